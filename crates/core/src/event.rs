@@ -1,0 +1,206 @@
+//! Events: every fact, signal and action that can stand in the log, one flat JSON object each.
+//!
+//! A tag is `namespace:action`. Facts are past participles (`step:completed`) and change state when
+//! they are applied; signals (`agent:waiting`) tell that something happened and change nothing; actions
+//! (`pipeline:cancel`) are what somebody outside asked for. The payloads stand in the files of this
+//! folder, a namespace or two each; [`Event`] is the one enum of them all. `docs/events.md` is generated
+//! from here.
+//!
+//! A payload's fields are written in the order of its definition. A new field is optional and goes
+//! last; a field is never renamed, retyped or moved, because old logs hold it.
+
+use crate::digest::Salt;
+use crate::wire::{Error, Reader, Writer, shorten};
+use alloc::string::String;
+use alloc::vec::Vec;
+
+pub mod agent;
+pub mod coordination;
+pub mod governance;
+pub mod queue;
+pub mod run;
+pub mod step;
+pub mod system;
+
+pub use agent::*;
+pub use coordination::*;
+pub use governance::*;
+pub use queue::*;
+pub use run::*;
+pub use step::*;
+pub use system::*;
+
+/// Where an event comes from and what it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Category {
+    /// Something that became true; applying it changes state.
+    Fact,
+    /// The engine's own notice that something happened; changes no state.
+    Signal,
+    /// Somebody outside asked for something; recorded for the audit, what comes of it are facts.
+    Action,
+}
+
+impl Category {
+    /// The word in the documentation.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Category::Fact => "fact",
+            Category::Signal => "signal",
+            Category::Action => "action",
+        }
+    }
+}
+
+/// A description of one event, for the documentation and for tests.
+pub struct Spec {
+    /// `namespace:action`.
+    pub tag: &'static str,
+    /// The name of the variant.
+    pub variant: &'static str,
+    /// What it is.
+    pub category: Category,
+    /// The kind of stream it belongs to.
+    pub stream: &'static str,
+    /// What it says, who moves it on.
+    pub doc: &'static [&'static str],
+    /// Its fields and their types, in the order of the wire.
+    pub fields: Vec<(&'static str, String)>,
+}
+
+/// What a payload can do; written by the `payloads!` macro.
+pub(crate) trait Payload: Sized {
+    const TAG: &'static str;
+    fn spec() -> Spec;
+    fn put(&self, out: &mut Writer<'_>, salts: &mut dyn FnMut() -> Salt, private: &mut Vec<u8>);
+    fn get(r: &mut Reader<'_>) -> Result<Self, Error>;
+    fn get_private(&mut self, r: &mut Reader<'_>) -> Result<(), Error>;
+}
+
+/// Defines payloads: struct, wire form and description from one list of fields.
+macro_rules! payloads {
+    ($( $(#[doc = $doc:literal])+ $tag:literal $name:ident $category:ident on $stream:literal {
+        $( $(#[$fmeta:meta])* $field:ident : $ty:ty ),* $(,)?
+    } )+) => {$(
+        $(#[doc = $doc])+
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct $name { $( $(#[$fmeta])* pub $field: $ty ),* }
+
+        impl $crate::event::Payload for $name {
+            const TAG: &'static str = $tag;
+
+            fn spec() -> $crate::event::Spec {
+                $crate::event::Spec {
+                    tag: $tag,
+                    variant: stringify!($name),
+                    category: $crate::event::Category::$category,
+                    stream: $stream,
+                    doc: &[$($doc),+],
+                    fields: alloc::vec![$( (stringify!($field), <$ty as $crate::wire::Field>::kind()) ),*],
+                }
+            }
+
+            #[allow(unused_variables)]
+            fn put(
+                &self,
+                out: &mut $crate::wire::Writer<'_>,
+                salts: &mut dyn FnMut() -> $crate::digest::Salt,
+                private: &mut alloc::vec::Vec<u8>,
+            ) {
+                $( $crate::wire::Field::put_public(&self.$field, stringify!($field), out, salts, private); )*
+            }
+
+            #[allow(unused_variables)]
+            fn get(r: &mut $crate::wire::Reader<'_>) -> Result<Self, $crate::wire::Error> {
+                Ok($name { $( $field: <$ty as $crate::wire::Field>::get_public(stringify!($field), r)? ),* })
+            }
+
+            #[allow(unused_variables)]
+            fn get_private(&mut self, r: &mut $crate::wire::Reader<'_>) -> Result<(), $crate::wire::Error> {
+                $( $crate::wire::Field::get_private(&mut self.$field, stringify!($field), r)?; )*
+                Ok(())
+            }
+        }
+    )+};
+}
+pub(crate) use payloads;
+
+macro_rules! events {
+    ($( $name:ident ),+ $(,)?) => {
+        /// Any event. The payload of each variant has its name, tag and text.
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum Event { $( $name($name) ),+ }
+
+        $( impl From<$name> for Event {
+            fn from(payload: $name) -> Event { Event::$name(payload) }
+        } )+
+
+        impl Event {
+            /// The tag: `namespace:action`.
+            #[must_use]
+            pub fn tag(&self) -> &'static str {
+                match self { $( Event::$name(_) => <$name as Payload>::TAG ),+ }
+            }
+
+            /// The descriptions of all events.
+            #[must_use]
+            pub fn specs() -> Vec<Spec> {
+                alloc::vec![$( <$name as Payload>::spec() ),+]
+            }
+
+            pub(crate) fn put(&self, out: &mut Writer<'_>, salts: &mut dyn FnMut() -> Salt, private: &mut Vec<u8>) {
+                match self { $( Event::$name(payload) => payload.put(out, salts, private) ),+ }
+            }
+
+            /// Reads the fields of `tag` up to the chain. Tags are matched by the compiler's switch
+            /// over their lengths and bytes, not by trying one variant after the other.
+            pub(crate) fn get(tag: &str, r: &mut Reader<'_>) -> Result<Event, Error> {
+                match tag {
+                    $( <$name as Payload>::TAG => <$name as Payload>::get(r).map(Event::$name), )+
+                    _ => Err(Error::Tag(shorten(tag))),
+                }
+            }
+
+            pub(crate) fn get_private(&mut self, r: &mut Reader<'_>) -> Result<(), Error> {
+                match self { $( Event::$name(payload) => payload.get_private(r) ),+ }
+            }
+        }
+    };
+}
+
+events! {
+    // run.rs
+    CommandRun, RunbookLoaded, RunbookDeployed, RunbookWithdrawn,
+    PipelineCreated, PipelineInherited, PipelineBlocked, PipelineUnblocked, PipelineStarted,
+    PipelineAdvanced, PipelineUpdated, PipelineEntered, PipelineSuspended, PipelineResumed, PipelineCancelling,
+    PipelineCompleted, PipelineFailed, PipelineCancelled, PipelineOrphaned, PipelineDeleted,
+    PipelineResume, PipelineCancel, PipelineSuspend, PipelineRetry, PipelineFork, PipelineUndo,
+    CheckpointSaved, SignalReceived, SignalConsumed, BudgetReserved, BudgetExceeded, BudgetRaised, CostRecorded,
+    // step.rs
+    StepStarted, StepWaiting, StepReady, StepCompleted, StepFailed, StepRetrying, StepReturned, StepExpired,
+    StepUnknown, StepResolved, StepSkipped, StepCancelled, ShellExited, StrategyFallback, StrategyExhausted,
+    GuardPassed, GuardWarned, GuardBlocked, GuardFailed,
+    // agent.rs
+    AgentWaiting, AgentWorking, AgentFailed, AgentExited, AgentGone, AgentSignal,
+    TaskStarted, TaskStuck, TaskRecovered, TaskNudged, TaskRestarting, TaskCompleted, TaskFailed, TaskEscalated,
+    SessionCreated, SessionInput, SessionDeleted,
+    WorkspaceCreated, WorkspaceReady, WorkspaceFailed, WorkspaceDrop, WorkspaceDeleted,
+    // queue.rs
+    QueueCreated, QueuePaused, QueueResumed, QueuePushed, QueueTaken, QueueReturned, QueueCompleted, QueueFailed,
+    QueueItemRetry, QueueItemRetried, QueueItemDead, QueueItemDropped,
+    WorkerStarted, WorkerWake, WorkerPollComplete, WorkerItemDispatched, WorkerItemSettled, WorkerResized, WorkerStopped,
+    // coordination.rs
+    LockConfigured, LockQueued, LockAcquired, LockReclaimed, LockReleased, LockAbandoned,
+    SemaphoreConfigured, SemaphoreQueued, SemaphoreAcquired, SemaphoreIncreased, SemaphoreReclaimed, SemaphoreReleased,
+    SemaphoreAbandoned,
+    // governance.rs
+    PolicyLoaded, PolicyDecided, ApprovalRequested, ApprovalDecided, ApprovalRefused, ApprovalReminded,
+    ApprovalExpired, ApprovalCancelled,
+    IntentRecorded, ReceiptRecorded, ReceiptReversed, IntentSettled,
+    TriggerClaimed, TriggerCompleted, TriggerFailed, TriggerExpired,
+    ScheduleCreated, ScheduleFired, ScheduleSkipped, ScheduleSettled, SchedulePaused, ScheduleResumed, ScheduleRemoved,
+    // system.rs
+    TimerStart, SystemStarted, SystemShutdown, SystemRecovered, SealCreated, KeyRotated, ValueRedacted, EvidenceExported,
+    TenantConfigured, Escalate, NoticeRequested, NoticeSent, OutboxPosted, OutboxSettled, Custom,
+}

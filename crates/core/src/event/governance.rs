@@ -1,0 +1,127 @@
+//! Payloads of governance: policy, approvals, intents and receipts, ingress keys, schedules.
+
+use super::payloads;
+use crate::approval::{Channel, Refusal, Tier, Verdict as Decision};
+use crate::digest::Digest;
+use crate::id::{ApprovalId, Name, ReceiptId, RunId, StepId};
+use crate::idempotency::Source;
+use crate::policy::{Risk, Verdict};
+use crate::private::Private;
+use crate::receipt::{Action, Outcome, Reversal, Semantics, Settled};
+use crate::schedule::{CatchUp, Overlap, SkipReason};
+use crate::time::Millis;
+use alloc::string::String;
+use alloc::vec::Vec;
+use serde_json::Value;
+
+payloads! {
+    /// A policy folder was loaded and is in force under its hash; none configured is the built-in one.
+    "policy:loaded" PolicyLoaded Fact on "tenant" {
+        policy_version: Digest, builtin: bool, policies: u32, text: Option<Private<String>>,
+    }
+
+    /// Policy looked at a proposed action. `step` absent: decided once for the run and `tool`.
+    "policy:decided" PolicyDecided Fact on "run" {
+        pipeline_id: RunId, step: Option<StepId>, tool: Name, verdict: Verdict, policy_version: Digest,
+        action_hash: Option<Digest>, approvals: u32, rules: Vec<String>, reasons: Vec<String>, risk: Risk,
+        tier: Option<Tier>, count: Option<u32>, two_person: Option<bool>, approvers: Option<Vec<Name>>, expires_ms: Option<u64>,
+    }
+
+    /// A human must decide. Bound to action hash, policy version, run, step and expiry.
+    "approval:requested" ApprovalRequested Fact on "run" {
+        approval_id: ApprovalId, pipeline_id: RunId, step: StepId, tier: Tier, two_person: bool, count: u32,
+        approvers: Vec<Name>, action_hash: Digest, policy_version: Digest, reasons: Vec<String>, requested_by: Name,
+        expires_at: Millis, self_approval: bool, message: Option<Private<String>>, action: Private<Action>,
+    }
+
+    /// A human decided. The first rejection, or the last approval that was missing, settles it.
+    "approval:decided" ApprovalDecided Fact on "run" {
+        approval_id: ApprovalId, pipeline_id: RunId, step: StepId, decision: Decision, decided_by: Name, action_hash: Digest,
+        channel: Channel, settled: bool, own_request: bool, reason: Option<Private<String>>,
+    }
+
+    /// An attempt to decide that was refused: the wrong human, a changed action, too late. For the audit; changes nothing.
+    "approval:refused" ApprovalRefused Fact on "run" {
+        approval_id: ApprovalId, pipeline_id: RunId, step: StepId, decided_by: Name, refusal: Refusal, channel: Channel,
+    }
+
+    /// Somebody was reminded of an open approval.
+    "approval:reminded" ApprovalReminded Fact on "run" { approval_id: ApprovalId, pipeline_id: RunId, step: StepId, reminders: u32 }
+
+    /// Nobody decided in time: the step fails. Expiry never approves.
+    "approval:expired" ApprovalExpired Fact on "run" { approval_id: ApprovalId, pipeline_id: RunId, step: StepId }
+
+    /// The approval is void: the run was cancelled, or the action or the policy changed.
+    "approval:cancelled" ApprovalCancelled Fact on "run" {
+        approval_id: ApprovalId, pipeline_id: RunId, step: StepId, reason: String,
+    }
+
+    /// What is about to be done outside, committed before it is done.
+    "intent:recorded" IntentRecorded Fact on "effect" {
+        key: Name, generation: u32, pipeline_id: RunId, step: StepId, epoch: u64, tool: Name, operation: Name,
+        target: Name, action_hash: Digest, semantics: Semantics,
+    }
+
+    /// What happened. A successful one under a key is the last of its generation.
+    "receipt:recorded" ReceiptRecorded Fact on "effect" {
+        receipt_id: ReceiptId, key: Name, generation: u32, pipeline_id: RunId, step: StepId, epoch: u64, tool: Name,
+        operation: Name, target: Name, status: Outcome, reversible: bool, late: bool,
+        reverse: Option<Private<Reversal>>, request: Option<Private<Value>>, response: Option<Private<Value>>,
+    }
+
+    /// A later receipt reversed the effect: the key's next generation may execute again.
+    "receipt:reversed" ReceiptReversed Fact on "effect" {
+        receipt_id: ReceiptId, key: Name, generation: u32, reversed_by: RunId,
+    }
+
+    /// An intent without a receipt was settled by a probe or a human.
+    "intent:settled" IntentSettled Fact on "effect" {
+        key: Name, generation: u32, pipeline_id: RunId, step: StepId, epoch: u64, outcome: Settled, probed: bool,
+    }
+
+    /// A delivery claimed its key in the commit that creates its run.
+    "trigger:claimed" TriggerClaimed Fact on "trigger" {
+        key: Name, source: Source, request_hash: Digest, run: Option<RunId>, attempts: u32, expires_at: Millis, lock_expires_at: Millis,
+    }
+
+    /// The delivery was answered; repeats get the same answer until `expires_at`.
+    "trigger:completed" TriggerCompleted Fact on "trigger" {
+        key: Name, source: Source, run: Option<RunId>, expires_at: Millis, response: Option<Private<Value>>,
+    }
+
+    /// The delivery failed; a repeat may try again while attempts are left.
+    "trigger:failed" TriggerFailed Fact on "trigger" {
+        key: Name, source: Source, attempts: u32, expires_at: Millis, error: Private<String>,
+    }
+
+    /// The key is forgotten.
+    "trigger:expired" TriggerExpired Fact on "trigger" { key: Name, source: Source }
+
+    /// A schedule exists, or its settings changed.
+    "schedule:created" ScheduleCreated Fact on "schedule" {
+        schedule: Name, namespace: Name, spec: String, timezone: Name, jitter_ms: u64, catch_up: CatchUp, overlap: Overlap,
+        pipeline: Name, runbook_hash: Digest, next_at: Option<Millis>, vars: Private<Value>,
+    }
+
+    /// A slot made a run. One per slot.
+    "schedule:fired" ScheduleFired Fact on "schedule" {
+        schedule: Name, slot: Millis, pipeline_id: RunId, manual: bool, next_at: Option<Millis>,
+    }
+
+    /// A slot passed without a run.
+    "schedule:skipped" ScheduleSkipped Fact on "schedule" {
+        schedule: Name, slot: Millis, reason: SkipReason, next_at: Option<Millis>,
+    }
+
+    /// The slot's run is terminal.
+    "schedule:settled" ScheduleSettled Fact on "schedule" { schedule: Name, pipeline_id: RunId }
+
+    /// The schedule makes no runs until it is resumed.
+    "schedule:paused" SchedulePaused Fact on "schedule" { schedule: Name }
+
+    /// A paused schedule goes on at `next_at`.
+    "schedule:resumed" ScheduleResumed Fact on "schedule" { schedule: Name, next_at: Option<Millis> }
+
+    /// The active runbook does not declare the schedule any more.
+    "schedule:removed" ScheduleRemoved Fact on "schedule" { schedule: Name }
+}

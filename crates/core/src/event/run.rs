@@ -1,0 +1,190 @@
+//! Payloads of runs: runbooks, the life of a run, checkpoints, signals, costs.
+
+use super::payloads;
+use crate::digest::Digest;
+use crate::id::{Name, RunId, StepId, WorkspaceId};
+use crate::private::Private;
+use crate::run::{BlockedOn, Inherited, Lineage, Section, Subject, Trigger};
+use crate::time::Millis;
+use alloc::string::String;
+use alloc::vec::Vec;
+use serde_json::Value;
+
+payloads! {
+    /// A command of a runbook was asked to run; the run it makes follows as `pipeline:created`.
+    "command:run" CommandRun Signal on "run" {
+        pipeline_id: RunId, pipeline_name: Name, project_root: String, invoke_dir: String, command: String,
+        args: Private<Value>,
+    }
+
+    /// A runbook's content is known under its hash. Runs are pinned to it.
+    "runbook:loaded" RunbookLoaded Fact on "runbook" {
+        hash: Digest, version: u32, runbook: Value, name: Name, source: Option<Private<String>>,
+    }
+
+    /// A runbook became the active version of its name; schedules, triggers, queues and workers follow it.
+    "runbook:deployed" RunbookDeployed Fact on "deployment" {
+        name: Name, hash: Digest, namespace: Name, replaces: Option<Digest>,
+    }
+
+    /// A name has no active version any more.
+    "runbook:withdrawn" RunbookWithdrawn Fact on "deployment" {
+        name: Name, hash: Digest, namespace: Name,
+    }
+
+    /// A run exists and is `pending`. Moved on by `pipeline:started` or `pipeline:blocked`.
+    "pipeline:created" PipelineCreated Fact on "run" {
+        id: RunId, kind: Name, name: Name, runbook_hash: Digest, cwd: String, vars: Private<Value>,
+        initial_step: Option<StepId>, created_at_epoch_ms: Millis, namespace: Name,
+        trigger: Trigger, lineage: Lineage, subject: Option<Subject>, correlation_id: Option<Name>,
+        deadline_at: Option<Millis>, priority: Option<i32>, parent: Option<RunId>, parent_step: Option<StepId>,
+        depth: Option<u32>, needs: Option<Vec<RunId>>, lock: Option<Name>, initial_node: Option<u32>,
+        budget_usd_micros: Option<u64>, budget_tokens: Option<u64>, writes_max: Option<u32>, workspace: Option<WorkspaceId>,
+    }
+
+    /// A `pending` run of a lineage takes over results of an earlier run: what is reached and listed here
+    /// completes without being executed again.
+    "pipeline:inherited" PipelineInherited Fact on "run" {
+        id: RunId, from: RunId, steps: Private<Vec<Inherited>>,
+    }
+
+    /// A `pending` run waits for other runs or for its lock. Moved on by `pipeline:unblocked`.
+    "pipeline:blocked" PipelineBlocked Fact on "run" {
+        id: RunId, on: BlockedOn,
+    }
+
+    /// What a `blocked` run waited for is there: `epoch` fences the lock where it was one.
+    "pipeline:unblocked" PipelineUnblocked Fact on "run" {
+        id: RunId, epoch: Option<u64>,
+    }
+
+    /// A `pending` or unblocked run begins.
+    "pipeline:started" PipelineStarted Fact on "run" {
+        id: RunId,
+    }
+
+    /// The run reached a step: it exists and is `ready`. A lease, a gate or the flow moves it on. Carries what
+    /// was rendered for it, so that nothing is evaluated twice.
+    "pipeline:advanced" PipelineAdvanced Fact on "run" {
+        id: RunId, step: StepId, node: u32, parent: Option<StepId>, section: Option<Section>,
+        tool: Name, key: Option<Name>, action_hash: Option<Digest>, items: Option<u32>, item: Option<u32>,
+        max_attempts: Option<u32>, input: Option<Private<Value>>,
+    }
+
+    /// Variables of a run were changed (`resume --var`).
+    "pipeline:updated" PipelineUpdated Fact on "run" {
+        id: RunId, vars: Private<Value>, message: Option<Private<String>>,
+    }
+
+    /// The run goes to another section: `on_failure`, `compensate` or `finally`. The first failure stands here.
+    "pipeline:entered" PipelineEntered Fact on "run" {
+        id: RunId, section: Section, code: Option<Name>, step: Option<StepId>, error: Option<Private<String>>,
+    }
+
+    /// Nothing of the run is leased until it is resumed.
+    "pipeline:suspended" PipelineSuspended Fact on "run" {
+        id: RunId, reason: Option<String>,
+    }
+
+    /// A suspended run goes on.
+    "pipeline:resumed" PipelineResumed Fact on "run" {
+        id: RunId, message: Option<Private<String>>,
+    }
+
+    /// Nothing new starts forward; compensations and `finally` run; then `pipeline:cancelled` follows.
+    "pipeline:cancelling" PipelineCancelling Fact on "run" {
+        id: RunId, initiator: crate::run::Initiator, user: Option<Name>, reason: Option<String>,
+    }
+
+    /// Every step is succeeded, or skipped by a condition that the runbook declares. Terminal.
+    "pipeline:completed" PipelineCompleted Fact on "run" {
+        id: RunId, duration_ms: u64, outputs: Option<Private<Value>>,
+    }
+
+    /// The run failed and its `on_failure`, compensations and `finally` are over. Terminal.
+    "pipeline:failed" PipelineFailed Fact on "run" {
+        id: RunId, duration_ms: u64, code: Name, step: Option<StepId>, error: Private<String>,
+    }
+
+    /// The run was cancelled; the compensation log is what ran in section `compensate`. Terminal.
+    "pipeline:cancelled" PipelineCancelled Fact on "run" {
+        id: RunId, duration_ms: u64, compensated: Vec<StepId>,
+    }
+
+    /// Recovery found a `running` run whose executor's heartbeat is stale; its steps' leases expire.
+    "pipeline:orphaned" PipelineOrphaned Fact on "run" {
+        id: RunId, last_heartbeat_at: Option<Millis>, resumed: bool,
+    }
+
+    /// The run and its values left the store by retention; its digests stay in the proof.
+    "pipeline:deleted" PipelineDeleted Fact on "run" {
+        id: RunId, reason: Option<String>,
+    }
+
+    /// Somebody asked to resume a run.
+    "pipeline:resume" PipelineResume Action on "run" {
+        id: RunId, message: Option<Private<String>>, vars: Private<Value>,
+    }
+
+    /// Somebody asked to cancel a run.
+    "pipeline:cancel" PipelineCancel Action on "run" {
+        id: RunId, reason: Option<String>,
+    }
+
+    /// Somebody asked to suspend a run.
+    "pipeline:suspend" PipelineSuspend Action on "run" {
+        id: RunId, reason: Option<String>,
+    }
+
+    /// Somebody retried a `failed` run: `new` is the linked run that reuses its successful results.
+    "pipeline:retry" PipelineRetry Action on "run" {
+        id: RunId, new: RunId,
+    }
+
+    /// Somebody forked a run from a step: `new` is the linked run.
+    "pipeline:fork" PipelineFork Action on "run" {
+        id: RunId, new: RunId, from: StepId,
+    }
+
+    /// Somebody asked to undo a run's effects: `new` is the linked run that reverses them.
+    "pipeline:undo" PipelineUndo Action on "run" {
+        id: RunId, new: RunId,
+    }
+
+    /// A step saved its progress (`step` set), or a message was put on the run (`step` absent).
+    "checkpoint:saved" CheckpointSaved Fact on "run" {
+        pipeline_id: RunId, step: Option<StepId>, epoch: Option<u64>, resumable: bool, idempotent: bool,
+        tokens_input: Option<u64>, tokens_output: Option<u64>, message: Option<Private<String>>, data: Option<Private<Value>>,
+    }
+
+    /// An external event arrived for a run that is not waiting for it yet: kept until it is.
+    "signal:received" SignalReceived Fact on "run" {
+        pipeline_id: RunId, name: Name, key: Option<Name>, source: Option<Name>, event_id: Option<Name>, data: Private<Value>,
+    }
+
+    /// A waiting step took an external event. Each is consumed once.
+    "signal:consumed" SignalConsumed Fact on "run" {
+        pipeline_id: RunId, step: StepId, name: Name, key: Option<Name>,
+    }
+
+    /// Part of the budget is set aside for an attempt; settled by `cost:recorded`.
+    "budget:reserved" BudgetReserved Fact on "run" {
+        pipeline_id: RunId, step: StepId, epoch: u64, usd_micros: u64, tokens: u64,
+    }
+
+    /// The budget is used up: the step waits for an approval, its work is kept.
+    "budget:exceeded" BudgetExceeded Fact on "run" {
+        pipeline_id: RunId, step: StepId, dimension: crate::budget::Dimension, limit: u64, needed: u64,
+    }
+
+    /// A human raised the budget.
+    "budget:raised" BudgetRaised Fact on "run" {
+        pipeline_id: RunId, usd_micros: u64, tokens: u64, time_ms: u64,
+    }
+
+    /// What an attempt cost. Releases its reservation.
+    "cost:recorded" CostRecorded Fact on "run" {
+        pipeline_id: RunId, step: StepId, epoch: u64, provider: Name, model: Name, usd_micros: u64,
+        tokens_input: u64, tokens_output: u64,
+    }
+}

@@ -1,0 +1,66 @@
+//! Payloads of the installation itself: starts, seals, keys, tenants, notices, custom events.
+
+use super::payloads;
+use crate::digest::{Digest, Signature};
+use crate::id::{Name, NoticeId, RunId, StepId};
+use crate::private::Private;
+use crate::stream::StreamId;
+use crate::time::Millis;
+use alloc::string::String;
+use serde_json::Value;
+
+payloads! {
+    /// A timer is due.
+    "timer:start" TimerStart Signal on "system" { id: Name }
+
+    /// A process opened the store.
+    "system:started" SystemStarted Fact on "system" { version: Name, incarnation: u64 }
+
+    /// The process closes the store.
+    "system:shutdown" SystemShutdown Signal on "system" {}
+
+    /// What recovery found after a start.
+    "system:recovered" SystemRecovered Fact on "system" { runs: u64, leases: u64, unknown: u64, orphans: u64 }
+
+    /// A signed Merkle root over (stream, version, head) of what changed since the last seal.
+    "seal:created" SealCreated Fact on "system" {
+        number: u64, root: Digest, leaves: u64, previous: Option<Digest>, key_id: Name, signature: Signature,
+    }
+
+    /// Seals are signed with another key from here on; signed with the old one where there was one.
+    "seal:key_rotated" KeyRotated Fact on "system" {
+        key_id: Name, public_key: Digest, replaces: Option<Name>, signature: Option<Signature>,
+    }
+
+    /// A private value was taken out of a record; its digest stays.
+    "value:redacted" ValueRedacted Fact on "system" { stream: StreamId, version: u64, field: Name, reason: Option<String> }
+
+    /// An evidence bundle was made.
+    "evidence:exported" EvidenceExported Fact on "system" { pipeline_id: RunId, sha256: Digest, bytes: u64, location: String }
+
+    /// A tenant's caps and weight. Files can only tighten them.
+    "tenant:configured" TenantConfigured Fact on "tenant" {
+        max_concurrency: Option<u32>, max_runs_per_min: Option<u32>, max_writes_per_run: Option<u32>, weight: u32,
+    }
+
+    /// A human has to look at something; `notice:requested` follows for whoever is told.
+    "escalate" Escalate Signal on "run" { pipeline_id: RunId, step: Option<StepId>, message: Private<String> }
+
+    /// A one-shot message to the outside was asked for: it is sent after this is committed.
+    "notice:requested" NoticeRequested Fact on "run" {
+        notice: NoticeId, pipeline_id: RunId, step: Option<StepId>, kind: crate::effect::Notice, message: Private<String>,
+    }
+
+    /// The message was sent, or given up on.
+    "notice:sent" NoticeSent Fact on "run" { notice: NoticeId, pipeline_id: RunId, delivered: bool }
+
+    /// A follow-up for another stream did not fit into the turn and is delivered later. Its target remembers
+    /// (stream, version), so that a repeat does nothing.
+    "outbox:posted" OutboxPosted Fact on "any" { to: StreamId, message: Private<Value> }
+
+    /// The follow-up of version `posted` was delivered.
+    "outbox:settled" OutboxSettled Fact on "any" { posted: u64, at_target: Millis }
+
+    /// An event of the runbook's own: `custom:CATEGORY` with an action. Workers can wake on it.
+    "custom:event" Custom Signal on "run" { category: Name, action: Name, pipeline_id: Option<RunId>, data: Private<Value> }
+}

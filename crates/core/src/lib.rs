@@ -1,0 +1,48 @@
+//! The core of Windlass: everything that decides, and nothing that acts.
+#![no_std]
+#![doc = include_str!("../README.md")]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+pub mod approval;
+pub mod audit;
+pub mod budget;
+pub mod bus;
+pub mod canonical;
+pub mod caps;
+pub mod code;
+pub mod coordination;
+pub mod digest;
+pub mod effect;
+pub mod event;
+pub mod evidence;
+pub mod guard;
+pub mod id;
+pub mod idempotency;
+pub mod lock;
+pub mod machine;
+pub mod pipeline;
+pub mod policy;
+pub mod private;
+pub mod queue;
+pub mod receipt;
+pub mod record;
+pub mod run;
+pub mod runbook;
+pub mod schedule;
+pub mod semaphore;
+pub mod state;
+pub mod step;
+pub mod strategy;
+pub mod stream;
+pub mod task;
+#[cfg(test)]
+mod testing;
+pub mod time;
+pub mod turn;
+pub mod wire;
+mod word;
+pub mod worker;
+pub mod workspace;

@@ -1,0 +1,104 @@
+//! What every machine has in common.
+//!
+//! A machine is a value with two functions. `decide(&self, input, at)` says what would happen: facts for
+//! its own stream, effects for everybody else, an answer for the caller; it changes nothing. `apply(self,
+//! &Event, at)` is what a fact does to it; it decides nothing and cannot fail, because what is in the log has
+//! happened. Replay only applies.
+//!
+//! ```text
+//!   input ──▶ decide ──▶ facts ──▶ commit ──▶ apply ──▶ next state
+//!                    └─▶ effects ────┴──▶ released only after the commit
+//! ```
+
+use crate::effect::Effect;
+use crate::event::Event;
+use crate::id::Holder;
+use crate::time::Millis;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+/// What a machine decided.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision<Reply = ()> {
+    /// What becomes true, in order. All of it is committed together, or none.
+    pub facts: Vec<Event>,
+    /// What follows from it: for other streams in the same turn, or outside after the commit.
+    pub effects: Vec<Effect>,
+    /// The answer to whoever asked.
+    pub reply: Reply,
+}
+
+impl<Reply> Decision<Reply> {
+    /// An answer that changes nothing.
+    pub fn reply(reply: Reply) -> Self {
+        Decision { facts: Vec::new(), effects: Vec::new(), reply }
+    }
+
+    /// Adds a fact.
+    #[must_use]
+    pub fn fact(mut self, fact: impl Into<Event>) -> Self {
+        self.facts.push(fact.into());
+        self
+    }
+
+    /// Adds an effect.
+    #[must_use]
+    pub fn effect(mut self, effect: Effect) -> Self {
+        self.effects.push(effect);
+        self
+    }
+}
+
+impl Decision {
+    /// A decision without an answer of its own.
+    #[must_use]
+    pub fn new() -> Self {
+        Decision::reply(())
+    }
+}
+
+impl Default for Decision {
+    fn default() -> Self {
+        Decision::new()
+    }
+}
+
+/// The last heartbeats of grants. They are kept outside log and snapshot; after a restart every grant gets
+/// one whole time-out, because nobody could beat while nobody listened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Beats {
+    /// Since when heartbeats are heard: the start of the process.
+    pub since: Millis,
+    /// The last heartbeat of each holder.
+    pub seen: BTreeMap<Holder, Millis>,
+}
+
+impl Beats {
+    /// When the holder of a grant was last known to live.
+    #[must_use]
+    pub fn last_seen(&self, holder: &Holder, granted_at: Millis) -> Millis {
+        let beat = self.seen.get(holder).copied().unwrap_or_default();
+        granted_at.max(self.since).max(beat)
+    }
+}
+
+/// A row of a machine's table: in `from`, `input` leads to one of `to`. What has no row is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The state before.
+    pub from: &'static str,
+    /// The input.
+    pub input: &'static str,
+    /// The states it can lead to.
+    pub to: &'static [&'static str],
+}
+
+/// Writes a machine's table the way it is read: `table! { "from": "input" => "to" | "other"; … }`.
+#[allow(unused_macros)]
+macro_rules! table {
+    ($( $from:literal : $input:literal => $( $to:literal )|+ );+ $(;)?) => {
+        &[$( $crate::machine::Row { from: $from, input: $input, to: &[$( $to ),+] } ),+]
+    };
+}
+#[allow(unused_imports)]
+pub(crate) use table;

@@ -1,0 +1,173 @@
+//! Records: an event in its envelope, chained to the one before it in its stream.
+//!
+//! ```text
+//! {"type":"step:completed","stream":"run/run_…","ver":7,"at":1763245800123,"tenant":"default","by":"executor:local",
+//!  …public fields…, "output_digest":"…"
+//!  ,"chain":"…","seq":4711                                       ◀ the chain covers every byte before `,"chain":`
+//!  ,"output_salt":"…","output":{…}}                              ◀ can be taken away without breaking it
+//! ```
+//!
+//! `chain` is the SHA-256 of the stream's previous chain value (32 bytes, noughts for the first record)
+//! and the line's own bytes before `,"chain":`. They are never written again for checking: what was
+//! written is what is hashed. `seq` is the store's own counter and stands outside, so heads are equal in
+//! every store.
+
+use crate::digest::{Digest, Salt};
+use crate::event::Event;
+use crate::id::Name;
+use crate::run::Actor;
+use crate::stream::StreamId;
+use crate::time::Millis;
+use crate::wire::{Error, Reader, Wire, Writer, in_field};
+use alloc::vec::Vec;
+
+/// An event with its place: which stream, which version, when, whose, by whom.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    /// The stream it belongs to.
+    pub stream: StreamId,
+    /// Its place in the stream: 1, 2, 3 …
+    pub ver: u64,
+    /// When it was decided.
+    pub at: Millis,
+    /// Whose it is.
+    pub tenant: Name,
+    /// Who or what caused it.
+    pub by: Actor,
+    /// What happened.
+    pub event: Event,
+    /// The chain value after it.
+    pub chain: Digest,
+    /// Its place in the store.
+    pub seq: u64,
+}
+
+/// What is known of a record before it is written.
+#[derive(Clone, Copy, Debug)]
+pub struct Draft<'a> {
+    /// The stream it belongs to.
+    pub stream: &'a StreamId,
+    /// Its version.
+    pub ver: u64,
+    /// When it was decided.
+    pub at: Millis,
+    /// Whose it is.
+    pub tenant: &'a Name,
+    /// Who or what caused it.
+    pub by: &'a Actor,
+    /// What happened.
+    pub event: &'a Event,
+}
+
+const CHAIN: &str = "chain";
+
+impl Draft<'_> {
+    /// Appends the line (without a newline) to `out` and returns the stream's new head.
+    pub fn encode(
+        &self,
+        head: &Digest,
+        seq: u64,
+        salts: &mut dyn FnMut() -> Salt,
+        out: &mut Vec<u8>,
+    ) -> Digest {
+        let start = out.len();
+        let private = self.covered(salts, out);
+        let chain = Digest::of(&[&head.0, &out[start..]]);
+        finish(&chain, seq, &private, out);
+        chain
+    }
+
+    /// Writes what the chain covers; returns what stands after it.
+    fn covered(&self, salts: &mut dyn FnMut() -> Salt, out: &mut Vec<u8>) -> Vec<u8> {
+        let mut private = Vec::new();
+        let mut w = Writer(out);
+        w.raw(b"{\"type\":");
+        w.plain(self.event.tag());
+        w.key("stream");
+        self.stream.put(&mut w);
+        w.key("ver");
+        w.number(self.ver);
+        w.key("at");
+        w.number(self.at.0);
+        w.key("tenant");
+        self.tenant.put(&mut w);
+        w.key("by");
+        self.by.put(&mut w);
+        self.event.put(&mut w, salts, &mut private);
+        private
+    }
+}
+
+fn finish(chain: &Digest, seq: u64, private: &[u8], out: &mut Vec<u8>) {
+    let mut w = Writer(out);
+    w.key(CHAIN);
+    chain.put(&mut w);
+    w.key("seq");
+    w.number(seq);
+    w.raw(private);
+    w.raw(b"}");
+}
+
+/// How much a reader checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Check<'a> {
+    /// The form alone.
+    Form,
+    /// The form and the chain: the line follows from this head.
+    Chain(&'a Digest),
+    /// The form, the chain, and every private value against its digest.
+    All(&'a Digest),
+}
+
+impl Record {
+    /// Reads a line.
+    ///
+    /// # Errors
+    /// An unknown tag, a missing, unknown or misplaced field, a wrong type; with a [`Check`] also a broken
+    /// chain or a private value that is not the recorded one.
+    pub fn decode(line: &str, check: Check<'_>) -> Result<Record, Error> {
+        let mut r = Reader::new(line, matches!(check, Check::All(_)));
+        r.expect("{\"type\":")?;
+        let tag = r.text().map_err(|e| in_field("type", e))?;
+        let stream = field(&mut r, "stream")?;
+        let ver = field(&mut r, "ver")?;
+        let at = field(&mut r, "at")?;
+        let tenant = field(&mut r, "tenant")?;
+        let by = field(&mut r, "by")?;
+        let mut event = Event::get(&tag, &mut r)?;
+        let covered = r.at();
+        if !r.skip_key(CHAIN, "") {
+            return Err(Error::Unknown { found: r.peek(), tag: event.tag() });
+        }
+        let chain = Digest::get(&mut r).map_err(|e| in_field(CHAIN, e))?;
+        let seq = field(&mut r, "seq")?;
+        event.get_private(&mut r)?;
+        if !r.skip("}") || r.at() != line.len() {
+            return Err(Error::Unknown { found: r.peek(), tag: event.tag() });
+        }
+        if let Check::Chain(head) | Check::All(head) = check
+            && Digest::of(&[&head.0, r.span(0, covered)]) != chain
+        {
+            return Err(Error::Chain { ver });
+        }
+        Ok(Record { stream, ver, at, tenant, by, event, chain, seq })
+    }
+
+    /// Writes the record again as it was read: for compaction, and for redaction after a private value was
+    /// replaced by its digest. The chain value is kept, not computed.
+    #[must_use]
+    pub fn to_line(&self) -> Vec<u8> {
+        let Record { stream, tenant, by, event, .. } = self;
+        let draft = Draft { stream, ver: self.ver, at: self.at, tenant, by, event };
+        let mut line = Vec::new();
+        // What was read has its salts already, so none is drawn.
+        let private = draft.covered(&mut Salt::default, &mut line);
+        finish(&self.chain, self.seq, &private, &mut line);
+        line
+    }
+}
+
+fn field<T: Wire>(r: &mut Reader<'_>, key: &'static str) -> Result<T, Error> {
+    r.need_key(key, "")?;
+    T::get(r).map_err(|e| in_field(key, e))
+}

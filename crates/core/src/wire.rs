@@ -1,0 +1,588 @@
+//! The wire: a JSON writer and a strict pull reader for records.
+//!
+//! A record's keys stand in one fixed order, so reading is comparing rather than searching: no key is
+//! looked up, none can be doubled, and what is read writes back to the same bytes. Scalars are handled
+//! here; nested values go through `serde_json`, which bounds their depth.
+
+use crate::id;
+use alloc::borrow::Cow;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt::Write as _;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// Why a line is not a record.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The line ends too early, or another character was expected.
+    #[error("expected {expected} at byte {at}")]
+    Syntax {
+        /// What should stand there.
+        expected: &'static str,
+        /// Where in the line.
+        at: usize,
+    },
+    /// The next key is another one.
+    #[error("missing field `{field}`: found {found} instead")]
+    Missing {
+        /// The field that should stand here.
+        field: &'static str,
+        /// What stands here.
+        found: String,
+    },
+    /// A key that this record does not have.
+    #[error("unknown field {found} in `{tag}`: the record is damaged, or a newer version wrote it")]
+    Unknown {
+        /// What was found.
+        found: String,
+        /// The record's tag.
+        tag: &'static str,
+    },
+    /// A tag that this version does not know.
+    #[error("unknown record type `{0}`: a newer version wrote it; use that version to read this log")]
+    Tag(String),
+    /// A value of the wrong type.
+    #[error("expected {expected}")]
+    Type {
+        /// What was expected.
+        expected: &'static str,
+    },
+    /// A word that is none of the expected ones.
+    #[error("unknown word `{word}`, expected one of {expected:?}")]
+    Word {
+        /// The word found, shortened.
+        word: String,
+        /// All that may stand there.
+        expected: &'static [&'static str],
+    },
+    /// A field whose value is wrong.
+    #[error("field `{field}`: {error}")]
+    Field {
+        /// Which field.
+        field: &'static str,
+        /// What is wrong with it.
+        error: alloc::boxed::Box<Error>,
+    },
+    /// A nested value that does not parse.
+    #[error("{0}")]
+    Nested(String),
+    /// An id, name or stream that does not parse.
+    #[error(transparent)]
+    Id(#[from] id::Error),
+    /// The chain value is not the one that follows from the records before.
+    #[error("the chain is broken at version {ver}: the record, or one before it, was changed")]
+    Chain {
+        /// The version of the record where it shows.
+        ver: u64,
+    },
+    /// A private value does not have the digest that the chain covers.
+    #[error("the private value `{field}` is not the one that was recorded")]
+    Digest {
+        /// Which value.
+        field: &'static str,
+    },
+}
+
+/// At most the first 64 characters, for error messages about text that may be hostile.
+#[must_use]
+pub fn shorten(text: &str) -> String {
+    const MAX: usize = 64;
+    let mut short: String =
+        text.chars().take(MAX).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+    if text.chars().nth(MAX).is_some() {
+        short.push('…');
+    }
+    short
+}
+
+/// Writes JSON to a byte buffer, spelled as `serde_json` spells it.
+pub struct Writer<'a>(pub &'a mut Vec<u8>);
+
+impl Writer<'_> {
+    /// Bytes as they are.
+    pub fn raw(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    /// `,"key":`
+    pub fn key(&mut self, key: &str) {
+        self.0.extend_from_slice(b",\"");
+        self.0.extend_from_slice(key.as_bytes());
+        self.0.extend_from_slice(b"\":");
+    }
+
+    /// `,"keysuffix":`
+    pub fn key2(&mut self, key: &str, suffix: &str) {
+        self.0.extend_from_slice(b",\"");
+        self.0.extend_from_slice(key.as_bytes());
+        self.0.extend_from_slice(suffix.as_bytes());
+        self.0.extend_from_slice(b"\":");
+    }
+
+    /// A quoted string that is known to need no escapes.
+    pub fn plain(&mut self, text: &str) {
+        self.quoted_ascii(&[text.as_bytes()]);
+    }
+
+    /// Parts that are known to need no escapes, in one pair of quotes.
+    pub fn quoted_ascii(&mut self, parts: &[&[u8]]) {
+        self.0.push(b'"');
+        for part in parts {
+            self.0.extend_from_slice(part);
+        }
+        self.0.push(b'"');
+    }
+
+    /// A quoted string with escapes.
+    pub fn string(&mut self, text: &str) {
+        self.0.push(b'"');
+        let bytes = text.as_bytes();
+        let mut start = 0;
+        for (i, &b) in bytes.iter().enumerate() {
+            if b >= 0x20 && b != b'"' && b != b'\\' {
+                continue;
+            }
+            self.0.extend_from_slice(&bytes[start..i]);
+            start = i + 1;
+            match b {
+                b'"' => self.raw(b"\\\""),
+                b'\\' => self.raw(b"\\\\"),
+                b'\n' => self.raw(b"\\n"),
+                b'\r' => self.raw(b"\\r"),
+                b'\t' => self.raw(b"\\t"),
+                0x08 => self.raw(b"\\b"),
+                0x0c => self.raw(b"\\f"),
+                _ => self.raw(alloc::format!("\\u{b:04x}").as_bytes()),
+            }
+        }
+        self.0.extend_from_slice(&bytes[start..]);
+        self.0.push(b'"');
+    }
+
+    /// A whole number.
+    pub fn number(&mut self, number: u64) {
+        let mut digits = [0u8; 20];
+        let mut at = digits.len();
+        let mut rest = number;
+        loop {
+            at -= 1;
+            digits[at] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+            if rest == 0 {
+                break;
+            }
+        }
+        self.0.extend_from_slice(&digits[at..]);
+    }
+
+    /// Any value that serde can write.
+    pub fn nested<T: Serialize + ?Sized>(&mut self, value: &T) {
+        // Writing our own types to memory cannot fail: their map keys are strings.
+        let bytes = serde_json::to_vec(value).unwrap_or_else(|_| b"null".to_vec());
+        self.0.extend_from_slice(&bytes);
+    }
+}
+
+/// Reads a line from front to back.
+#[derive(Clone)]
+pub struct Reader<'a> {
+    text: &'a str,
+    at: usize,
+    /// Whether private values are checked against their digests while they are read.
+    pub check_private: bool,
+}
+
+impl<'a> Reader<'a> {
+    /// A reader at the start of a line.
+    #[must_use]
+    pub fn new(text: &'a str, check_private: bool) -> Reader<'a> {
+        Reader { text, at: 0, check_private }
+    }
+
+    /// Where the reader stands.
+    #[must_use]
+    pub fn at(&self) -> usize {
+        self.at
+    }
+
+    fn rest(&self) -> &'a [u8] {
+        &self.text.as_bytes()[self.at..]
+    }
+
+    /// Steps over `literal` if it stands here.
+    #[inline]
+    pub fn skip(&mut self, literal: &str) -> bool {
+        let here = self.rest().starts_with(literal.as_bytes());
+        if here {
+            self.at += literal.len();
+        }
+        here
+    }
+
+    /// Steps over `,"keysuffix":` if it stands here.
+    #[inline]
+    pub fn skip_key(&mut self, key: &str, suffix: &str) -> bool {
+        let (rest, k, s) = (self.rest(), key.len(), suffix.len());
+        let here = rest.len() >= k + s + 4
+            && rest.starts_with(b",\"")
+            && &rest[2..2 + k] == key.as_bytes()
+            && &rest[2 + k..2 + k + s] == suffix.as_bytes()
+            && &rest[2 + k + s..4 + k + s] == b"\":";
+        if here {
+            self.at += k + s + 4;
+        }
+        here
+    }
+
+    /// Steps over `literal`.
+    ///
+    /// # Errors
+    /// [`Error::Syntax`] if something else stands here.
+    pub fn expect(&mut self, literal: &'static str) -> Result<(), Error> {
+        if self.skip(literal) { Ok(()) } else { Err(Error::Syntax { expected: literal, at: self.at }) }
+    }
+
+    /// Steps over the key of a field that must be there.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] if another key or the end stands here.
+    pub fn need_key(&mut self, key: &'static str, suffix: &'static str) -> Result<(), Error> {
+        if self.skip_key(key, suffix) {
+            return Ok(());
+        }
+        Err(Error::Missing { field: key, found: self.peek() })
+    }
+
+    /// What stands here, for messages: the next key, or the end.
+    #[must_use]
+    pub fn peek(&self) -> String {
+        let rest = &self.text[self.at..];
+        match rest.strip_prefix(",\"").and_then(|r| r.split_once('"')) {
+            Some((key, _)) => alloc::format!("`{}`", shorten(key)),
+            None if rest.starts_with('}') || rest.is_empty() => String::from("the end"),
+            None => alloc::format!("`{}`", shorten(rest)),
+        }
+    }
+
+    /// A string.
+    ///
+    /// # Errors
+    /// [`Error::Type`] if no string stands here, [`Error::Nested`] for a bad escape.
+    #[inline]
+    pub fn text(&mut self) -> Result<Cow<'a, str>, Error> {
+        const EXPECTED: Error = Error::Type { expected: "a string" };
+        let rest = self.rest();
+        if rest.first() != Some(&b'"') {
+            return Err(EXPECTED);
+        }
+        for (i, &b) in rest.iter().enumerate().skip(1) {
+            match b {
+                b'"' => {
+                    let text = &self.text[self.at + 1..self.at + i];
+                    self.at += i + 1;
+                    return Ok(Cow::Borrowed(text));
+                }
+                b'\\' => return self.nested().map(Cow::Owned),
+                0..0x20 => return Err(EXPECTED),
+                _ => {}
+            }
+        }
+        Err(EXPECTED)
+    }
+
+    /// A whole number without sign, fraction or exponent.
+    ///
+    /// # Errors
+    /// [`Error::Type`] if none stands here or it does not fit.
+    #[inline]
+    pub fn number(&mut self) -> Result<u64, Error> {
+        const EXPECTED: Error = Error::Type { expected: "a whole number" };
+        let rest = self.rest();
+        let len = rest.iter().take_while(|b| b.is_ascii_digit()).count();
+        let leading_zero = len > 1 && rest[0] == b'0';
+        let ends_well = matches!(rest.get(len), Some(b',' | b'}' | b']'));
+        if len == 0 || leading_zero || !ends_well {
+            return Err(EXPECTED);
+        }
+        let mut number = 0u64;
+        for &b in &rest[..len] {
+            number =
+                number.checked_mul(10).and_then(|n| n.checked_add(u64::from(b - b'0'))).ok_or(EXPECTED)?;
+        }
+        self.at += len;
+        Ok(number)
+    }
+
+    /// Any value that serde can read.
+    ///
+    /// # Errors
+    /// [`Error::Nested`] with serde's message.
+    pub fn nested<T: DeserializeOwned>(&mut self) -> Result<T, Error> {
+        let mut values = serde_json::Deserializer::from_slice(self.rest()).into_iter::<T>();
+        match values.next() {
+            Some(Ok(value)) => {
+                self.at += values.byte_offset();
+                Ok(value)
+            }
+            Some(Err(error)) => {
+                let mut message = String::new();
+                // Writing to a string cannot fail.
+                let _ = write!(message, "{error}");
+                Err(Error::Nested(message))
+            }
+            None => Err(Error::Type { expected: "a value" }),
+        }
+    }
+
+    /// The bytes between two places of the line.
+    #[must_use]
+    pub fn span(&self, from: usize, to: usize) -> &'a [u8] {
+        &self.text.as_bytes()[from..to]
+    }
+}
+
+/// A value that stands in a record.
+pub trait Wire: Sized {
+    /// Its type, as the documentation names it.
+    fn kind() -> &'static str;
+    /// Writes it.
+    fn put(&self, out: &mut Writer<'_>);
+    /// Reads it.
+    ///
+    /// # Errors
+    /// Any [`Error`] about the value alone; the caller adds the field's name.
+    fn get(r: &mut Reader<'_>) -> Result<Self, Error>;
+}
+
+/// A field of an event: how it stands before the chain, and what of it stands after.
+pub trait Field: Sized {
+    /// Its type, as the documentation names it.
+    fn kind() -> String;
+    /// Writes what the chain covers.
+    fn put_public(
+        &self,
+        key: &'static str,
+        out: &mut Writer<'_>,
+        salts: &mut dyn FnMut() -> crate::digest::Salt,
+        private: &mut Vec<u8>,
+    );
+    /// Reads what the chain covers.
+    ///
+    /// # Errors
+    /// Any [`Error`], with the field's name.
+    fn get_public(key: &'static str, r: &mut Reader<'_>) -> Result<Self, Error>;
+    /// Reads what stands after the chain.
+    ///
+    /// # Errors
+    /// Any [`Error`], with the field's name.
+    fn get_private(&mut self, _key: &'static str, _r: &mut Reader<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+/// Adds the field's name to an error about its value.
+pub(crate) fn in_field(field: &'static str, error: Error) -> Error {
+    Error::Field { field, error: alloc::boxed::Box::new(error) }
+}
+
+impl<T: Wire> Field for T {
+    fn kind() -> String {
+        String::from(T::kind())
+    }
+    fn put_public(
+        &self,
+        key: &'static str,
+        out: &mut Writer<'_>,
+        _: &mut dyn FnMut() -> crate::digest::Salt,
+        _: &mut Vec<u8>,
+    ) {
+        out.key(key);
+        self.put(out);
+    }
+    fn get_public(key: &'static str, r: &mut Reader<'_>) -> Result<Self, Error> {
+        r.need_key(key, "")?;
+        T::get(r).map_err(|e| in_field(key, e))
+    }
+}
+
+impl<T: Wire> Field for Option<T> {
+    fn kind() -> String {
+        alloc::format!("{}?", T::kind())
+    }
+    fn put_public(
+        &self,
+        key: &'static str,
+        out: &mut Writer<'_>,
+        _: &mut dyn FnMut() -> crate::digest::Salt,
+        _: &mut Vec<u8>,
+    ) {
+        if let Some(value) = self {
+            out.key(key);
+            value.put(out);
+        }
+    }
+    fn get_public(key: &'static str, r: &mut Reader<'_>) -> Result<Self, Error> {
+        if !r.skip_key(key, "") {
+            return Ok(None);
+        }
+        T::get(r).map(Some).map_err(|e| in_field(key, e))
+    }
+}
+
+impl Wire for u64 {
+    fn kind() -> &'static str {
+        "number"
+    }
+    fn put(&self, out: &mut Writer<'_>) {
+        out.number(*self);
+    }
+    fn get(r: &mut Reader<'_>) -> Result<Self, Error> {
+        r.number()
+    }
+}
+
+impl Wire for u32 {
+    fn kind() -> &'static str {
+        "number"
+    }
+    fn put(&self, out: &mut Writer<'_>) {
+        out.number(u64::from(*self));
+    }
+    fn get(r: &mut Reader<'_>) -> Result<Self, Error> {
+        u32::try_from(r.number()?).map_err(|_| Error::Type { expected: "a smaller number" })
+    }
+}
+
+impl Wire for i32 {
+    fn kind() -> &'static str {
+        "number"
+    }
+    fn put(&self, out: &mut Writer<'_>) {
+        if *self < 0 {
+            out.raw(b"-");
+        }
+        out.number(u64::from(self.unsigned_abs()));
+    }
+    fn get(r: &mut Reader<'_>) -> Result<Self, Error> {
+        let negative = r.skip("-");
+        let size = i64::try_from(r.number()?).unwrap_or(i64::MAX);
+        let number = if negative { -size } else { size };
+        match i32::try_from(number) {
+            // Minus nought would not write back to the same bytes.
+            Ok(number) if !(negative && number == 0) => Ok(number),
+            _ => Err(Error::Type { expected: "a whole number of 32 bits" }),
+        }
+    }
+}
+
+impl Wire for bool {
+    fn kind() -> &'static str {
+        "bool"
+    }
+    fn put(&self, out: &mut Writer<'_>) {
+        out.raw(if *self { b"true" } else { b"false" });
+    }
+    fn get(r: &mut Reader<'_>) -> Result<Self, Error> {
+        if r.skip("true") {
+            Ok(true)
+        } else if r.skip("false") {
+            Ok(false)
+        } else {
+            Err(Error::Type { expected: "true or false" })
+        }
+    }
+}
+
+impl Wire for String {
+    fn kind() -> &'static str {
+        "string"
+    }
+    fn put(&self, out: &mut Writer<'_>) {
+        out.string(self);
+    }
+    fn get(r: &mut Reader<'_>) -> Result<Self, Error> {
+        r.text().map(Cow::into_owned)
+    }
+}
+
+impl Wire for crate::time::Millis {
+    fn kind() -> &'static str {
+        "time"
+    }
+    fn put(&self, out: &mut Writer<'_>) {
+        out.number(self.0);
+    }
+    fn get(r: &mut Reader<'_>) -> Result<Self, Error> {
+        r.number().map(crate::time::Millis)
+    }
+}
+
+impl Wire for crate::time::Span {
+    fn kind() -> &'static str {
+        "milliseconds"
+    }
+    fn put(&self, out: &mut Writer<'_>) {
+        out.number(self.0);
+    }
+    fn get(r: &mut Reader<'_>) -> Result<Self, Error> {
+        r.number().map(crate::time::Span)
+    }
+}
+
+impl Wire for Value {
+    fn kind() -> &'static str {
+        "json"
+    }
+    fn put(&self, out: &mut Writer<'_>) {
+        out.nested(self);
+    }
+    fn get(r: &mut Reader<'_>) -> Result<Self, Error> {
+        r.nested()
+    }
+}
+
+impl<T: Wire> Wire for Vec<T> {
+    fn kind() -> &'static str {
+        "list"
+    }
+    fn put(&self, out: &mut Writer<'_>) {
+        out.raw(b"[");
+        for (i, value) in self.iter().enumerate() {
+            if i > 0 {
+                out.raw(b",");
+            }
+            value.put(out);
+        }
+        out.raw(b"]");
+    }
+    fn get(r: &mut Reader<'_>) -> Result<Self, Error> {
+        if !r.skip("[") {
+            return Err(Error::Type { expected: "a list" });
+        }
+        let mut values = Vec::new();
+        if r.skip("]") {
+            return Ok(values);
+        }
+        loop {
+            values.push(T::get(r)?);
+            if r.skip("]") {
+                return Ok(values);
+            }
+            r.expect(",")?;
+        }
+    }
+}
+
+/// Gives serde types the wire form of a nested value.
+macro_rules! nested {
+    ($( $name:ty = $kind:literal ),+ $(,)?) => {$(
+        impl $crate::wire::Wire for $name {
+            fn kind() -> &'static str { $kind }
+            fn put(&self, out: &mut $crate::wire::Writer<'_>) { out.nested(self); }
+            fn get(r: &mut $crate::wire::Reader<'_>) -> Result<Self, $crate::wire::Error> { r.nested() }
+        }
+    )+};
+}
+pub(crate) use nested;
