@@ -112,8 +112,8 @@ pub enum Effect {
     Emit(Box<Event>),
 
     // Locks and semaphores.
-    /// Take a lock, or stand in line for it.
-    AcquireLock { lock: Scoped, holder: Holder, wait: bool, give_up_at: Option<Millis> },
+    /// Take a lock, or stand in line for it where `wait` says so; `oust` cancels the run that holds it.
+    AcquireLock { lock: Scoped, holder: Holder, wait: bool, oust: bool, give_up_at: Option<Millis> },
     /// Give a lock back, or leave its line.
     ReleaseLock { lock: Scoped, holder: Holder },
     /// Take slots of a semaphore, or stand in line for them.

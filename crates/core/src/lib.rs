@@ -7,6 +7,10 @@ extern crate alloc;
 extern crate std;
 
 pub mod approval;
+pub mod attempt;
+pub mod gate;
+pub mod lifecycle;
+pub mod scope;
 pub mod audit;
 pub mod budget;
 pub mod bus;
@@ -23,6 +27,7 @@ pub mod id;
 pub mod idempotency;
 pub mod lock;
 pub mod machine;
+pub mod origin;
 pub mod pipeline;
 pub mod policy;
 pub mod private;
@@ -38,6 +43,7 @@ pub mod step;
 pub mod strategy;
 pub mod stream;
 pub mod task;
+pub mod template;
 #[cfg(test)]
 mod testing;
 pub mod time;

@@ -13,7 +13,10 @@
 use crate::effect::Effect;
 use crate::event::Event;
 use crate::id::Holder;
-use crate::time::Millis;
+use crate::digest::Digest;
+use crate::run::Actor;
+use crate::template::Evaluate;
+use crate::time::{Millis, Span};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
@@ -60,6 +63,37 @@ impl Decision {
 impl Default for Decision {
     fn default() -> Self {
         Decision::new()
+    }
+}
+
+/// What a decision is given from outside, because the core can make none of it.
+pub struct Given<'a> {
+    /// The time of the records it makes.
+    pub at: Millis,
+    /// Who or what asks.
+    pub by: &'a Actor,
+    /// The policy in force.
+    pub policy: Digest,
+    /// How long a lease lasts without a heartbeat.
+    pub lease_ttl: Span,
+    /// Evaluates expressions.
+    pub evaluate: &'a dyn Evaluate,
+    /// Makes ids: unique, sorted by time, unguessable.
+    pub ids: &'a mut dyn FnMut() -> u128,
+}
+
+impl Given<'_> {
+    /// A fresh id.
+    pub fn id(&mut self) -> u128 {
+        (self.ids)()
+    }
+
+    /// A span moved by up to a fifth in either direction, so that what failed together does not return together.
+    pub fn jitter(&mut self, span: Span) -> Span {
+        const STEPS: u64 = 4_096;
+        let step = (self.id() % u128::from(STEPS + 1)) as u64;
+        let fifth = span.0 / 5;
+        Span(span.0 - fifth + (fifth * 2).saturating_mul(step) / STEPS)
     }
 }
 

@@ -1,12 +1,41 @@
-//! Runs.
+//! Runs: one durable execution of a pipeline, folded from its facts.
+//!
+//! A run's status is derived from what its records say, never stored beside them. The first that holds:
+//!
+//! | holds | status |
+//! |---|---|
+//! | an ending is recorded | `completed`, `failed` or `cancelled` |
+//! | it has not begun | `pending`, or `blocked` on runs, a lock or a cap |
+//! | it is suspended and nothing is under way | `waiting_external` |
+//! | a step is ready or running | `running` |
+//! | a step waits for approval, is `outcome_unknown`, escalated or out of budget | `awaiting_approval` |
+//! | a step waits for an event, a lock, a slot, a guard or policy | `waiting_external` |
+//! | a step is in back-off | `failed_retryable` |
+//!
+//! This file holds the state and what facts do to it. What is decided stands beside it: [`crate::lifecycle`]
+//! begins, stops and ends runs, [`crate::pipeline`] moves them through their definition, [`crate::gate`] lets
+//! steps pass, [`crate::attempt`] leases them and takes reports.
 
-use crate::id::{Name, RunId, StepId, textual};
-use crate::wire::{self, Reader, Wire, Writer, nested};
+use crate::approval::Approval;
+use crate::budget::Budget;
+use crate::code::Code;
+use crate::digest::Digest;
+use crate::event::Event;
+use crate::id::{ApprovalId, Holder, Name, NoticeId, RunId, Scoped, StepId, WorkspaceId};
+use crate::policy::Ledger;
+use crate::private::Private;
+use crate::step::{self, FailFast, Failure, Group, GroupKind, Shape, Step, Wait};
+use crate::task::Task;
+use crate::time::Millis;
 use crate::word::words;
-use alloc::string::{String, ToString};
-use core::fmt;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::String;
+use alloc::vec::Vec;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+pub use crate::origin::{Actor, BlockedOn, Inherited, Initiator, Lineage, Section, Source, Subject, Trigger};
 
 words! {
     /// A run's status. Derived from its steps, never stored beside them.
@@ -32,184 +61,958 @@ words! {
     }
 }
 
-words! {
-    /// What caused a transition.
-    Initiator {
-        /// A human, by command line, API or page.
-        User = "user",
-        /// The engine itself.
-        System = "system",
-        /// A time that came.
-        Timeout = "timeout",
-        /// A policy's decision.
-        Policy = "policy",
-        /// A delivery from outside.
-        Webhook = "webhook",
-        /// A human's decision on an approval.
-        Approval = "approval",
-        /// An executor's report.
-        Executor = "executor",
-        /// An agent's signal.
-        Agent = "agent",
-        /// A schedule's slot.
-        Schedule = "schedule",
-        /// A worker's dispatch.
-        Worker = "worker",
-        /// Recovery after a start.
-        Recovery = "recovery",
-    }
-}
-
-words! {
-    /// What made a run.
-    Source {
-        /// `windlass run`.
-        Cli = "cli",
-        /// `POST /v1/runs`.
-        Api = "api",
-        /// A webhook.
-        Webhook = "webhook",
-        /// A Slack command.
-        Slack = "slack",
-        /// A schedule.
-        Scheduled = "scheduled" | "scheduler",
-        /// A worker for an item of a queue.
-        Queue = "queue",
-        /// Another run's `call`.
-        Call = "call",
-        /// The web page.
-        Ui = "ui",
-    }
-}
-
-words! {
-    /// The part of a pipeline a run is in.
-    Section {
-        /// `steps`.
-        Main = "main",
-        /// `on_failure`.
-        OnFailure = "on_failure",
-        /// The compensations of what succeeded, in reverse order.
-        Compensate = "compensate",
-        /// `finally`.
-        Finally = "finally",
-    }
-}
-
-/// Who or what caused a record: `user:ann`, `executor:local`, `system`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Actor {
-    /// What kind of cause.
-    pub initiator: Initiator,
-    /// Which one.
-    pub id: Option<Name>,
-}
-
-impl Actor {
-    /// The engine itself.
-    pub const SYSTEM: Actor = Actor { initiator: Initiator::System, id: None };
-
-    /// An actor with a name.
+impl Status {
+    /// Whether nothing changes it any more.
     #[must_use]
-    pub fn new(initiator: Initiator, id: &str) -> Actor {
-        Actor { initiator, id: Some(Name::clean(id)) }
+    pub fn is_terminal(self) -> bool {
+        matches!(self, Status::Completed | Status::Failed | Status::Cancelled)
     }
 
-    /// Reads `initiator` or `initiator:id`.
-    ///
-    /// # Errors
-    /// An unknown initiator, or an id that is no name.
-    pub fn parse(text: &str) -> Result<Actor, crate::id::Error> {
-        let (word, id) = match text.split_once(':') {
-            Some((word, id)) => (word, Some(Name::new(id)?)),
-            None => (text, None),
-        };
-        match Initiator::parse(word) {
-            Some(initiator) => Ok(Actor { initiator, id }),
-            None => Err(crate::id::Error::Name(wire::shorten(text))),
+    /// Whether the table of run states has the transition.
+    #[must_use]
+    pub fn may_become(self, next: Status) -> bool {
+        use Status as S;
+        match self {
+            S::Pending => matches!(next, S::Running | S::Blocked | S::Failed | S::Cancelled),
+            S::Blocked => matches!(next, S::Running | S::Failed | S::Cancelled),
+            S::Running => !matches!(next, S::Pending | S::Blocked | S::Running),
+            S::AwaitingApproval | S::WaitingExternal | S::FailedRetryable => {
+                matches!(next, S::Running | S::Failed | S::Cancelled)
+            }
+            S::Completed | S::Failed | S::Cancelled => false,
         }
     }
 }
 
-impl fmt::Display for Actor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.id {
-            Some(id) => write!(f, "{}:{id}", self.initiator),
-            None => write!(f, "{}", self.initiator),
-        }
-    }
-}
-
-textual!(Actor, "actor");
-
-/// What made a run, and who.
+/// Why a run is stopped before its end.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Trigger {
-    /// What kind of thing.
-    pub source: Source,
-    /// The ingress key, where one was given.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key: Option<Name>,
+pub struct Cancellation {
+    /// What stops it: a deadline (`timeout`) makes it fail, everything else makes it cancelled.
+    pub initiator: Initiator,
     /// Who.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<Name>,
-    /// The source's own id of the event.
+    /// Why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub event_id: Option<Name>,
+    pub reason: Option<String>,
+    /// When.
+    pub at: Millis,
 }
 
-/// What a run is about, where it is about a repository.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Subject {
-    /// The repository.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub repo: Option<String>,
-    /// The pull request.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pr: Option<String>,
-    /// Where to look at it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub url: Option<String>,
-}
-
-/// A run's place among its retries and forks. Effect keys are scoped to the root.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Lineage {
-    /// The first run of the lineage.
-    pub root_run: RunId,
-    /// The run this one goes on from.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub resumed_from: Option<RunId>,
-    /// How many runs of the lineage came before on this line.
-    pub resume_count: u32,
-}
-
-/// What a run waits for before it begins.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum BlockedOn {
-    /// Other runs must complete.
-    Runs(alloc::vec::Vec<RunId>),
-    /// The pipeline's lock.
-    Lock(Name),
-    /// The tenant or the pipeline runs as much as it may.
-    Cap(Name),
-}
-
-/// A result that a run takes over from an earlier one of its lineage.
+/// How a run ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Inherited {
-    /// The step.
-    pub step: StepId,
-    /// The run in which it was executed.
-    pub from: RunId,
-    /// Its output.
+pub struct Ending {
+    /// `completed`, `failed` or `cancelled`.
+    pub status: Status,
+    /// When.
+    pub at: Millis,
+    /// How long it took since it was created.
+    pub duration_ms: u64,
+    /// What it gives to a caller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub output: Option<Value>,
+    pub outputs: Option<Value>,
+    /// Whether a `pipeline:deleted` followed: the values are gone.
+    pub deleted: bool,
 }
 
-nested! { Trigger = "trigger", Subject = "subject", Lineage = "lineage", BlockedOn = "blocked on", Inherited = "inherited step" }
+/// An external event that nobody waited for yet.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Kept {
+    /// Its name.
+    pub name: Name,
+    /// Its key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<Name>,
+    /// What came with it.
+    pub data: Value,
+}
+
+/// A step's saved progress.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Checkpoint {
+    /// When.
+    pub at: Millis,
+    /// Whether its output serves instead of a repeat.
+    pub resumable: bool,
+    /// Whether a repeat is safe.
+    pub idempotent: bool,
+    /// What was saved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<Value>,
+    /// What was said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// What few runs have; kept apart so that the many are small.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rare {
+    /// Approvals by their ids.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub approvals: BTreeMap<ApprovalId, Approval>,
+    /// External events that came early.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub signals: Vec<Kept>,
+    /// Results of earlier runs of the lineage.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub inherited: BTreeMap<StepId, Inherited>,
+    /// The last checkpoint of each step.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub checkpoints: BTreeMap<StepId, Checkpoint>,
+    /// The last messages put on the run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub messages: Vec<Checkpoint>,
+    /// Agents at work, by their steps.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tasks: BTreeMap<StepId, Task>,
+    /// Messages to the outside that were asked for and not sent.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub notices: BTreeMap<NoticeId, (crate::effect::Notice, String)>,
+    /// Guards that gave up waiting at this time.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub guards: BTreeMap<StepId, Millis>,
+}
+
+/// The most early events a run keeps.
+pub const SIGNALS_MAX: usize = 1_000;
+/// The most messages a run keeps.
+pub const MESSAGES_MAX: usize = 100;
+
+/// A run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, from = "Saved", into = "Saved")]
+pub struct Run {
+    /// What was given when it was created.
+    pub born: Box<Born>,
+    /// Its variables.
+    pub vars: Box<Value>,
+    /// When its last fact was recorded.
+    pub updated_at: Millis,
+    /// When it began.
+    pub started_at: Option<Millis>,
+    /// What it waits for before it begins.
+    pub blocked: Option<Box<BlockedOn>>,
+    /// Where in the pipeline it is.
+    pub section: Section,
+    /// The sequence of the section.
+    pub root: Group,
+    /// The first failure.
+    pub failure: Option<Box<(Option<StepId>, Failure)>>,
+    /// Whether nothing is leased.
+    pub suspended: bool,
+    /// Whether and why nothing new starts forward.
+    pub stopping: Option<Box<Cancellation>>,
+    /// How it ended.
+    pub ending: Option<Box<Ending>>,
+    /// The steps it has reached, in the order it reached them.
+    pub steps: Vec<Step>,
+    /// How many of them have ended.
+    pub ended: u32,
+    /// What policy decided.
+    pub policy: Ledger,
+    /// What it may cost and did.
+    pub budget: Budget,
+    /// Outside writes so far.
+    pub writes: u32,
+    /// What few runs have.
+    pub rare: Box<Rare>,
+
+    // Derived from the above, not saved.
+    index: BTreeMap<StepId, u32>,
+    flow: BTreeSet<u32>,
+    ready: BTreeSet<u32>,
+    live: BTreeSet<u32>,
+}
+
+/// What is given when a run is created.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Born {
+    /// Its id.
+    pub id: RunId,
+    /// Whose it is.
+    pub tenant: Name,
+    /// The subdivision.
+    pub namespace: Name,
+    /// The runbook it is pinned to.
+    pub runbook: Digest,
+    /// The pipeline.
+    pub pipeline: Name,
+    /// Its name for people.
+    pub name: Name,
+    /// Where it runs.
+    pub cwd: String,
+    /// What made it.
+    pub trigger: Trigger,
+    /// Its place among its retries and forks.
+    pub lineage: Lineage,
+    /// What it is about.
+    pub subject: Option<Subject>,
+    /// What ties it to something outside.
+    pub correlation_id: Option<Name>,
+    /// The run and step that called it.
+    pub parent: Option<(RunId, StepId)>,
+    /// How many runs called each other above it.
+    pub depth: u32,
+    /// Higher is sooner.
+    pub priority: i32,
+    /// When.
+    pub created_at: Millis,
+    /// When it must be over.
+    pub deadline_at: Option<Millis>,
+    /// Runs that must be completed first.
+    pub needs: Vec<RunId>,
+    /// The lock it holds as a whole.
+    pub lock: Option<Name>,
+    /// How many outside writes it may make.
+    pub writes_max: Option<u32>,
+    /// Its working directory.
+    pub workspace: Option<WorkspaceId>,
+}
+
+/// The saved form: what cannot be derived.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Saved {
+    born: Box<Born>,
+    vars: Box<Value>,
+    updated_at: Millis,
+    started_at: Option<Millis>,
+    blocked: Option<Box<BlockedOn>>,
+    section: Section,
+    root: Group,
+    failure: Option<Box<(Option<StepId>, Failure)>>,
+    suspended: bool,
+    stopping: Option<Box<Cancellation>>,
+    ending: Option<Box<Ending>>,
+    steps: Vec<Step>,
+    ended: u32,
+    policy: Ledger,
+    budget: Budget,
+    writes: u32,
+    rare: Box<Rare>,
+}
+
+impl From<Run> for Saved {
+    fn from(run: Run) -> Saved {
+        Saved {
+            born: run.born,
+            vars: run.vars,
+            updated_at: run.updated_at,
+            started_at: run.started_at,
+            blocked: run.blocked,
+            section: run.section,
+            root: run.root,
+            failure: run.failure,
+            suspended: run.suspended,
+            stopping: run.stopping,
+            ending: run.ending,
+            steps: run.steps,
+            ended: run.ended,
+            policy: run.policy,
+            budget: run.budget,
+            writes: run.writes,
+            rare: run.rare,
+        }
+    }
+}
+
+impl From<Saved> for Run {
+    fn from(saved: Saved) -> Run {
+        let mut run = Run {
+            born: saved.born,
+            vars: saved.vars,
+            updated_at: saved.updated_at,
+            started_at: saved.started_at,
+            blocked: saved.blocked,
+            section: saved.section,
+            root: saved.root,
+            failure: saved.failure,
+            suspended: saved.suspended,
+            stopping: saved.stopping,
+            ending: saved.ending,
+            steps: saved.steps,
+            ended: saved.ended,
+            policy: saved.policy,
+            budget: saved.budget,
+            writes: saved.writes,
+            rare: saved.rare,
+            index: BTreeMap::new(),
+            flow: BTreeSet::new(),
+            ready: BTreeSet::new(),
+            live: BTreeSet::new(),
+        };
+        run.index = run.steps.iter().enumerate().map(|(i, step)| (step.id.clone(), i as u32)).collect();
+        run.reindex_all();
+        run
+    }
+}
+
+/// Why a run refuses an input.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// It has ended.
+    #[error("run {run} has ended as {status}")]
+    Terminal {
+        /// The run.
+        run: RunId,
+        /// How.
+        status: Status,
+    },
+    /// It cannot happen in this state.
+    #[error("run {run} is {status}: it cannot {input}")]
+    Transition {
+        /// The run.
+        run: RunId,
+        /// Where it is.
+        status: Status,
+        /// What was asked.
+        input: &'static str,
+    },
+    /// A step refuses it.
+    #[error(transparent)]
+    Step(#[from] step::Error),
+    /// There is no such step, approval or definition.
+    #[error("{0} `{1}` is not there")]
+    Missing(&'static str, String),
+    /// An approval refuses it.
+    #[error(transparent)]
+    Approval(#[from] crate::approval::Error),
+    /// A budget refuses it.
+    #[error(transparent)]
+    Budget(#[from] crate::budget::Error),
+    /// A task refuses it.
+    #[error(transparent)]
+    Task(#[from] crate::task::Error),
+    /// Policy does not allow it, or has not been asked.
+    #[error("policy does not allow step `{0}` of this run")]
+    Policy(StepId),
+    /// More than the bound.
+    #[error("run {0} has {1} {2} already")]
+    TooMany(RunId, usize, &'static str),
+}
+
+impl Error {
+    /// The stable code.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match self {
+            Error::Terminal { .. } => Code::RunTerminalState,
+            Error::Transition { .. } => Code::RunInvalidTransition,
+            Error::Step(error) => error.code(),
+            Error::Missing(..) => Code::NotFound,
+            Error::Approval(error) => error.code(),
+            Error::Budget(error) => error.code(),
+            Error::Task(error) => error.code(),
+            Error::Policy(_) => Code::PolicyDenied,
+            Error::TooMany(..) => Code::InvalidInput,
+        }
+    }
+}
+
+/// The seeds of a view for people: a pipeline's phase.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Not begun.
+    Init,
+    /// Waits before it begins.
+    Blocked(BlockedOn),
+    /// At this step.
+    Running(Option<StepId>),
+    /// Done.
+    Done,
+    /// Failed; `recoverable` where a retry can go on from what succeeded.
+    Failed { error: String, recoverable: bool },
+    /// Cancelled.
+    Cancelled,
+}
+
+impl Run {
+    /// The run that a `pipeline:created` makes.
+    #[must_use]
+    pub fn create(e: &crate::event::PipelineCreated, tenant: &Name, at: Millis) -> Run {
+        let born = Born {
+            id: e.id,
+            tenant: tenant.clone(),
+            namespace: e.namespace.clone(),
+            runbook: e.runbook_hash,
+            pipeline: e.kind.clone(),
+            name: e.name.clone(),
+            cwd: e.cwd.clone(),
+            trigger: e.trigger.clone(),
+            lineage: e.lineage.clone(),
+            subject: e.subject.clone(),
+            correlation_id: e.correlation_id.clone(),
+            parent: e.parent.zip(e.parent_step.clone()),
+            depth: e.depth.unwrap_or(0),
+            priority: e.priority.unwrap_or(0),
+            created_at: e.created_at_epoch_ms,
+            deadline_at: e.deadline_at,
+            needs: e.needs.clone().unwrap_or_default(),
+            lock: e.lock.clone(),
+            writes_max: e.writes_max,
+            workspace: e.workspace,
+        };
+        Run {
+            born: Box::new(born),
+            vars: Box::new(e.vars.get().unwrap_or(Value::Null)),
+            updated_at: at,
+            started_at: None,
+            blocked: None,
+            section: Section::Main,
+            root: sequence(Section::Main, 0),
+            failure: None,
+            suspended: false,
+            stopping: None,
+            ending: None,
+            steps: Vec::new(),
+            ended: 0,
+            policy: Ledger::default(),
+            budget: Budget::of_run(e),
+            writes: 0,
+            rare: Box::default(),
+            index: BTreeMap::new(),
+            flow: BTreeSet::new(),
+            ready: BTreeSet::new(),
+            live: BTreeSet::new(),
+        }
+    }
+
+    /// Its id.
+    #[must_use]
+    pub fn id(&self) -> RunId {
+        self.born.id
+    }
+
+    /// A name in its tenant and namespace.
+    #[must_use]
+    pub fn scoped(&self, name: &Name) -> Scoped {
+        Scoped::new(&self.born.tenant, &self.born.namespace, name)
+    }
+
+    /// Who holds its own lock.
+    #[must_use]
+    pub fn holder(&self) -> Holder {
+        Holder::Run(self.born.id)
+    }
+
+    /// The place of a step.
+    #[must_use]
+    pub fn place(&self, step: &StepId) -> Option<u32> {
+        self.index.get(step).copied()
+    }
+
+    /// A step by its name.
+    #[must_use]
+    pub fn step(&self, step: &StepId) -> Option<&Step> {
+        self.place(step).and_then(|i| self.steps.get(i as usize))
+    }
+
+    /// A step by its place.
+    #[must_use]
+    pub fn at(&self, place: u32) -> Option<&Step> {
+        self.steps.get(place as usize)
+    }
+
+    /// A step that must be there.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] where it is not.
+    pub fn need(&self, step: &StepId) -> Result<&Step, Error> {
+        self.step(step).ok_or_else(|| Error::Missing("step", alloc::string::ToString::to_string(step)))
+    }
+
+    /// Steps that the flow has to look at, in the order they were reached.
+    #[must_use]
+    pub fn flow(&self) -> &BTreeSet<u32> {
+        &self.flow
+    }
+
+    /// Steps that can be leased.
+    pub fn leasable(&self) -> impl Iterator<Item = &Step> {
+        let open = !self.suspended && self.ending.is_none();
+        self.ready.iter().filter(move |_| open).filter_map(|&i| self.at(i))
+    }
+
+    /// Steps that have not ended.
+    pub fn live(&self) -> impl Iterator<Item = &Step> {
+        self.live.iter().filter_map(|&i| self.at(i))
+    }
+
+    /// Whether it is over.
+    #[must_use]
+    pub fn is_terminal(&self) -> bool {
+        self.ending.is_some()
+    }
+
+    /// Whether a deadline stops it, rather than somebody's wish.
+    #[must_use]
+    pub fn overdue(&self) -> bool {
+        self.stopping.as_ref().is_some_and(|stop| stop.initiator == Initiator::Timeout)
+    }
+
+    /// Where it is: derived, by the precedence at the top of this file.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        if let Some(ending) = &self.ending {
+            return ending.status;
+        }
+        if self.started_at.is_none() {
+            return if self.blocked.is_some() { Status::Blocked } else { Status::Pending };
+        }
+        let (mut human, mut external, mut backoff, mut idle) = (false, false, false, true);
+        for step in self.live() {
+            match step.status {
+                step::Status::Ready if !self.suspended => return Status::Running,
+                step::Status::Running if step.group.is_none() => return Status::Running,
+                step::Status::WaitingApproval | step::Status::OutcomeUnknown => human = true,
+                step::Status::WaitingExternal => external = true,
+                step::Status::FailedRetryable => backoff = true,
+                // A group is where its members are. The rest have ended.
+                step::Status::Ready
+                | step::Status::Running
+                | step::Status::Pending
+                | step::Status::Succeeded
+                | step::Status::Skipped
+                | step::Status::Failed
+                | step::Status::Cancelled => continue,
+            }
+            idle = false;
+        }
+        if human {
+            Status::AwaitingApproval
+        } else if external || self.suspended {
+            Status::WaitingExternal
+        } else if backoff && !idle {
+            Status::FailedRetryable
+        } else {
+            // Between two steps of one turn.
+            Status::Running
+        }
+    }
+
+    /// What it waits for, for people and for `run.reason`.
+    #[must_use]
+    pub fn reason(&self) -> Option<String> {
+        use alloc::string::ToString;
+        if self.stopping.is_some() && self.ending.is_none() {
+            return Some("cancelling".to_string());
+        }
+        if self.suspended {
+            return Some("suspended".to_string());
+        }
+        match self.blocked.as_deref() {
+            Some(BlockedOn::Runs(runs)) => return Some(alloc::format!("{} other runs", runs.len())),
+            Some(BlockedOn::Lock(lock)) => return Some(alloc::format!("lock {lock}")),
+            Some(BlockedOn::Cap(cap)) => return Some(alloc::format!("cap {cap}")),
+            None => {}
+        }
+        self.live().find_map(|step| {
+            let waiting = step.waiting.as_ref()?;
+            let on = waiting.on.as_ref().map_or(String::new(), |on| alloc::format!(" {on}"));
+            Some(alloc::format!("{}{on}", waiting.reason))
+        })
+    }
+
+    /// The step it is at: the first under way, else the last one reached.
+    #[must_use]
+    pub fn current_step(&self) -> Option<&StepId> {
+        let leaf = |step: &&Step| step.group.is_none();
+        self.live().find(leaf).or_else(|| self.steps.last()).map(|step| &step.id)
+    }
+
+    /// Its phase in the words of pipelines.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        match self.status() {
+            Status::Pending => Phase::Init,
+            Status::Blocked => {
+                Phase::Blocked(self.blocked.as_deref().cloned().unwrap_or(BlockedOn::Runs(Vec::new())))
+            }
+            Status::Running | Status::AwaitingApproval | Status::WaitingExternal | Status::FailedRetryable => {
+                Phase::Running(self.current_step().cloned())
+            }
+            Status::Completed => Phase::Done,
+            Status::Failed => {
+                let error = self.failure.as_ref().map_or(String::new(), |failure| failure.1.message.clone());
+                Phase::Failed { error, recoverable: !self.ending.as_ref().is_some_and(|ending| ending.deleted) }
+            }
+            Status::Cancelled => Phase::Cancelled,
+        }
+    }
+
+    /// When it next wants a tick: a deadline, a time-out, a back-off, a wait, an approval that expires.
+    #[must_use]
+    pub fn due(&self) -> Option<Millis> {
+        if self.ending.is_some() {
+            return None;
+        }
+        let deadline = self.born.deadline_at.filter(|_| self.stopping.is_none());
+        let steps = self.live().filter_map(Step::due);
+        let approvals = self.rare.approvals.values().filter_map(Approval::due);
+        let tasks = self.rare.tasks.values().filter_map(Task::due);
+        deadline.into_iter().chain(steps).chain(approvals).chain(tasks).min()
+    }
+
+    /// When its first lease runs out, unless it was extended.
+    #[must_use]
+    pub fn lease_due(&self) -> Option<Millis> {
+        self.live().filter_map(|step| step.lease.as_ref().map(|lease| lease.expires_at)).min()
+    }
+
+    fn reindex_all(&mut self) {
+        for i in 0..self.steps.len() as u32 {
+            self.reindex(i);
+        }
+    }
+
+    /// Files a step where the flow, the executors and the clock find it.
+    fn reindex(&mut self, i: u32) {
+        let Some(step) = self.steps.get(i as usize) else { return };
+        let live = !step.status.is_terminal();
+        let (flow, lease) = match step.status {
+            step::Status::Ready => {
+                let lease = self.is_leasable(step);
+                (!lease, lease)
+            }
+            step::Status::Running => (step.group.is_some_and(|group| group.wants_attention()), false),
+            step::Status::Pending
+            | step::Status::WaitingApproval
+            | step::Status::WaitingExternal
+            | step::Status::FailedRetryable
+            | step::Status::OutcomeUnknown
+            | step::Status::Succeeded
+            | step::Status::Skipped
+            | step::Status::Failed
+            | step::Status::Cancelled => (false, false),
+        };
+        for (set, member) in [(&mut self.live, live), (&mut self.flow, flow), (&mut self.ready, lease)] {
+            if member {
+                set.insert(i);
+            } else {
+                set.remove(&i);
+            }
+        }
+    }
+
+    /// Whether an executor may have it as far as the run knows. The lease asks policy's version again.
+    fn is_leasable(&self, step: &Step) -> bool {
+        step.group.is_none()
+            && step.next_gate().is_none()
+            && !matches!(step.tool.as_str(), "call" | "approve" | "wait")
+            && self.allowed(step, None)
+    }
+
+    /// Whether policy allows the step's action, and a human approved it where policy says so. With a version, only
+    /// what was decided under it counts.
+    #[must_use]
+    pub fn allowed(&self, step: &Step, version: Option<&Digest>) -> bool {
+        use crate::policy::Verdict;
+        let Some(decision) = self.policy.standing(&step.id, &step.tool, step.action_hash.as_ref(), version) else {
+            return false;
+        };
+        match decision.verdict {
+            Verdict::Allow => true,
+            Verdict::Deny => false,
+            Verdict::NeedsApproval => self.approved(step, &decision.policy_version),
+        }
+    }
+
+    /// Whether a human approved exactly this action under this policy.
+    #[must_use]
+    pub fn approved(&self, step: &Step, version: &Digest) -> bool {
+        let hash = step.action_hash.unwrap_or_default();
+        self.rare.approvals.values().any(|a| a.step == step.id && a.permits(&hash, version))
+    }
+
+    fn change(&mut self, step: &StepId, event: &Event, at: Millis) {
+        let Some(i) = self.place(step) else { return };
+        let Some(slot) = self.steps.get_mut(i as usize) else { return };
+        let before = slot.status.is_terminal();
+        let blank = Step::pending(slot.id.clone(), slot.node, slot.tool.clone());
+        *slot = core::mem::replace(slot, blank).apply(event, at);
+        if slot.status.is_terminal() && !before {
+            self.ended += 1;
+            slot.ended = self.ended;
+            self.member_ended(i);
+        }
+        self.reindex(i);
+    }
+
+    /// Adds a step that was reached or passed by, and counts it in its group.
+    fn reach(&mut self, step: &StepId, node: u32, tool: &Name, parent: Option<&StepId>) {
+        if self.index.contains_key(step) {
+            return;
+        }
+        let i = self.steps.len() as u32;
+        let mut new = Step::pending(step.clone(), node, tool.clone());
+        new.section = self.section;
+        new.parent = parent.and_then(|parent| self.place(parent));
+        let parent = new.parent;
+        self.steps.push(new);
+        self.index.insert(step.clone(), i);
+        let group = match parent {
+            Some(p) => self.steps.get_mut(p as usize).and_then(|step| step.group.as_mut()),
+            None => Some(&mut self.root),
+        };
+        if let Some(group) = group {
+            group.next += 1;
+            group.open += 1;
+        }
+        if let Some(p) = parent {
+            self.reindex(p);
+        }
+    }
+
+    fn member_ended(&mut self, i: u32) {
+        let Some(step) = self.steps.get(i as usize) else { return };
+        let bad = matches!(step.status, step::Status::Failed | step::Status::Cancelled);
+        let (parent, section) = (step.parent, step.section);
+        let group = match parent {
+            Some(p) => self.steps.get_mut(p as usize).and_then(|step| step.group.as_mut()),
+            None if section == self.section => Some(&mut self.root),
+            None => None,
+        };
+        if let Some(group) = group {
+            group.open = group.open.saturating_sub(1);
+            group.failed += u32::from(bad);
+        }
+        if let Some(p) = parent {
+            self.reindex(p);
+        }
+    }
+
+    fn end(&mut self, status: Status, duration_ms: u64, outputs: Option<Value>, at: Millis) {
+        self.ending = Some(Box::new(Ending { status, at, duration_ms, outputs, deleted: false }));
+        self.blocked = None;
+    }
+
+    /// What a fact does to the run. Facts of other streams leave it as it is.
+    #[must_use]
+    pub fn apply(mut self, event: &Event, at: Millis) -> Run {
+        self.fold(event, at);
+        self
+    }
+
+    /// [`Run::apply`] in place: a run is too large to move for every fact.
+    pub fn fold(&mut self, event: &Event, at: Millis) {
+        self.updated_at = at;
+        match event {
+            Event::PipelineInherited(e) => {
+                for step in e.steps.get().unwrap_or_default() {
+                    self.rare.inherited.insert(step.step.clone(), step);
+                }
+            }
+            Event::PipelineBlocked(e) => self.blocked = Some(Box::new(e.on.clone())),
+            Event::PipelineUnblocked(_) => self.blocked = None,
+            Event::PipelineStarted(e) => {
+                self.blocked = None;
+                self.started_at = Some(at);
+                self.root = sequence(Section::Main, e.steps);
+            }
+            Event::PipelineUpdated(e) => {
+                if let (Some(Value::Object(new)), Value::Object(vars)) = (e.vars.get(), &mut *self.vars) {
+                    vars.extend(new);
+                }
+            }
+            Event::PipelineEntered(e) => {
+                self.section = e.section;
+                self.root = sequence(e.section, e.steps);
+                if let Some(code) = &e.code {
+                    let message = e.error.as_ref().and_then(Private::get).unwrap_or_default();
+                    let failure = (e.step.clone(), Failure { code: code.clone(), message });
+                    self.failure.get_or_insert_with(|| Box::new(failure));
+                }
+            }
+            Event::PipelineSuspended(_) => self.suspended = true,
+            Event::PipelineResumed(_) => self.suspended = false,
+            Event::PipelineCancelling(e) => {
+                self.stopping = Some(Box::new(Cancellation {
+                    initiator: e.initiator,
+                    user: e.user.clone(),
+                    reason: e.reason.clone(),
+                    at,
+                }));
+                self.suspended = false;
+            }
+            Event::PipelineCompleted(e) => {
+                self.end(Status::Completed, e.duration_ms, e.outputs.as_ref().and_then(Private::get), at);
+            }
+            Event::PipelineFailed(e) => {
+                let message = e.error.get().unwrap_or_default();
+                let failure = (e.step.clone(), Failure { code: e.code.clone(), message });
+                self.failure.get_or_insert_with(|| Box::new(failure));
+                self.end(Status::Failed, e.duration_ms, None, at);
+            }
+            Event::PipelineCancelled(e) => self.end(Status::Cancelled, e.duration_ms, None, at),
+            Event::PipelineDeleted(_) => self.forget(),
+
+            Event::PipelineAdvanced(e) => {
+                self.reach(&e.step, e.node, &e.tool, e.parent.as_ref());
+                let compensates = e.compensates.as_ref().and_then(|step| self.place(step));
+                self.change(&e.step, event, at);
+                if let Some(i) = self.place(&e.step) {
+                    self.steps[i as usize].compensates = compensates;
+                }
+            }
+            Event::StepSkipped(e) => {
+                self.reach(&e.step, e.node, &e.tool, e.parent.as_ref());
+                self.change(&e.step, event, at);
+            }
+            Event::StepStarted(e) => self.change(&e.step, event, at),
+            Event::StepWaiting(e) => self.change(&e.step, event, at),
+            Event::StepReady(e) => {
+                self.rare.guards.remove(&e.step);
+                self.change(&e.step, event, at);
+            }
+            Event::StepCompleted(e) => self.change(&e.step, event, at),
+            Event::StepFailed(e) => self.change(&e.step, event, at),
+            Event::StepRetrying(e) => self.change(&e.step, event, at),
+            Event::StepReturned(e) => self.change(&e.step, event, at),
+            Event::StepExpired(e) => self.change(&e.step, event, at),
+            Event::StepUnknown(e) => self.change(&e.step, event, at),
+            Event::StepResolved(e) => self.change(&e.step, event, at),
+            Event::StepCancelled(e) => self.change(&e.step, event, at),
+            Event::GuardBlocked(e) => {
+                if let Some(give_up) = e.give_up_at {
+                    self.rare.guards.insert(e.step.clone(), give_up);
+                }
+                self.change(&e.step, event, at);
+            }
+
+            Event::PolicyDecided(e) => {
+                self.policy = core::mem::take(&mut self.policy).apply(event, at);
+                match &e.step {
+                    Some(step) => {
+                        if let Some(i) = self.place(step) {
+                            self.reindex(i);
+                        }
+                    }
+                    None => self.reindex_all(),
+                }
+            }
+            Event::ApprovalRequested(e) => {
+                self.rare.approvals.insert(e.approval_id, Approval::requested(e, at));
+            }
+            Event::ApprovalDecided(e) => self.change_approval(e.approval_id, event, at),
+            Event::ApprovalRefused(e) => self.change_approval(e.approval_id, event, at),
+            Event::ApprovalReminded(e) => self.change_approval(e.approval_id, event, at),
+            Event::ApprovalExpired(e) => self.change_approval(e.approval_id, event, at),
+            Event::ApprovalCancelled(e) => self.change_approval(e.approval_id, event, at),
+
+            Event::SignalReceived(e) => {
+                let data = e.data.get().unwrap_or(Value::Null);
+                self.rare.signals.push(Kept { name: e.name.clone(), key: e.key.clone(), data });
+            }
+            Event::SignalConsumed(e) => {
+                let taken = |kept: &Kept| kept.name == e.name && kept.key == e.key;
+                if let Some(i) = self.rare.signals.iter().position(taken) {
+                    self.rare.signals.remove(i);
+                }
+            }
+            Event::CheckpointSaved(e) => {
+                let saved = Checkpoint {
+                    at,
+                    resumable: e.resumable,
+                    idempotent: e.idempotent,
+                    data: e.data.as_ref().and_then(Private::get),
+                    message: e.message.as_ref().and_then(Private::get),
+                };
+                match &e.step {
+                    Some(step) => {
+                        self.rare.checkpoints.insert(step.clone(), saved);
+                    }
+                    None => {
+                        if self.rare.messages.len() == MESSAGES_MAX {
+                            self.rare.messages.remove(0);
+                        }
+                        self.rare.messages.push(saved);
+                    }
+                }
+            }
+            Event::BudgetReserved(_) | Event::BudgetRaised(_) | Event::CostRecorded(_) | Event::BudgetExceeded(_) => {
+                self.budget = core::mem::take(&mut self.budget).apply(event, at);
+            }
+            Event::NoticeRequested(e) => {
+                let message = e.message.get().unwrap_or_default();
+                self.rare.notices.insert(e.notice, (e.kind, message));
+            }
+            Event::NoticeSent(e) => {
+                self.rare.notices.remove(&e.notice);
+            }
+
+            Event::TaskStarted(e) => {
+                let task = match self.rare.tasks.remove(&e.step) {
+                    Some(task) => task.apply(event, at),
+                    None => Task::started(e, at),
+                };
+                self.rare.tasks.insert(e.step.clone(), task);
+            }
+            Event::TaskStuck(e) => self.change_task(&e.step, event, at),
+            Event::TaskRecovered(e) => self.change_task(&e.step, event, at),
+            Event::TaskNudged(e) => self.change_task(&e.step, event, at),
+            Event::TaskRestarting(e) => self.change_task(&e.step, event, at),
+            Event::TaskCompleted(e) => self.change_task(&e.step, event, at),
+            Event::TaskFailed(e) => self.change_task(&e.step, event, at),
+            Event::TaskEscalated(e) => self.change_task(&e.step, event, at),
+            Event::AgentSignal(e) => self.change_task(&e.step, event, at),
+            Event::AgentWorking(e) => self.change_task(&e.step, event, at),
+            Event::AgentFailed(e) => self.change_task(&e.step, event, at),
+            Event::AgentExited(e) => self.change_task(&e.step, event, at),
+            Event::AgentGone(e) => self.change_task(&e.step, event, at),
+
+            // What is left are notes (a shell's exit code, a strategy's fallback, a passed guard), signals and
+            // actions, which change nothing, and the facts of other streams.
+            _ => {}
+        }
+    }
+
+    fn change_approval(&mut self, id: ApprovalId, event: &Event, at: Millis) {
+        let Some(approval) = self.rare.approvals.remove(&id) else { return };
+        let step = approval.step.clone();
+        self.rare.approvals.insert(id, approval.apply(event, at));
+        if let Some(i) = self.place(&step) {
+            self.reindex(i);
+        }
+    }
+
+    fn change_task(&mut self, step: &StepId, event: &Event, at: Millis) {
+        if let Some(task) = self.rare.tasks.remove(step) {
+            self.rare.tasks.insert(step.clone(), task.apply(event, at));
+        }
+    }
+
+    /// Retention took the values; ids, times and endings stay.
+    fn forget(&mut self) {
+        self.vars = Box::new(Value::Null);
+        for step in &mut self.steps {
+            step.input = None;
+            step.output = None;
+        }
+        self.rare = Box::default();
+        if let Some(ending) = &mut self.ending {
+            ending.outputs = None;
+            ending.deleted = true;
+        }
+    }
+}
+
+/// The sequence of a section. What cleans up does not stop at the first failure.
+fn sequence(section: Section, total: u32) -> Group {
+    let fail_fast = match section {
+        Section::Main | Section::OnFailure => FailFast::Stop,
+        Section::Compensate | Section::Finally => FailFast::No,
+    };
+    Group::new(Shape { kind: GroupKind::Sequence, total, width: 1, fail_fast })
+}
+
+/// What a wait needs a human for.
+#[must_use]
+pub fn needs_human(wait: Wait) -> bool {
+    matches!(wait, Wait::Approval | Wait::Budget | Wait::Escalation | Wait::Outcome)
+}

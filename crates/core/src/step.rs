@@ -1,6 +1,76 @@
-//! Steps.
+//! Steps: one executable unit of a run, or a group of them, from reached to ended.
+//!
+//! ```text
+//! pending ──▶ ready ──▶ running ──▶ succeeded
+//!    │          ▲ │        │  ├───▶ failed
+//!    ▼          │ ▼        │  └───▶ failed_retryable ──▶ ready
+//! skipped      waiting_* ◀─┤
+//!                          └──▶ outcome_unknown ──▶ succeeded, ready, failed
+//! ```
+//!
+//! A step that is not terminal can be cancelled. An attempt runs under a lease with an epoch; whoever reports
+//! under another epoch changes nothing. The epoch and the attempt grow when a lease is handed back, expires or
+//! fails, so at most one lease is live. A group has no lease: the flow in `pipeline` starts and ends it.
 
+use crate::code::Code;
+use crate::digest::Digest;
+use crate::event::{
+    Event, PipelineAdvanced, StepCancelled, StepCompleted, StepExpired, StepFailed, StepReady, StepResolved,
+    StepRetrying, StepReturned, StepSkipped, StepStarted, StepUnknown, StepWaiting,
+};
+use crate::id::{AgentId, Holder, Name, RunId, StepId, textual};
+use crate::machine::{Decision, Row, table};
+use crate::private::Private;
+use crate::receipt::Semantics;
+use crate::run::Section;
+use crate::schedule::Overlap;
+use crate::time::{Millis, Span};
+use crate::wire::{self, Reader, Wire, Writer, nested};
 use crate::word::words;
+use alloc::boxed::Box;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde_json::Value;
+
+/// What a step does with each input. What is not here is `RUN_INVALID_TRANSITION`, or `RUN_TERMINAL_STATE`.
+pub const TABLE: &[Row] = table! {
+    "pending": "reach" => "ready";
+    "pending": "skip" => "skipped";
+    "pending": "cancel" => "cancelled";
+    "ready": "lease" => "running";
+    "ready": "wait_approval" => "waiting_approval";
+    "ready": "wait_external" => "waiting_external";
+    "ready": "cancel" => "cancelled";
+    "running": "succeed" => "succeeded";
+    "running": "fail" => "failed";
+    "running": "fail_retryable" => "failed_retryable";
+    "running": "wait_approval" => "waiting_approval";
+    "running": "wait_external" => "waiting_external";
+    "running": "lose" => "ready" | "outcome_unknown" | "failed";
+    "running": "return" => "ready";
+    "running": "cancel" => "cancelled";
+    "waiting_approval": "open" => "ready";
+    "waiting_approval": "fail" => "failed";
+    "waiting_approval": "cancel" => "cancelled";
+    "waiting_external": "open" => "ready";
+    "waiting_external": "succeed" => "succeeded";
+    "waiting_external": "skip" => "skipped";
+    "waiting_external": "fail" => "failed";
+    "waiting_external": "cancel" => "cancelled";
+    "failed_retryable": "open" => "ready";
+    "failed_retryable": "fail" => "failed";
+    "failed_retryable": "cancel" => "cancelled";
+    "outcome_unknown": "resolve_done" => "succeeded";
+    "outcome_unknown": "resolve_retry" => "ready";
+    "outcome_unknown": "resolve_fail" => "failed";
+    "outcome_unknown": "succeed" => "succeeded";
+    "outcome_unknown": "cancel" => "cancelled";
+};
+
+/// A lease that is lost this often ends the step: something about it kills its executors.
+pub const LOSSES_MAX: u32 = 100;
 
 words! {
     /// A step's status.
@@ -35,6 +105,8 @@ words! {
     Wait {
         /// A human's approval of its action.
         Approval = "approval",
+        /// Policy's decision.
+        Policy = "policy",
         /// A lock.
         Lock = "lock",
         /// Slots of a semaphore.
@@ -77,9 +149,823 @@ words! {
         When = "when",
         /// Its lock is held, and its `overlap` says skip.
         Overlap = "overlap",
-        /// Its list is empty.
-        Empty = "empty",
-        /// Nothing to do: a `wait` that may time out, did.
-        Continued = "continued",
+    }
+}
+
+words! {
+    /// How a group runs its members.
+    GroupKind {
+        /// One after the other; the first failure ends it.
+        Sequence = "sequence",
+        /// Side by side.
+        Parallel = "parallel",
+        /// The same for each item of a list.
+        Foreach = "foreach",
+        /// One after the other until one succeeds.
+        Strategy = "strategy",
+    }
+}
+
+words! {
+    /// What a failed member means for the others of its group.
+    FailFast {
+        /// The others run all the same.
+        No = "no",
+        /// None starts; those under way finish.
+        Stop = "stop",
+        /// None starts; those under way are cancelled.
+        Kill = "kill",
+    }
+}
+
+/// The shape of a group, fixed when it is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shape {
+    /// How it runs its members.
+    pub kind: GroupKind,
+    /// How many it has.
+    pub total: u32,
+    /// How many may be under way at once.
+    pub width: u32,
+    /// What a failed one means for the others.
+    pub fail_fast: FailFast,
+}
+
+nested! { Shape = "group" }
+
+/// How far a group is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Group {
+    /// What was fixed when it was reached.
+    pub shape: Shape,
+    /// The member that is next.
+    pub next: u32,
+    /// How many are under way.
+    pub open: u32,
+    /// How many failed or were cancelled.
+    pub failed: u32,
+}
+
+impl Group {
+    /// A group of which nothing has begun.
+    #[must_use]
+    pub fn new(shape: Shape) -> Group {
+        Group { shape, next: 0, open: 0, failed: 0 }
+    }
+
+    /// Whether another member may begin.
+    #[must_use]
+    pub fn may_open(&self) -> bool {
+        let room = self.next < self.shape.total && self.open < self.shape.width;
+        room && (self.failed == 0 || self.shape.fail_fast == FailFast::No || self.shape.kind == GroupKind::Strategy)
+    }
+
+    /// Whether the flow has something to do here: begin a member, stop the others, or end the group.
+    #[must_use]
+    pub fn wants_attention(&self) -> bool {
+        let kill = self.failed > 0 && self.shape.fail_fast == FailFast::Kill;
+        self.open == 0 || kill || self.may_open()
+    }
+}
+
+/// Something a step has to pass between approval and lease, in this order.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Gate {
+    /// A lock: `lock:NAME`; `lock?:NAME` where the step is skipped rather than kept waiting; `lock!:NAME` where
+    /// whoever holds it is cancelled.
+    Lock { name: Name, overlap: Overlap },
+    /// Slots of a semaphore: `slots:N:NAME`.
+    Slots { name: Name, slots: u32 },
+    /// The guards before: `guard`.
+    Guard,
+}
+
+impl Gate {
+    /// Reads a gate.
+    ///
+    /// # Errors
+    /// Text that is none.
+    pub fn parse(text: &str) -> Result<Gate, crate::id::Error> {
+        let bad = || crate::id::Error::Name(wire::shorten(text));
+        if text == "guard" {
+            return Ok(Gate::Guard);
+        }
+        let (kind, rest) = text.split_once(':').ok_or_else(bad)?;
+        match kind {
+            "lock" => Ok(Gate::Lock { name: Name::new(rest)?, overlap: Overlap::Queue }),
+            "lock?" => Ok(Gate::Lock { name: Name::new(rest)?, overlap: Overlap::Skip }),
+            "lock!" => Ok(Gate::Lock { name: Name::new(rest)?, overlap: Overlap::Cancel }),
+            "slots" => {
+                let (slots, name) = rest.split_once(':').ok_or_else(bad)?;
+                Ok(Gate::Slots { name: Name::new(name)?, slots: slots.parse().map_err(|_| bad())? })
+            }
+            _ => Err(bad()),
+        }
+    }
+}
+
+impl fmt::Display for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Gate::Lock { name, overlap: Overlap::Queue } => write!(f, "lock:{name}"),
+            Gate::Lock { name, overlap: Overlap::Skip } => write!(f, "lock?:{name}"),
+            Gate::Lock { name, overlap: Overlap::Cancel } => write!(f, "lock!:{name}"),
+            Gate::Slots { name, slots } => write!(f, "slots:{slots}:{name}"),
+            Gate::Guard => f.write_str("guard"),
+        }
+    }
+}
+
+textual!(Gate, "gate");
+
+/// A failure: a stable code and a text for people.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Failure {
+    /// The code.
+    pub code: Name,
+    /// What happened.
+    pub message: String,
+}
+
+impl Failure {
+    /// A failure with one of our own codes.
+    #[must_use]
+    pub fn new(code: Code, message: impl Into<String>) -> Failure {
+        Failure { code: code.name(), message: message.into() }
+    }
+}
+
+/// What a step waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Waiting {
+    /// What kind of thing.
+    pub reason: Wait,
+    /// Which one: a lock, a semaphore, an event, a guard.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on: Option<Name>,
+    /// The event's key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<Name>,
+    /// When something happens by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Millis>,
+    /// Since when.
+    pub since: Millis,
+}
+
+/// A lease in force.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Leased {
+    /// Who has it.
+    pub owner: Name,
+    /// When it ends unless it is extended.
+    pub expires_at: Millis,
+}
+
+/// A step of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    /// Its name in the run.
+    pub id: StepId,
+    /// Its definition's place in the pinned runbook.
+    pub node: u32,
+    /// The group it belongs to, by its place in the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<u32>,
+    /// The section it belongs to.
+    pub section: Section,
+    /// What carries it out.
+    pub tool: Name,
+    /// Where it is.
+    pub status: Status,
+    /// The number of the current or next attempt, from 1.
+    pub attempt: u32,
+    /// The fence of the current or next attempt, from 1.
+    pub epoch: u64,
+    /// How many attempts failed.
+    pub failures: u32,
+    /// How many leases were lost.
+    pub losses: u32,
+    /// How many attempts may fail in all.
+    pub max_attempts: u32,
+    /// Which item of its `foreach` it is for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub item: Option<u32>,
+    /// The step whose effect it takes back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compensates: Option<u32>,
+    /// The lease in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<Leased>,
+    /// When the attempt is stopped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_at: Option<Millis>,
+    /// When the back-off is over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_eligible_at: Option<Millis>,
+    /// What it waits for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<Waiting>,
+    /// What is left to pass before it can be leased.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gates: Vec<Gate>,
+    /// How many of the gates are passed.
+    pub passed: u32,
+    /// The declared key of its side effect; the lineage and the step's name otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<Name>,
+    /// What its proposed action hashes to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub action_hash: Option<Digest>,
+    /// What can be done about a lost attempt: absent, it is run again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub semantics: Option<Semantics>,
+    /// The rendered input.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input: Option<Box<Value>>,
+    /// What came of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Box<Value>>,
+    /// Why it failed, or why its last attempt did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<Box<Failure>>,
+    /// How far it is, where it is a group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<Group>,
+    /// The child run of a `call`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub child: Option<RunId>,
+    /// The agent at work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<AgentId>,
+    /// When its first attempt began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Millis>,
+    /// When it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completed_at: Option<Millis>,
+    /// The place among the run's ended steps, from 1: compensations go through it backwards.
+    pub ended: u32,
+}
+
+/// What can happen to a step.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Input {
+    /// The flow reached it.
+    Reach(Box<PipelineAdvanced>),
+    /// The flow passed it by.
+    Skip(Box<StepSkipped>),
+    /// Somebody carries it out, or the flow starts a group.
+    Lease { owner: Option<Name>, ttl: Span, timeout: Option<Span>, agent: Option<AgentId>, child: Option<RunId> },
+    /// It waits for something; `output` is kept for the guards after.
+    Wait { reason: Wait, on: Option<Name>, key: Option<Name>, until: Option<Millis>, output: Option<Value> },
+    /// What it waited for is there.
+    Open { after: Wait, on: Option<Name>, epoch: Option<u64> },
+    /// The attempt succeeded, or what it waited for was all there was to do.
+    Succeed { epoch: u64, output: Option<Value>, reused_from: Option<RunId> },
+    /// The attempt failed, and another follows where `retry_at` says when.
+    Fail { epoch: u64, failure: Failure, retry_at: Option<Millis> },
+    /// The executor hands its lease back unused.
+    Return { epoch: u64, reason: Option<String> },
+    /// The lease ran out, or the executor is known to be dead.
+    Lose { epoch: u64, last_seen: Option<Millis> },
+    /// A human or a probe says what became of it.
+    Resolve { epoch: u64, resolution: Resolution, probed: bool, output: Option<Value>, reason: Option<String> },
+    /// It shall not go on.
+    Cancel { reason: Option<String> },
+}
+
+impl Input {
+    /// Its name in the table.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Input::Reach(_) => "reach",
+            Input::Skip(_) => "skip",
+            Input::Lease { .. } => "lease",
+            Input::Wait { reason: Wait::Approval | Wait::Budget | Wait::Escalation, .. } => "wait_approval",
+            Input::Wait { .. } => "wait_external",
+            Input::Open { .. } => "open",
+            Input::Succeed { .. } => "succeed",
+            Input::Fail { retry_at: None, .. } => "fail",
+            Input::Fail { retry_at: Some(_), .. } => "fail_retryable",
+            Input::Return { .. } => "return",
+            Input::Lose { .. } => "lose",
+            Input::Resolve { resolution: Resolution::Done, .. } => "resolve_done",
+            Input::Resolve { resolution: Resolution::Retry, .. } => "resolve_retry",
+            Input::Resolve { resolution: Resolution::Fail, .. } => "resolve_fail",
+            Input::Cancel { .. } => "cancel",
+        }
+    }
+}
+
+/// Why a step refuses an input.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The table does not have it.
+    #[error("step `{step}` is {status}: it cannot {input}")]
+    Transition {
+        /// The step.
+        step: StepId,
+        /// Where it is.
+        status: Status,
+        /// What was asked.
+        input: &'static str,
+    },
+    /// It has ended.
+    #[error("step `{step}` has ended as {status}")]
+    Terminal {
+        /// The step.
+        step: StepId,
+        /// How.
+        status: Status,
+    },
+    /// The report is about an earlier attempt.
+    #[error("step `{step}` is at epoch {current}, the report is of epoch {reported}: somebody else has the lease by now")]
+    StaleEpoch {
+        /// The step.
+        step: StepId,
+        /// Its epoch.
+        current: u64,
+        /// The report's.
+        reported: u64,
+    },
+    /// Something still has to be passed.
+    #[error("step `{step}` has not passed `{gate}` yet")]
+    GateClosed {
+        /// The step.
+        step: StepId,
+        /// The next gate.
+        gate: Gate,
+    },
+}
+
+impl Error {
+    /// The stable code.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match self {
+            Error::Transition { .. } | Error::GateClosed { .. } => Code::RunInvalidTransition,
+            Error::Terminal { .. } => Code::RunTerminalState,
+            Error::StaleEpoch { .. } => Code::LeaseStaleEpoch,
+        }
+    }
+}
+
+impl Status {
+    /// Whether nothing changes it any more.
+    #[must_use]
+    pub fn is_terminal(self) -> bool {
+        matches!(self, Status::Succeeded | Status::Skipped | Status::Failed | Status::Cancelled)
+    }
+}
+
+impl Step {
+    /// A step that was not reached yet.
+    #[must_use]
+    pub fn pending(id: StepId, node: u32, tool: Name) -> Step {
+        Step {
+            id,
+            node,
+            parent: None,
+            section: Section::Main,
+            tool,
+            status: Status::Pending,
+            attempt: 1,
+            epoch: 1,
+            failures: 0,
+            losses: 0,
+            max_attempts: 1,
+            item: None,
+            compensates: None,
+            lease: None,
+            timeout_at: None,
+            next_eligible_at: None,
+            waiting: None,
+            gates: Vec::new(),
+            passed: 0,
+            key: None,
+            action_hash: None,
+            semantics: None,
+            input: None,
+            output: None,
+            error: None,
+            group: None,
+            child: None,
+            agent: None,
+            started_at: None,
+            completed_at: None,
+            ended: 0,
+        }
+    }
+
+    /// The name of its state in the table.
+    #[must_use]
+    pub fn state_name(&self) -> &'static str {
+        self.status.as_str()
+    }
+
+    /// The gate that is next.
+    #[must_use]
+    pub fn next_gate(&self) -> Option<&Gate> {
+        self.gates.get(self.passed as usize)
+    }
+
+    /// The gates it has passed: what it holds.
+    #[must_use]
+    pub fn held(&self) -> &[Gate] {
+        &self.gates[..(self.passed as usize).min(self.gates.len())]
+    }
+
+    /// What comes after its definition's name in its own, for the members of a group.
+    #[must_use]
+    pub fn suffix<'a>(&'a self, definition: &Name) -> &'a str {
+        self.id.as_str().strip_prefix(definition.as_str()).unwrap_or("")
+    }
+
+    /// Who holds its locks and slots.
+    #[must_use]
+    pub fn holder(&self, run: RunId) -> Holder {
+        Holder::Step(run, self.id.clone())
+    }
+
+    /// When it next wants to be looked at: a lease, a time-out, a back-off or a wait that ends.
+    #[must_use]
+    pub fn due(&self) -> Option<Millis> {
+        let waits = self.waiting.as_ref().and_then(|w| w.until);
+        match self.status {
+            Status::Running => self.timeout_at,
+            Status::WaitingApproval | Status::WaitingExternal => waits,
+            Status::FailedRetryable => self.next_eligible_at,
+            Status::Pending | Status::Ready | Status::OutcomeUnknown => None,
+            Status::Succeeded | Status::Skipped | Status::Failed | Status::Cancelled => None,
+        }
+    }
+
+    fn refuse(&self, input: &Input) -> Error {
+        if self.status.is_terminal() {
+            Error::Terminal { step: self.id.clone(), status: self.status }
+        } else {
+            Error::Transition { step: self.id.clone(), status: self.status, input: input.name() }
+        }
+    }
+
+    fn fenced(&self, reported: u64) -> Result<(), Error> {
+        if reported == self.epoch {
+            return Ok(());
+        }
+        Err(Error::StaleEpoch { step: self.id.clone(), current: self.epoch, reported })
+    }
+
+    /// What the input comes to. `run` is whose step it is.
+    ///
+    /// # Errors
+    /// What the table does not have, a stale epoch, a gate that is not passed.
+    pub fn decide(&self, run: RunId, input: &Input, at: Millis) -> Result<Decision, Error> {
+        use Status as S;
+        let done = Decision::new();
+        match (self.status, input) {
+            (S::Pending, Input::Reach(advanced)) => Ok(done.fact((**advanced).clone())),
+            // A step whose lock is held, and whose `overlap` says skip, is passed by after it was reached.
+            (S::Pending | S::WaitingExternal, Input::Skip(skipped)) => Ok(done.fact((**skipped).clone())),
+
+            (S::Ready, Input::Lease { owner, ttl, timeout, agent, child }) => {
+                if let Some(gate) = self.next_gate() {
+                    return Err(Error::GateClosed { step: self.id.clone(), gate: gate.clone() });
+                }
+                Ok(done.fact(StepStarted {
+                    pipeline_id: run,
+                    step: self.id.clone(),
+                    agent_id: *agent,
+                    attempt: self.attempt,
+                    epoch: self.epoch,
+                    lease_expires_at: owner.as_ref().map(|_| at + *ttl),
+                    lease_owner: owner.clone(),
+                    timeout_at: timeout.map(|span| at + span),
+                    action_hash: self.action_hash,
+                    child: *child,
+                }))
+            }
+
+            (S::Ready | S::Running, Input::Wait { reason, on, key, until, output }) => {
+                Ok(done.fact(StepWaiting {
+                    pipeline_id: run,
+                    step: self.id.clone(),
+                    reason: Some(*reason),
+                    on: on.clone(),
+                    key: key.clone(),
+                    until: *until,
+                    source: None,
+                    output: output.clone().map(Private::New),
+                }))
+            }
+
+            (S::WaitingApproval | S::WaitingExternal | S::FailedRetryable, Input::Open { after, on, epoch }) => {
+                Ok(done.fact(StepReady {
+                    pipeline_id: run,
+                    step: self.id.clone(),
+                    after: *after,
+                    on: on.clone(),
+                    epoch: *epoch,
+                }))
+            }
+
+            // A report of success also settles an unknown outcome: it is the evidence that was missing.
+            (S::Running | S::WaitingExternal | S::OutcomeUnknown, Input::Succeed { epoch, output, reused_from }) => {
+                self.fenced(*epoch)?;
+                Ok(done.fact(self.completed(run, output.clone(), *reused_from, at)))
+            }
+
+            (S::Running, Input::Fail { epoch, failure, retry_at: Some(retry_at) }) => {
+                self.fenced(*epoch)?;
+                Ok(done.fact(StepRetrying {
+                    pipeline_id: run,
+                    step: self.id.clone(),
+                    epoch: *epoch,
+                    attempt: self.attempt,
+                    code: failure.code.clone(),
+                    next_eligible_at: *retry_at,
+                    error: Private::New(failure.message.clone()),
+                }))
+            }
+            (
+                S::Running | S::WaitingApproval | S::WaitingExternal | S::FailedRetryable,
+                Input::Fail { epoch, failure, retry_at: None },
+            ) => {
+                self.fenced(*epoch)?;
+                Ok(done.fact(self.failed(run, failure.clone(), at)))
+            }
+
+            (S::Running, Input::Return { epoch, reason }) => {
+                self.fenced(*epoch)?;
+                Ok(done.fact(StepReturned {
+                    pipeline_id: run,
+                    step: self.id.clone(),
+                    epoch: *epoch,
+                    reason: reason.clone(),
+                }))
+            }
+
+            (S::Running, Input::Lose { epoch, last_seen }) => {
+                self.fenced(*epoch)?;
+                Ok(done.fact(self.lost(run, *last_seen, at)))
+            }
+
+            (S::OutcomeUnknown, Input::Resolve { epoch, resolution, probed, output, reason }) => {
+                self.fenced(*epoch)?;
+                let resolved = done.fact(StepResolved {
+                    pipeline_id: run,
+                    step: self.id.clone(),
+                    epoch: *epoch,
+                    resolution: *resolution,
+                    probed: *probed,
+                    reason: reason.clone(),
+                });
+                Ok(match resolution {
+                    Resolution::Done => resolved.fact(self.completed(run, output.clone(), None, at)),
+                    Resolution::Retry => resolved,
+                    Resolution::Fail => {
+                        let message = reason.clone().unwrap_or_else(|| "given up".to_string());
+                        resolved.fact(self.failed(run, Failure::new(Code::OutcomeUnknown, message), at))
+                    }
+                })
+            }
+
+            (
+                S::Pending | S::Ready | S::Running | S::WaitingApproval | S::WaitingExternal | S::FailedRetryable
+                | S::OutcomeUnknown,
+                Input::Cancel { reason },
+            ) => Ok(done.fact(StepCancelled {
+                pipeline_id: run,
+                step: self.id.clone(),
+                epoch: self.epoch,
+                duration_ms: self.duration(at),
+                reason: reason.clone(),
+            })),
+
+            // An attempt that was overtaken hears so, whatever became of the step since.
+            (
+                S::Pending | S::Ready | S::Running | S::WaitingApproval | S::WaitingExternal | S::FailedRetryable
+                | S::OutcomeUnknown | S::Succeeded | S::Skipped | S::Failed | S::Cancelled,
+                Input::Succeed { epoch, .. }
+                | Input::Fail { epoch, .. }
+                | Input::Return { epoch, .. }
+                | Input::Lose { epoch, .. }
+                | Input::Resolve { epoch, .. },
+            ) => {
+                self.fenced(*epoch)?;
+                Err(self.refuse(input))
+            }
+            (
+                S::Pending | S::Ready | S::Running | S::WaitingApproval | S::WaitingExternal | S::FailedRetryable
+                | S::OutcomeUnknown | S::Succeeded | S::Skipped | S::Failed | S::Cancelled,
+                Input::Reach(_)
+                | Input::Skip(_)
+                | Input::Lease { .. }
+                | Input::Wait { .. }
+                | Input::Open { .. }
+                | Input::Cancel { .. },
+            ) => Err(self.refuse(input)),
+        }
+    }
+
+    fn duration(&self, at: Millis) -> u64 {
+        self.started_at.map_or(0, |start| at.since(start).0)
+    }
+
+    fn completed(&self, run: RunId, output: Option<Value>, reused_from: Option<RunId>, at: Millis) -> StepCompleted {
+        StepCompleted {
+            pipeline_id: run,
+            step: self.id.clone(),
+            epoch: self.epoch,
+            attempt: self.attempt,
+            duration_ms: self.duration(at),
+            reused_from,
+            output: output.or_else(|| self.output.as_deref().cloned()).map(Private::New),
+        }
+    }
+
+    fn failed(&self, run: RunId, failure: Failure, at: Millis) -> StepFailed {
+        StepFailed {
+            pipeline_id: run,
+            step: self.id.clone(),
+            epoch: self.epoch,
+            attempt: self.attempt,
+            code: failure.code,
+            duration_ms: self.duration(at),
+            error: Private::New(failure.message),
+        }
+    }
+
+    /// A lost attempt of a plain step is run again; of an outside write it depends on what can be known.
+    fn lost(&self, run: RunId, last_seen: Option<Millis>, at: Millis) -> Event {
+        match self.semantics {
+            Some(semantics @ (Semantics::AtMostOnce | Semantics::Reconcile)) => StepUnknown {
+                pipeline_id: run,
+                step: self.id.clone(),
+                epoch: self.epoch,
+                last_seen,
+                probe: semantics == Semantics::Reconcile,
+            }
+            .into(),
+            Some(Semantics::Idempotent) | None if self.losses + 1 < LOSSES_MAX => StepExpired {
+                pipeline_id: run,
+                step: self.id.clone(),
+                epoch: self.epoch,
+                last_seen,
+                lease_owner: self.lease.as_ref().map(|lease| lease.owner.clone()),
+            }
+            .into(),
+            Some(Semantics::Idempotent) | None => {
+                let message = "every attempt lost its executor; look at what the step does to it";
+                self.failed(run, Failure::new(Code::RunOrphaned, message), at).into()
+            }
+        }
+    }
+
+    /// The next attempt has a number and a fence of its own.
+    fn next_attempt(mut self, status: Status) -> Step {
+        self.status = status;
+        self.attempt += 1;
+        self.epoch += 1;
+        self.lease = None;
+        self.timeout_at = None;
+        self
+    }
+
+    fn end(mut self, status: Status, at: Millis) -> Step {
+        self.status = status;
+        self.lease = None;
+        self.timeout_at = None;
+        self.waiting = None;
+        self.next_eligible_at = None;
+        self.completed_at = Some(at);
+        self
+    }
+
+    /// What a fact about this step does to it. Facts about other steps must not come here.
+    #[must_use]
+    pub fn apply(mut self, event: &Event, at: Millis) -> Step {
+        match event {
+            Event::PipelineAdvanced(e) => {
+                self.status = Status::Ready;
+                self.section = e.section.unwrap_or(self.section);
+                self.item = e.item;
+                self.group = e.group.map(Group::new);
+                self.gates = e.gates.clone().unwrap_or_default();
+                self.key = e.key.clone();
+                self.action_hash = e.action_hash;
+                self.max_attempts = e.max_attempts.unwrap_or(1);
+                self.semantics = e.semantics;
+                self.input = e.input.as_ref().and_then(Private::get).map(Box::new);
+                self
+            }
+            Event::StepSkipped(e) => {
+                self.item = e.item;
+                self.end(Status::Skipped, at)
+            }
+            Event::StepStarted(e) => {
+                self.status = Status::Running;
+                self.attempt = e.attempt;
+                self.epoch = e.epoch;
+                self.lease = match (&e.lease_owner, e.lease_expires_at) {
+                    (Some(owner), Some(expires_at)) => Some(Leased { owner: owner.clone(), expires_at }),
+                    (None, _) | (_, None) => None,
+                };
+                self.timeout_at = e.timeout_at;
+                self.agent = e.agent_id.or(self.agent);
+                self.child = e.child;
+                self.started_at = self.started_at.or(Some(at));
+                self.waiting = None;
+                // A group that is started again starts from its first member.
+                self.group = self.group.map(|group| Group::new(group.shape));
+                self
+            }
+            Event::StepWaiting(e) => {
+                let reason = e.reason.unwrap_or(Wait::Event);
+                let human = matches!(reason, Wait::Approval | Wait::Budget | Wait::Escalation);
+                if let Some(output) = e.output.as_ref().and_then(Private::get) {
+                    self.output = Some(Box::new(output));
+                }
+                if human {
+                    // No lock is held while a human sleeps: the gates are passed again afterwards.
+                    self.passed = 0;
+                }
+                self.waiting =
+                    Some(Waiting { reason, on: e.on.clone(), key: e.key.clone(), until: e.until, since: at });
+                let status = if human { Status::WaitingApproval } else { Status::WaitingExternal };
+                if self.status == Status::Running && reason != Wait::GuardAfter {
+                    return self.next_attempt(status);
+                }
+                self.status = status;
+                self.lease = None;
+                self.timeout_at = None;
+                self
+            }
+            Event::StepReady(e) => {
+                if matches!(e.after, Wait::Lock | Wait::Semaphore | Wait::Guard) {
+                    self.passed += 1;
+                }
+                self.status = Status::Ready;
+                self.waiting = None;
+                self.next_eligible_at = None;
+                self
+            }
+            Event::StepCompleted(e) => {
+                if let Some(output) = e.output.as_ref().and_then(Private::get) {
+                    self.output = Some(Box::new(output));
+                }
+                self.error = None;
+                self.end(Status::Succeeded, at)
+            }
+            Event::StepFailed(e) => {
+                let message = e.error.get().unwrap_or_default();
+                self.error = Some(Box::new(Failure { code: e.code.clone(), message }));
+                self.failures += 1;
+                self.end(Status::Failed, at)
+            }
+            Event::StepRetrying(e) => {
+                let message = e.error.get().unwrap_or_default();
+                self.error = Some(Box::new(Failure { code: e.code.clone(), message }));
+                self.failures += 1;
+                self.next_eligible_at = Some(e.next_eligible_at);
+                self.next_attempt(Status::FailedRetryable)
+            }
+            Event::StepReturned(_) => self.next_attempt(Status::Ready),
+            Event::StepExpired(_) => {
+                self.losses += 1;
+                self.next_attempt(Status::Ready)
+            }
+            Event::StepUnknown(e) => {
+                self.status = Status::OutcomeUnknown;
+                self.losses += 1;
+                self.lease = None;
+                self.timeout_at = None;
+                let on = e.probe.then(|| Name::clean("probe"));
+                self.waiting = Some(Waiting { reason: Wait::Outcome, on, key: None, until: None, since: at });
+                self
+            }
+            Event::StepResolved(e) if e.resolution == Resolution::Retry => {
+                self.waiting = None;
+                self.next_attempt(Status::Ready)
+            }
+            Event::GuardBlocked(e) => {
+                if let Some(waiting) = &mut self.waiting {
+                    waiting.until = Some(e.retry_at);
+                    waiting.on = Some(e.guard.clone());
+                }
+                self
+            }
+            Event::StepCancelled(_) => self.end(Status::Cancelled, at),
+            // Every other event is about something else, or, like the two other resolutions, comes with the
+            // fact that ends the step.
+            _ => self,
+        }
     }
 }

@@ -5,6 +5,8 @@ use crate::digest::Digest;
 use crate::id::{Name, RunId, StepId, WorkspaceId};
 use crate::private::Private;
 use crate::run::{BlockedOn, Inherited, Lineage, Section, Subject, Trigger};
+use crate::receipt::Semantics;
+use crate::step::{Gate, Shape};
 use crate::time::Millis;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -60,15 +62,16 @@ payloads! {
 
     /// A `pending` or unblocked run begins.
     "pipeline:started" PipelineStarted Fact on "run" {
-        id: RunId,
+        id: RunId, steps: u32,
     }
 
     /// The run reached a step: it exists and is `ready`. A lease, a gate or the flow moves it on. Carries what
     /// was rendered for it, so that nothing is evaluated twice.
     "pipeline:advanced" PipelineAdvanced Fact on "run" {
         id: RunId, step: StepId, node: u32, parent: Option<StepId>, section: Option<Section>,
-        tool: Name, key: Option<Name>, action_hash: Option<Digest>, items: Option<u32>, item: Option<u32>,
-        max_attempts: Option<u32>, input: Option<Private<Value>>,
+        tool: Name, item: Option<u32>, compensates: Option<StepId>, group: Option<Shape>, gates: Option<Vec<Gate>>,
+        key: Option<Name>, action_hash: Option<Digest>, max_attempts: Option<u32>, semantics: Option<Semantics>,
+        input: Option<Private<Value>>,
     }
 
     /// Variables of a run were changed (`resume --var`).
@@ -78,7 +81,7 @@ payloads! {
 
     /// The run goes to another section: `on_failure`, `compensate` or `finally`. The first failure stands here.
     "pipeline:entered" PipelineEntered Fact on "run" {
-        id: RunId, section: Section, code: Option<Name>, step: Option<StepId>, error: Option<Private<String>>,
+        id: RunId, section: Section, steps: u32, code: Option<Name>, step: Option<StepId>, error: Option<Private<String>>,
     }
 
     /// Nothing of the run is leased until it is resumed.

@@ -1,0 +1,357 @@
+//! Attempts: who carries a step out, under which lease, and what they report.
+//!
+//! A lease is the permission to act. It is given only for a step that has passed its gates, under the policy in
+//! force, and it is one commit with the intent. Whatever comes back is checked against the epoch: of two who
+//! believe to have the step, one is right.
+
+use crate::code::Code;
+use crate::effect::{Effect, Lease};
+use crate::event::{CheckpointSaved, CostRecorded, ShellExited};
+use crate::gate;
+use crate::id::{AgentId, Name, RunId, StepId};
+use crate::machine::{Decision, Given};
+use crate::pipeline;
+use crate::private::Private;
+use crate::run::{Error, Run};
+use crate::runbook::{Kind, StepDef};
+use crate::step::{self, Failure, Resolution, Status, Step, Wait};
+use crate::time::{Millis, Span};
+use alloc::boxed::Box;
+use alloc::string::{String, ToString};
+use serde_json::Value;
+
+/// How long to wait after the first, second, third and every later failure, where nobody says otherwise.
+pub const BACKOFF: [Span; 4] = [Span::secs(5), Span::secs(30), Span::mins(2), Span::mins(10)];
+/// How often a tool is tried where nobody says otherwise. A shell command is tried once.
+pub const TOOL_TRIES: u32 = 5;
+
+/// What an executor says of an attempt.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Report {
+    /// It is done.
+    Done { output: Option<Value>, exit_code: Option<i32> },
+    /// It failed. `retryable` is what the tool knows; `timed_out` that its time was up.
+    Failed { failure: Failure, retryable: bool, exit_code: Option<i32>, signal: Option<i32> },
+    /// It was stopped as asked.
+    Stopped,
+    /// It was not begun.
+    Returned { reason: Option<String> },
+    /// The executor is gone: `last_seen` is its last heartbeat.
+    Lost { last_seen: Option<Millis> },
+}
+
+/// How many tries a step has in all.
+#[must_use]
+pub fn tries(node: &StepDef) -> u32 {
+    node.retry.max_attempts.unwrap_or(match &node.kind {
+        Kind::Tool { .. } => TOOL_TRIES,
+        Kind::Run { .. }
+        | Kind::Agent { .. }
+        | Kind::Parallel { .. }
+        | Kind::Steps { .. }
+        | Kind::Strategy { .. }
+        | Kind::Call { .. }
+        | Kind::Approve { .. }
+        | Kind::Wait { .. } => 1,
+    })
+}
+
+/// When a failed attempt is tried again, if it is: never after a deny, a rejection or an unknown outcome.
+pub fn retry_at(run: &Run, node: &StepDef, step: &Step, failure: &Failure, retryable: bool, given: &mut Given<'_>) -> Option<Millis> {
+    let final_codes = [Code::PolicyDenied, Code::ApprovalRejected, Code::ApprovalExpired, Code::OutcomeUnknown, Code::Cancelled];
+    let is_final = final_codes.iter().any(|code| code.as_str() == failure.code.as_str());
+    if is_final || run.stopping.is_some() || step.failures + 1 >= step.max_attempts {
+        return None;
+    }
+    let listed = node.retry.on.iter().any(|text| failure.message.contains(text.as_str()));
+    // A step that asks for tries means any failure, unless it says which.
+    let asked = node.retry.max_attempts.is_some() && node.retry.on.is_empty();
+    if !(retryable && node.retry.on.is_empty() || listed || asked) {
+        return None;
+    }
+    let list = if node.retry.backoff.is_empty() { &BACKOFF[..] } else { &node.retry.backoff[..] };
+    let span = *list.get(step.failures as usize).or(list.last())?;
+    let at = given.at + given.jitter(span);
+    // There is no point in waiting past the deadline.
+    run.born.deadline_at.is_none_or(|deadline| at < deadline).then_some(at)
+}
+
+/// Leases a step: facts and the permission to act, which is released after the commit.
+///
+/// # Errors
+/// The run has ended or is stopped, policy has not allowed the step, a gate is closed, or it is leased already.
+pub fn lease(
+    run: &Run,
+    node: &StepDef,
+    step: &Step,
+    owner: &Name,
+    agent: Option<AgentId>,
+    given: &mut Given<'_>,
+) -> Result<Decision<Lease>, Error> {
+    run.must_live()?;
+    let forward = matches!(step.section, crate::run::Section::Main | crate::run::Section::OnFailure);
+    if run.suspended || run.stopping.is_some() && forward {
+        return Err(run.refuse("start a step"));
+    }
+    if step.status == Status::Ready && !run.allowed(step, Some(&given.policy)) {
+        return Err(Error::Policy(step.id.clone()));
+    }
+    let ttl = given.lease_ttl;
+    let input = step::Input::Lease { owner: Some(owner.clone()), ttl, timeout: node.timeout, agent, child: None };
+    let started = step.decide(run.id(), &input, given.at)?;
+    let lease = Lease {
+        run: run.id(),
+        step: step.id.clone(),
+        attempt: step.attempt,
+        epoch: step.epoch,
+        tool: step.tool.clone(),
+        input: step.input.as_deref().cloned(),
+        idempotency_key: key(run, step),
+        expires_at: given.at + ttl,
+        timeout_at: node.timeout.map(|span| given.at + span),
+        owner: owner.clone(),
+        node: step.node,
+    };
+    let effect = Effect::Execute(Box::new(lease.clone()));
+    Ok(Decision { facts: started.facts, effects: started.effects, reply: lease }.effect(effect))
+}
+
+/// What identifies the step's side effect: declared, or the lineage and the step's name.
+#[must_use]
+pub fn key(run: &Run, step: &Step) -> Name {
+    match &step.key {
+        Some(key) => key.clone(),
+        None => Name::clean(&alloc::format!("{}/{}", run.born.lineage.root_run, step.id)),
+    }
+}
+
+/// Takes an executor's report.
+///
+/// # Errors
+/// The epoch is stale, the step is not running, or the run has ended.
+pub fn report(run: &Run, node: &StepDef, step: &Step, epoch: u64, report: &Report, given: &mut Given<'_>) -> Result<Decision, Error> {
+    let mut out = Decision::new();
+    let exited = |code: Option<i32>, signal: Option<i32>, out: &mut Decision| {
+        if let Some(exit_code) = code {
+            let (pipeline_id, step) = (run.id(), step.id.clone());
+            out.facts.push(ShellExited { pipeline_id, step, exit_code, epoch, signal }.into());
+        }
+    };
+    let forward = matches!(step.section, crate::run::Section::Main | crate::run::Section::OnFailure);
+    let stopping = run.stopping.is_some() && forward;
+    let input = match report {
+        Report::Done { output, exit_code } => {
+            exited(*exit_code, None, &mut out);
+            if let Some(missing) = missing_output(node, output.as_ref()) {
+                failing(run, node, step, epoch, Failure::new(Code::StepFailed, missing), false, given)
+            } else if !node.after.is_empty() && step.status == Status::Running && !stopping {
+                fence(step, epoch)?;
+                let output = output.clone();
+                let input = step::Input::Wait { reason: Wait::GuardAfter, on: None, key: None, until: None, output };
+                out.facts.extend(step.decide(run.id(), &input, given.at)?.facts);
+                let gather = Effect::GatherGuard { run: run.id(), step: step.id.clone(), node: step.node, after: true };
+                return Ok(out.effect(gather));
+            } else {
+                step::Input::Succeed { epoch, output: output.clone(), reused_from: None }
+            }
+        }
+        Report::Failed { failure, retryable, exit_code, signal } => {
+            exited(*exit_code, *signal, &mut out);
+            if stopping {
+                fence(step, epoch)?;
+                step::Input::Cancel { reason: Some(failure.message.clone()) }
+            } else {
+                failing(run, node, step, epoch, failure.clone(), *retryable, given)
+            }
+        }
+        Report::Stopped => {
+            fence(step, epoch)?;
+            match timed_out(step, given.at) {
+                Some(failure) if !stopping => failing(run, node, step, epoch, failure, true, given),
+                Some(_) | None => step::Input::Cancel { reason: None },
+            }
+        }
+        Report::Returned { reason } if !stopping => step::Input::Return { epoch, reason: reason.clone() },
+        Report::Lost { last_seen } if !stopping || step.semantics.is_some() => {
+            step::Input::Lose { epoch, last_seen: *last_seen }
+        }
+        Report::Returned { .. } | Report::Lost { .. } => {
+            fence(step, epoch)?;
+            step::Input::Cancel { reason: None }
+        }
+    };
+    let decided = step.decide(run.id(), &input, given.at)?;
+    let after = decided.facts.iter().fold(step.clone(), |step, fact| step.apply(fact, given.at));
+    out.facts.extend(decided.facts);
+    if after.status.is_terminal() {
+        out.effects.extend(gate::release(run, step));
+    }
+    if after.status == Status::OutcomeUnknown {
+        out = unknown(run, step, &after, out, given);
+    }
+    Ok(out)
+}
+
+/// Nobody knows whether the effect happened: ask the other side where it can be asked, else a human.
+fn unknown(run: &Run, step: &Step, after: &Step, out: Decision, given: &mut Given<'_>) -> Decision {
+    if after.waiting.as_ref().is_some_and(|w| w.on.is_some()) {
+        let key = key(run, step);
+        return out.effect(Effect::Probe { run: run.id(), step: step.id.clone(), epoch: step.epoch, key });
+    }
+    let message = alloc::format!(
+        "Step {} of {} lost its executor between intent and receipt. Find out whether it happened, then: windlass resolve {} {} done|retry|fail",
+        step.id, run.id(), run.id(), step.id
+    );
+    let notice = gate::notice(run, Some(step), crate::effect::Notice::Notify, &message, given);
+    let effect = Effect::Notify { notice: notice.notice, title: "Outcome unknown".to_string(), message, sound: true };
+    out.fact(notice).effect(effect)
+}
+
+fn fence(step: &Step, reported: u64) -> Result<(), step::Error> {
+    if reported == step.epoch {
+        return Ok(());
+    }
+    Err(step::Error::StaleEpoch { step: step.id.clone(), current: step.epoch, reported })
+}
+
+fn timed_out(step: &Step, at: Millis) -> Option<Failure> {
+    let overdue = step.timeout_at.is_some_and(|timeout| timeout <= at);
+    overdue.then(|| Failure::new(Code::TimedOut, "the attempt took longer than its `timeout`"))
+}
+
+fn failing(run: &Run, node: &StepDef, step: &Step, epoch: u64, failure: Failure, retryable: bool, given: &mut Given<'_>) -> step::Input {
+    let retry_at = retry_at(run, node, step, &failure, retryable, given).filter(|_| step.status == Status::Running);
+    step::Input::Fail { epoch, failure, retry_at }
+}
+
+/// The first declared output that is missing or of another type.
+fn missing_output(node: &StepDef, output: Option<&Value>) -> Option<String> {
+    node.outputs.iter().find_map(|(name, kind)| match output.and_then(|o| o.get(name.as_str())) {
+        None => Some(alloc::format!("the output `{name}` is missing")),
+        Some(value) if !kind.fits(value) => Some(alloc::format!("the output `{name}` is not a {kind}")),
+        Some(_) => None,
+    })
+}
+
+/// An attempt's time is up. The executor is told to stop and reports; a group's members are stopped.
+pub(crate) fn overdue(run: &Run, step: &Step) -> Effect {
+    gate::stop(run, step)
+}
+
+/// A human or a probe settles an unknown outcome, or a human settles an escalation.
+///
+/// # Errors
+/// The step is neither, or the run has ended.
+pub fn resolve(
+    run: &Run,
+    step: &Step,
+    resolution: Resolution,
+    probed: bool,
+    reason: Option<String>,
+    output: Option<Value>,
+    given: &mut Given<'_>,
+) -> Result<Decision, Error> {
+    run.must_live()?;
+    let mut out = Decision::new();
+    if step.status == Status::OutcomeUnknown {
+        let input = step::Input::Resolve { epoch: step.epoch, resolution, probed, output, reason };
+        let decided = step.decide(run.id(), &input, given.at)?;
+        out.facts.extend(decided.facts);
+        if resolution != Resolution::Retry {
+            out.effects.extend(gate::release(run, step));
+        }
+        return Ok(out);
+    }
+    let human = |w: &step::Waiting| matches!(w.reason, Wait::Escalation | Wait::Budget);
+    if step.status != Status::WaitingApproval || !step.waiting.as_ref().is_some_and(human) {
+        return Err(run.refuse("settle that step"));
+    }
+    let after = step.waiting.as_ref().map_or(Wait::Escalation, |w| w.reason);
+    match resolution {
+        Resolution::Retry => {
+            out.facts.extend(step.decide(run.id(), &step::Input::Open { after, on: None, epoch: None }, given.at)?.facts);
+        }
+        Resolution::Fail => {
+            let message = reason.unwrap_or_else(|| "given up by a human".to_string());
+            let failure = Failure::new(Code::TaskStuck, message);
+            pipeline::end(run, step, step::Input::Fail { epoch: step.epoch, failure, retry_at: None }, given, &mut out);
+        }
+        Resolution::Done => {
+            // What a human did by hand still goes the way of every step: ready, running, succeeded.
+            let opened = step.decide(run.id(), &step::Input::Open { after, on: None, epoch: None }, given.at)?;
+            let mut now = opened.facts.iter().fold(step.clone(), |step, fact| step.apply(fact, given.at));
+            now.gates.clear();
+            let owner = given.by.id.clone().or_else(|| Some(Name::clean(pipeline::OWN)));
+            let input = step::Input::Lease { owner, ttl: Span::ZERO, timeout: None, agent: None, child: None };
+            let started = now.decide(run.id(), &input, given.at)?;
+            now = started.facts.iter().fold(now, |step, fact| step.apply(fact, given.at));
+            out.facts.extend(opened.facts);
+            out.facts.extend(started.facts);
+            pipeline::end(run, &now, step::Input::Succeed { epoch: now.epoch, output, reused_from: None }, given, &mut out);
+        }
+    }
+    Ok(out)
+}
+
+/// A step saves its progress, or a message is put on the run.
+///
+/// # Errors
+/// The epoch is stale, the step is not running, or the run has ended.
+pub fn checkpoint(run: &Run, saved: &CheckpointSaved, given: &Given<'_>) -> Result<Decision, Error> {
+    let _ = given;
+    run.must_live()?;
+    if let Some(id) = &saved.step {
+        let step = run.need(id)?;
+        fence(step, saved.epoch.unwrap_or(0))?;
+        if step.status != Status::Running {
+            return Err(run.refuse("save a checkpoint"));
+        }
+    }
+    Ok(Decision::new().fact(saved.clone()))
+}
+
+/// What the resume tree says of a step that was under way when its run is resumed elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resume {
+    /// Its checkpoint's output serves.
+    Reuse,
+    /// It is run again.
+    Replay,
+    /// Nobody may decide but a human.
+    Ask,
+}
+
+/// The resume tree: resumable → its saved output; idempotent or plain → again; else a human.
+#[must_use]
+pub fn resume(run: &Run, step: &Step) -> Resume {
+    let saved = run.rare.checkpoints.get(&step.id);
+    match (saved, step.semantics) {
+        (Some(checkpoint), _) if checkpoint.resumable => Resume::Reuse,
+        (Some(checkpoint), _) if checkpoint.idempotent => Resume::Replay,
+        (_, None | Some(crate::receipt::Semantics::Idempotent)) => Resume::Replay,
+        (_, Some(crate::receipt::Semantics::AtMostOnce | crate::receipt::Semantics::Reconcile)) => Resume::Ask,
+    }
+}
+
+/// An attempt cost something.
+///
+/// # Errors
+/// There is no such step.
+pub fn cost(run: &Run, cost: &CostRecorded) -> Result<Decision, Error> {
+    run.need(&cost.step)?;
+    Ok(Decision::new().fact(cost.clone()))
+}
+
+/// The text of a private error, for those who only have the record.
+#[must_use]
+pub fn text(error: &Private<String>) -> String {
+    error.get().unwrap_or_else(|| "(redacted)".to_string())
+}
+
+/// Which steps of a run an executor's loss concerns.
+pub fn held_by<'a>(run: &'a Run, owner: &'a Name) -> impl Iterator<Item = (RunId, &'a StepId, u64)> {
+    run.live().filter_map(move |step| {
+        let lease = step.lease.as_ref()?;
+        (lease.owner == *owner).then_some((run.id(), &step.id, step.epoch))
+    })
+}

@@ -1,0 +1,473 @@
+//! Gates: what stands between a ready step and its lease.
+//!
+//! ```text
+//! ready ─▶ policy ─▶ approval ─▶ lock ─▶ slots ─▶ guards ─▶ lease
+//! ```
+//!
+//! Policy is asked outside and answers with a fact; a human is asked only for what policy or the runbook wants
+//! approved; holds are taken after that, so no lock is held while a human sleeps; guards look last, at the world
+//! in which the step will act.
+
+use crate::approval::{self, Approval, Tier};
+use crate::code::Code;
+use crate::effect::{Effect, Notice, Told};
+use crate::event::{
+    ApprovalRequested, GuardBlocked, GuardFailed, GuardPassed, GuardWarned, NoticeRequested, PipelineUnblocked,
+    PolicyDecided, StepSkipped,
+};
+use crate::guard::{self, GuardInputs, OnFailure};
+use crate::id::{ApprovalId, Name, NoticeId};
+use crate::machine::{Decision, Given};
+use crate::pipeline;
+use crate::policy::{self, Verdict};
+use crate::private::Private;
+use crate::run::{BlockedOn, Error, Run, Status};
+use crate::runbook::{Kind, StepDef};
+use crate::schedule::Overlap;
+use crate::scope;
+use crate::step::{self, Failure, Gate, Skip, Step, Wait};
+use crate::time::Span;
+use alloc::boxed::Box;
+use alloc::string::ToString;
+use alloc::vec::Vec;
+
+/// How long a cancelled attempt has to end by itself.
+pub const GRACE: Span = Span::secs(10);
+/// How long an approval waits where nobody says otherwise.
+pub const APPROVAL_EXPIRES: Span = Span::hours(1);
+/// How often a blocking guard is asked again.
+pub const GUARD_EVERY: Span = Span::secs(5);
+
+/// What the step's next gate asks for; none where it has passed them all.
+pub(crate) fn pass(run: &Run, node: &StepDef, step: &Step, given: &mut Given<'_>) -> Option<Decision> {
+    let asks_policy =
+        step.group.is_none() && matches!(node.kind, Kind::Run { .. } | Kind::Tool { .. } | Kind::Agent { .. });
+    if asks_policy {
+        match run.policy.standing(&step.id, &step.tool, step.action_hash.as_ref(), Some(&given.policy)) {
+            None => return Some(ask_policy(run, node, step, given)),
+            Some(decision) => match decision.verdict {
+                Verdict::Allow => {}
+                Verdict::Deny => {
+                    let why = decision.reasons.join("; ");
+                    return Some(pipeline::refuse(run, step, Code::PolicyDenied, &why, given));
+                }
+                Verdict::NeedsApproval if run.approved(step, &decision.policy_version) => {}
+                Verdict::NeedsApproval => {
+                    let decision = decision.clone();
+                    return Some(request(run, node, step, &Asked::by_policy(&decision), given));
+                }
+            },
+        }
+    }
+    if let Kind::Approve { approvers, count, tier, expires, .. } = &node.kind
+        && step.group.is_none()
+        && !run.rare.approvals.values().any(|a| a.step == step.id && a.status == approval::Status::Approved)
+    {
+        let asked = Asked {
+            tier: *tier,
+            two_person: false,
+            count: (*count).max(1),
+            approvers: approvers.clone(),
+            reasons: alloc::vec!["the runbook asks for it".to_string()],
+            expires: *expires,
+        };
+        return Some(request(run, node, step, &asked, given));
+    }
+    let gate = step.next_gate()?;
+    let (reason, on) = match gate {
+        Gate::Lock { name, .. } => (Wait::Lock, Some(name.clone())),
+        Gate::Slots { name, .. } => (Wait::Semaphore, Some(name.clone())),
+        Gate::Guard => (Wait::Guard, None),
+    };
+    let waits = wait(run, step, reason, on, None, given);
+    let holder = step.holder(run.id());
+    Some(waits.effect(match gate {
+        Gate::Lock { name, overlap } => Effect::AcquireLock {
+            lock: run.scoped(name),
+            holder,
+            wait: *overlap != Overlap::Skip,
+            oust: *overlap == Overlap::Cancel,
+            give_up_at: None,
+        },
+        Gate::Slots { name, slots } => {
+            Effect::AcquireSemaphore { semaphore: run.scoped(name), holder, slots: *slots, give_up_at: None }
+        }
+        Gate::Guard => {
+            Effect::GatherGuard { run: run.id(), step: step.id.clone(), node: step.node, after: false }
+        }
+    }))
+}
+
+fn wait(run: &Run, step: &Step, reason: Wait, on: Option<Name>, until: Option<crate::time::Millis>, given: &Given<'_>) -> Decision {
+    let input = step::Input::Wait { reason, on, key: None, until, output: None };
+    step.decide(run.id(), &input, given.at).unwrap_or_default()
+}
+
+fn ask_policy(run: &Run, node: &StepDef, step: &Step, given: &Given<'_>) -> Decision {
+    wait(run, step, Wait::Policy, None, None, given).effect(evaluate_policy(run, node, step))
+}
+
+/// The question to policy about a step.
+#[must_use]
+pub fn evaluate_policy(run: &Run, node: &StepDef, step: &Step) -> Effect {
+    let approvals = run.rare.approvals.values().filter(|a| a.step == step.id).map(Approval::approvals).sum();
+    let own = policy::scope(&step.tool) == policy::Scope::PerStep;
+    Effect::EvaluatePolicy {
+        run: run.id(),
+        step: step.id.clone(),
+        tool: step.tool.clone(),
+        action: own.then(|| Box::new(scope::action(node, step))),
+        action_hash: step.action_hash,
+        approvals,
+    }
+}
+
+/// What an approval must meet.
+struct Asked {
+    tier: Tier,
+    two_person: bool,
+    count: u32,
+    approvers: Vec<Name>,
+    reasons: Vec<alloc::string::String>,
+    expires: Span,
+}
+
+impl Asked {
+    fn by_policy(decision: &policy::Decision) -> Asked {
+        Asked {
+            tier: decision.tier.unwrap_or(Tier::High),
+            two_person: decision.two_person,
+            count: decision.count.max(1),
+            approvers: decision.approvers.clone(),
+            reasons: decision.reasons.clone(),
+            expires: decision.expires.unwrap_or(APPROVAL_EXPIRES),
+        }
+    }
+}
+
+/// Asks a human: what the step holds goes back first.
+fn request(run: &Run, node: &StepDef, step: &Step, asked: &Asked, given: &mut Given<'_>) -> Decision {
+    let action = scope::action(node, step);
+    let id = ApprovalId(given.id());
+    let requested_by = run.born.trigger.user.clone().unwrap_or_else(|| Name::clean("system"));
+    let expires_at = given.at + asked.expires;
+    let mut out = Decision::new().fact(ApprovalRequested {
+        approval_id: id,
+        pipeline_id: run.id(),
+        step: step.id.clone(),
+        tier: asked.tier,
+        two_person: asked.two_person,
+        count: if asked.two_person { asked.count.max(2) } else { asked.count },
+        approvers: asked.approvers.clone(),
+        action_hash: scope::action_hash(node, step),
+        policy_version: given.policy,
+        reasons: asked.reasons.clone(),
+        requested_by,
+        expires_at,
+        self_approval: run.born.tenant.as_str() == "default" && !asked.two_person,
+        message: None,
+        action: Private::New(action),
+    });
+    let waits = wait(run, step, Wait::Approval, Some(Name::clean(&id.to_string())), Some(expires_at), given);
+    out.facts.extend(waits.facts);
+    out.effects.extend(release(run, step));
+    out.effect(Effect::ShowApproval { approval: id, run: run.id(), reminder: false })
+}
+
+/// What gives back everything a step holds, and leaves the lines it stands in.
+#[must_use]
+pub fn release(run: &Run, step: &Step) -> Vec<Effect> {
+    let waits = step.waiting.as_ref().is_some_and(|w| matches!(w.reason, Wait::Lock | Wait::Semaphore));
+    let in_line = if waits { step.next_gate() } else { None };
+    let give_back = |gate: &Gate| match gate {
+        Gate::Lock { name, .. } => {
+            Some(Effect::ReleaseLock { lock: run.scoped(name), holder: step.holder(run.id()) })
+        }
+        Gate::Slots { name, .. } => {
+            Some(Effect::ReleaseSemaphore { semaphore: run.scoped(name), holder: step.holder(run.id()) })
+        }
+        Gate::Guard => None,
+    };
+    step.held().iter().chain(in_line).filter_map(give_back).collect()
+}
+
+/// Stops an attempt, or the child run behind it.
+#[must_use]
+pub fn stop(run: &Run, step: &Step) -> Effect {
+    match step.child {
+        Some(child) => Effect::CancelRun { run: child, reason: alloc::format!("its caller {} stops", run.id()) },
+        None => Effect::Stop { run: run.id(), step: step.id.clone(), epoch: step.epoch, grace: GRACE },
+    }
+}
+
+/// Policy answered. What moved meanwhile makes the answer void, and it is asked again.
+///
+/// # Errors
+/// The run has ended, or the step is not there.
+pub fn policy_decided(run: &Run, decided: &PolicyDecided, given: &mut Given<'_>) -> Result<Decision, Error> {
+    run.must_live()?;
+    let mut out = Decision::new().fact(decided.clone());
+    let concerned = |step: &&Step| {
+        step.waiting.as_ref().is_some_and(|w| w.reason == Wait::Policy)
+            && match &decided.step {
+                Some(id) => *id == step.id,
+                None => decided.tool == step.tool,
+            }
+    };
+    for step in run.live().filter(concerned) {
+        if decided.verdict == Verdict::Deny && decided.policy_version == given.policy {
+            let failure = Failure::new(Code::PolicyDenied, decided.reasons.join("; "));
+            let input = step::Input::Fail { epoch: step.epoch, failure, retry_at: None };
+            pipeline::end(run, step, input, given, &mut out);
+        } else {
+            let input = step::Input::Open { after: Wait::Policy, on: None, epoch: None };
+            out.facts.extend(step.decide(run.id(), &input, given.at)?.facts);
+        }
+    }
+    Ok(out)
+}
+
+/// The outside told what a step's guards need.
+///
+/// # Errors
+/// The run has ended, or the step does not wait for its guards.
+pub fn guard_gathered(
+    run: &Run,
+    node: &StepDef,
+    step: &Step,
+    inputs: &GuardInputs,
+    given: &mut Given<'_>,
+) -> Result<Decision, Error> {
+    run.must_live()?;
+    let after = match step.waiting.as_ref().map(|w| w.reason) {
+        Some(Wait::Guard) => false,
+        Some(Wait::GuardAfter) => true,
+        Some(_) | None => return Err(run.refuse("take what its guards need")),
+    };
+    let guards = if after { &node.after } else { &node.before };
+    let evaluated = guard::evaluate_all(guards, inputs);
+    let mut out = Decision::new();
+    let (pipeline_id, id) = (run.id(), step.id.clone());
+    for warning in evaluated.warnings {
+        out = out.fact(GuardWarned {
+            pipeline_id,
+            step: id.clone(),
+            after,
+            guard: warning.guard,
+            unknown: warning.unknown,
+            detail: warning.detail,
+        });
+    }
+    let Some(failed) = evaluated.failed else {
+        out = out.fact(GuardPassed { pipeline_id, step: id, after });
+        if after {
+            let input = step::Input::Succeed { epoch: step.epoch, output: None, reused_from: None };
+            pipeline::end(run, step, input, given, &mut out);
+        } else {
+            let input = step::Input::Open { after: Wait::Guard, on: None, epoch: None };
+            out.facts.extend(step.decide(run.id(), &input, given.at)?.facts);
+        }
+        return Ok(out);
+    };
+    let (guard, unknown, detail) = (failed.guard, failed.unknown, failed.detail);
+    let since = step.waiting.as_ref().map_or(given.at, |w| w.since);
+    let (delay, give_up) = match failed.action {
+        OnFailure::Block | OnFailure::Warn => (Some(GUARD_EVERY), None),
+        OnFailure::Retry { delay, give_up } => (Some(delay), give_up.map(|span| since + span)),
+        OnFailure::Fail { message } => {
+            out = out.fact(GuardFailed { pipeline_id, step: id, after, guard, unknown, detail: detail.clone() });
+            let text = if message.is_empty() { detail } else { message };
+            fail_guard(run, step, text, given, &mut out);
+            return Ok(out);
+        }
+    };
+    let give_up_at = run.rare.guards.get(&step.id).copied().or(give_up);
+    if give_up_at.is_some_and(|give_up| give_up <= given.at) {
+        out = out.fact(GuardFailed { pipeline_id, step: id, after, guard, unknown, detail: detail.clone() });
+        fail_guard(run, step, detail, given, &mut out);
+        return Ok(out);
+    }
+    let retry_at = given.at + delay.unwrap_or(GUARD_EVERY);
+    Ok(out.fact(GuardBlocked { pipeline_id, step: id, after, guard, unknown, retry_at, give_up_at, detail }))
+}
+
+fn fail_guard(run: &Run, step: &Step, message: alloc::string::String, given: &Given<'_>, out: &mut Decision) {
+    let failure = Failure::new(Code::GuardFailed, message);
+    pipeline::end(run, step, step::Input::Fail { epoch: step.epoch, failure, retry_at: None }, given, out);
+}
+
+/// A human decides on an approval of this run.
+///
+/// # Errors
+/// There is no such approval, the run has ended, or the approval's table does not have it.
+pub fn decide_approval(
+    run: &Run,
+    id: ApprovalId,
+    input: &approval::Input,
+    given: &mut Given<'_>,
+) -> Result<Decision<approval::Reply>, Error> {
+    let approval =
+        run.rare.approvals.get(&id).ok_or_else(|| Error::Missing("approval", id.to_string()))?;
+    let mut out = approval.decide(input, given.at)?;
+    if run.is_terminal() {
+        // What came too late is in the audit; it moves nothing.
+        return Ok(out);
+    }
+    let after = out.facts.iter().fold(approval.clone(), |approval, fact| approval.apply(fact, given.at));
+    let Some(step) = run.step(&approval.step).filter(|step| step.status == step::Status::WaitingApproval) else {
+        return Ok(out);
+    };
+    let mut moved = Decision::new();
+    let code = match after.status {
+        approval::Status::Requested => return Ok(out),
+        approval::Status::Approved => {
+            let input = step::Input::Open { after: Wait::Approval, on: None, epoch: None };
+            out.facts.extend(step.decide(run.id(), &input, given.at)?.facts);
+            return Ok(out);
+        }
+        approval::Status::Rejected => Code::ApprovalRejected,
+        approval::Status::Expired => Code::ApprovalExpired,
+        approval::Status::Cancelled => {
+            // Void: the step is looked at again, and asks anew if it must.
+            let input = step::Input::Open { after: Wait::Approval, on: None, epoch: None };
+            out.facts.extend(step.decide(run.id(), &input, given.at)?.facts);
+            return Ok(out);
+        }
+    };
+    let failure = Failure::new(code, after.why().unwrap_or_else(|| code.title().to_string()));
+    let input = step::Input::Fail { epoch: step.epoch, failure, retry_at: None };
+    pipeline::end(run, step, input, given, &mut moved);
+    out.facts.extend(moved.facts);
+    out.effects.extend(moved.effects);
+    Ok(out)
+}
+
+/// What a run hears from locks, semaphores and other runs.
+///
+/// # Errors
+/// The run has ended, or does not wait for it: what was granted goes back.
+pub fn told(run: &Run, told: &Told, given: &mut Given<'_>) -> Result<Decision, Error> {
+    match told {
+        Told::LockGranted { step: None, lock, epoch } => {
+            if run.is_terminal() || !matches!(run.blocked.as_deref(), Some(BlockedOn::Lock(on)) if on == lock) {
+                return Ok(Decision::new());
+            }
+            Ok(Decision::new().fact(PipelineUnblocked { id: run.id(), epoch: Some(*epoch) }))
+        }
+        Told::LockGranted { step: Some(step), lock, epoch } => {
+            granted(run, step, Wait::Lock, lock, *epoch, Effect::ReleaseLock {
+                lock: run.scoped(lock),
+                holder: crate::id::Holder::Step(run.id(), step.clone()),
+            }, given)
+        }
+        Told::SlotsGranted { step, semaphore, epoch } => {
+            granted(run, step, Wait::Semaphore, semaphore, *epoch, Effect::ReleaseSemaphore {
+                semaphore: run.scoped(semaphore),
+                holder: crate::id::Holder::Step(run.id(), step.clone()),
+            }, given)
+        }
+        Told::LockBusy { step, lock } => {
+            let step = run.need(step)?;
+            if step.waiting.as_ref().is_none_or(|w| w.reason != Wait::Lock || w.on.as_ref() != Some(lock)) {
+                return Ok(Decision::new());
+            }
+            let skipped = StepSkipped {
+                pipeline_id: run.id(),
+                step: step.id.clone(),
+                node: step.node,
+                parent: None,
+                section: None,
+                reason: Skip::Overlap,
+                tool: step.tool.clone(),
+                item: step.item,
+            };
+            let mut out = Decision::new();
+            pipeline::end(run, step, step::Input::Skip(Box::new(skipped)), given, &mut out);
+            Ok(out)
+        }
+        Told::HoldLost { step: None, name } => {
+            // The run goes on: whoever breaks a lock knows why, and the fencing epoch tells the resource.
+            let _ = name;
+            Ok(Decision::new())
+        }
+        Told::HoldLost { step: Some(step), name } => {
+            let step = run.need(step)?;
+            let mut out = Decision::new();
+            if step.status == step::Status::Running && step.held().iter().any(|gate| gate_name(gate) == Some(name)) {
+                out.effects.push(stop(run, step));
+                let failure = Failure::new(Code::LockBusy, alloc::format!("the hold on `{name}` was taken away"));
+                pipeline::end(run, step, step::Input::Fail { epoch: step.epoch, failure, retry_at: None }, given, &mut out);
+            }
+            Ok(out)
+        }
+        Told::RunEnded { run: other, step: None, status, .. } => crate::lifecycle::needed_ended(run, *other, *status, given),
+        Told::RunEnded { run: child, step: Some(step), status, outputs, error } => {
+            child_ended(run, step, *child, *status, outputs.clone(), error.clone(), given)
+        }
+    }
+}
+
+fn gate_name(gate: &Gate) -> Option<&Name> {
+    match gate {
+        Gate::Lock { name, .. } | Gate::Slots { name, .. } => Some(name),
+        Gate::Guard => None,
+    }
+}
+
+/// A hold was granted. A step that does not wait for it any more gives it back.
+fn granted(run: &Run, id: &crate::id::StepId, reason: Wait, name: &Name, epoch: u64, back: Effect, given: &Given<'_>) -> Result<Decision, Error> {
+    let waits = |step: &&Step| {
+        step.waiting.as_ref().is_some_and(|w| w.reason == reason && w.on.as_ref() == Some(name))
+    };
+    let Some(step) = run.step(id).filter(waits).filter(|_| !run.is_terminal()) else {
+        return Ok(Decision::new().effect(back));
+    };
+    let input = step::Input::Open { after: reason, on: Some(name.clone()), epoch: Some(epoch) };
+    Ok(step.decide(run.id(), &input, given.at)?)
+}
+
+fn child_ended(
+    run: &Run,
+    id: &crate::id::StepId,
+    child: crate::id::RunId,
+    status: Status,
+    outputs: Option<serde_json::Value>,
+    error: Option<alloc::string::String>,
+    given: &mut Given<'_>,
+) -> Result<Decision, Error> {
+    let step = run.need(id)?;
+    if step.child != Some(child) || step.status != step::Status::Running {
+        // The call was given up on; what its child came to stands in the child.
+        return Ok(Decision::new());
+    }
+    let mut out = Decision::new();
+    let input = match status {
+        Status::Completed => step::Input::Succeed { epoch: step.epoch, output: outputs, reused_from: None },
+        Status::Cancelled if run.stopping.is_some() => step::Input::Cancel { reason: error },
+        Status::Cancelled
+        | Status::Failed
+        | Status::Pending
+        | Status::Blocked
+        | Status::Running
+        | Status::AwaitingApproval
+        | Status::WaitingExternal
+        | Status::FailedRetryable => {
+            let message = error.unwrap_or_else(|| alloc::format!("the called run ended as {status}"));
+            step::Input::Fail { epoch: step.epoch, failure: Failure::new(Code::StepFailed, message), retry_at: None }
+        }
+    };
+    pipeline::end(run, step, input, given, &mut out);
+    Ok(out)
+}
+
+/// Asks for a message to somebody: recorded as requested now, and as sent afterwards.
+pub(crate) fn notice(run: &Run, step: Option<&Step>, kind: Notice, message: &str, given: &mut Given<'_>) -> NoticeRequested {
+    NoticeRequested {
+        notice: NoticeId(given.id()),
+        pipeline_id: run.id(),
+        step: step.map(|step| step.id.clone()),
+        kind,
+        message: Private::New(message.to_string()),
+    }
+}
+

@@ -1,0 +1,409 @@
+//! The life of a run: how it is created, begins, waits, is stopped and goes on in another.
+//!
+//! | status | input | comes to |
+//! |---|---|---|
+//! | pending | begin | running, or blocked on runs, then on its lock |
+//! | blocked | what it waits for is there | running |
+//! | blocked | a needed run did not complete | failed |
+//! | any but ended | suspend, resume | a flag: nothing is leased |
+//! | any but ended | cancel | a flag: nothing new starts forward; compensations and `finally` run |
+//! | failed | retry | a linked run that takes over what succeeded |
+//! | any | fork | a linked run that takes over what came before a step |
+
+use crate::code::Code;
+use crate::effect::Effect;
+use crate::event::{
+    CheckpointSaved, PipelineBlocked, PipelineCancelling, PipelineCreated, PipelineInherited, PipelineOrphaned,
+    PipelineResumed, PipelineStarted, PipelineSuspended, PipelineUnblocked, PipelineUpdated, SignalConsumed,
+    SignalReceived,
+};
+use crate::gate;
+use crate::id::{Name, RunId, StepId};
+use crate::machine::{Decision, Given, Row, table};
+use crate::pipeline;
+use crate::private::Private;
+use crate::run::{BlockedOn, Error, Inherited, Initiator, Lineage, Run, SIGNALS_MAX, Status};
+use crate::runbook::Pipeline;
+use crate::step::{self, Failure, Step, Wait};
+use crate::time::Millis;
+use alloc::collections::BTreeSet;
+use alloc::string::String;
+use alloc::vec::Vec;
+use serde_json::Value;
+
+/// What a run's status does with what can happen to the run as a whole. Between these, its status follows its steps.
+pub const TABLE: &[Row] = table! {
+    "pending": "begin" => "running" | "blocked";
+    "pending": "cancel" => "cancelled";
+    "pending": "suspend" => "pending";
+    "blocked": "unblock" => "running";
+    "blocked": "needed_failed" => "failed";
+    "blocked": "cancel" => "cancelled";
+    "blocked": "suspend" => "blocked";
+    "running": "suspend" => "running" | "waiting_external";
+    "running": "cancel" => "running" | "cancelled";
+    "running": "complete" => "completed";
+    "running": "fail" => "failed" | "failed_retryable";
+    "running": "need_approval" => "awaiting_approval";
+    "running": "wait" => "waiting_external";
+    "awaiting_approval": "approve" => "running";
+    "awaiting_approval": "reject" => "failed";
+    "awaiting_approval": "cancel" => "cancelled";
+    "awaiting_approval": "suspend" => "awaiting_approval";
+    "waiting_external": "signal" => "running";
+    "waiting_external": "cancel" => "cancelled";
+    "waiting_external": "suspend" => "waiting_external";
+    "failed_retryable": "due" => "running";
+    "failed_retryable": "cancel" => "cancelled";
+    "failed_retryable": "suspend" => "waiting_external";
+};
+
+impl Run {
+    /// Refuses what an ended run cannot take.
+    ///
+    /// # Errors
+    /// [`Error::Terminal`].
+    pub fn must_live(&self) -> Result<(), Error> {
+        match &self.ending {
+            Some(ending) => Err(Error::Terminal { run: self.id(), status: ending.status }),
+            None => Ok(()),
+        }
+    }
+
+    /// The refusal of something that cannot happen now.
+    #[must_use]
+    pub fn refuse(&self, input: &'static str) -> Error {
+        match &self.ending {
+            Some(ending) => Error::Terminal { run: self.id(), status: ending.status },
+            None => Error::Transition { run: self.id(), status: self.status(), input },
+        }
+    }
+}
+
+/// Begins a run, or says what it waits for. `unmet` are the runs it needs that are not completed yet.
+///
+/// # Errors
+/// It has begun already, or has ended.
+pub fn begin(run: &Run, def: &Pipeline, unmet: Vec<RunId>, given: &Given<'_>) -> Result<Decision, Error> {
+    run.must_live()?;
+    if run.started_at.is_some() {
+        return Err(run.refuse("begin"));
+    }
+    let _ = given;
+    let out = Decision::new();
+    if !unmet.is_empty() {
+        return Ok(out.fact(PipelineBlocked { id: run.id(), on: BlockedOn::Runs(unmet) }));
+    }
+    let waits_for_lock = matches!(run.blocked.as_deref(), Some(BlockedOn::Lock(_)));
+    if let Some(lock) = run.born.lock.as_ref().filter(|_| !waits_for_lock) {
+        let acquire = Effect::AcquireLock {
+            lock: run.scoped(lock),
+            holder: run.holder(),
+            wait: true,
+            oust: false,
+            give_up_at: run.born.deadline_at,
+        };
+        return Ok(out.fact(PipelineBlocked { id: run.id(), on: BlockedOn::Lock(lock.clone()) }).effect(acquire));
+    }
+    Ok(out.fact(start(run, def)))
+}
+
+fn start(run: &Run, def: &Pipeline) -> PipelineStarted {
+    PipelineStarted { id: run.id(), steps: def.steps.len() as u32 }
+}
+
+/// A lock was granted to a blocked run: it begins.
+///
+/// # Errors
+/// It is not blocked.
+pub fn unblocked(run: &Run, def: &Pipeline, epoch: Option<u64>) -> Result<Decision, Error> {
+    run.must_live()?;
+    if run.blocked.is_none() || run.started_at.is_some() {
+        return Err(run.refuse("be unblocked"));
+    }
+    Ok(Decision::new().fact(PipelineUnblocked { id: run.id(), epoch }).fact(start(run, def)))
+}
+
+/// A run that this one needs has ended.
+///
+/// # Errors
+/// This run has ended.
+pub fn needed_ended(run: &Run, other: RunId, status: Status, given: &Given<'_>) -> Result<Decision, Error> {
+    run.must_live()?;
+    let Some(BlockedOn::Runs(unmet)) = run.blocked.as_deref() else { return Ok(Decision::new()) };
+    if !unmet.contains(&other) {
+        return Ok(Decision::new());
+    }
+    if status != Status::Completed {
+        let message = alloc::format!("run {other}, which it needs, ended as {status}");
+        let duration_ms = given.at.since(run.born.created_at).0;
+        return Ok(pipeline::failed(run, duration_ms, None, Failure::new(Code::StepFailed, message)));
+    }
+    let left: Vec<RunId> = unmet.iter().copied().filter(|id| *id != other).collect();
+    Ok(match left.is_empty() {
+        true => Decision::new().fact(PipelineUnblocked { id: run.id(), epoch: None }),
+        false => Decision::new().fact(PipelineBlocked { id: run.id(), on: BlockedOn::Runs(left) }),
+    })
+}
+
+/// Nothing of the run is leased until it is resumed. What is under way, goes on.
+///
+/// # Errors
+/// It has ended, is suspended, or is being cancelled.
+pub fn suspend(run: &Run, reason: Option<String>) -> Result<Decision, Error> {
+    run.must_live()?;
+    if run.suspended || run.stopping.is_some() {
+        return Err(run.refuse("be suspended"));
+    }
+    Ok(Decision::new().fact(PipelineSuspended { id: run.id(), reason }))
+}
+
+/// A suspended run goes on; variables and a message may be changed on the way. A run that waits out a back-off is
+/// tried at once.
+///
+/// # Errors
+/// It has ended, or there is nothing to resume.
+pub fn resume(run: &Run, message: Option<String>, vars: Option<Value>, given: &Given<'_>) -> Result<Decision, Error> {
+    run.must_live()?;
+    let backoff: Vec<&Step> = run.live().filter(|step| step.status == step::Status::FailedRetryable).collect();
+    if !run.suspended && backoff.is_empty() && vars.is_none() && message.is_none() {
+        return Err(run.refuse("be resumed"));
+    }
+    let mut out = Decision::new();
+    if let Some(vars) = vars {
+        out = out.fact(PipelineUpdated { id: run.id(), vars: Private::New(vars), message: None });
+    }
+    if run.suspended {
+        out = out.fact(PipelineResumed { id: run.id(), message: message.map(Private::New) });
+    } else if let Some(message) = message {
+        out = out.fact(checkpoint_message(run, message));
+    }
+    for step in backoff {
+        let input = step::Input::Open { after: Wait::Backoff, on: None, epoch: None };
+        out.facts.extend(step.decide(run.id(), &input, given.at)?.facts);
+    }
+    Ok(out)
+}
+
+/// A message on the run.
+#[must_use]
+pub fn checkpoint_message(run: &Run, message: String) -> CheckpointSaved {
+    CheckpointSaved {
+        pipeline_id: run.id(),
+        step: None,
+        epoch: None,
+        resumable: false,
+        idempotent: false,
+        tokens_input: None,
+        tokens_output: None,
+        message: Some(Private::New(message)),
+        data: None,
+    }
+}
+
+/// Cancels a run: nothing new starts forward, executors are told to stop, open approvals are void. A run that has
+/// not begun is over at once.
+///
+/// # Errors
+/// It has ended. A second cancel is tolerated and changes nothing: people press twice.
+pub fn cancel(run: &Run, initiator: Initiator, user: Option<Name>, reason: Option<String>, given: &mut Given<'_>) -> Result<Decision, Error> {
+    run.must_live()?;
+    if run.stopping.is_some() {
+        return Ok(Decision::new());
+    }
+    let mut out = Decision::new().fact(PipelineCancelling { id: run.id(), initiator, user, reason });
+    if run.started_at.is_none() {
+        let duration_ms = given.at.since(run.born.created_at).0;
+        out = out.fact(crate::event::PipelineCancelled { id: run.id(), duration_ms, compensated: Vec::new() });
+        if let Some(lock) = &run.born.lock {
+            out = out.effect(Effect::ReleaseLock { lock: run.scoped(lock), holder: run.holder() });
+        }
+        return Ok(out);
+    }
+    for (id, approval) in &run.rare.approvals {
+        if approval.status == crate::approval::Status::Requested {
+            out = out.fact(crate::event::ApprovalCancelled {
+                approval_id: *id,
+                pipeline_id: run.id(),
+                step: approval.step.clone(),
+                reason: String::from("the run is cancelled"),
+            });
+        }
+    }
+    for step in run.live() {
+        if step.status == step::Status::Running && step.group.is_none() {
+            out.effects.push(gate::stop(run, step));
+        }
+    }
+    Ok(out)
+}
+
+/// Looks at the clock: everything of the run that is due by now.
+///
+/// # Errors
+/// None that a tick on an ended run would be worth: that is an empty decision.
+pub fn tick(run: &Run, def: &Pipeline, given: &mut Given<'_>) -> Result<Decision, Error> {
+    if run.is_terminal() {
+        return Ok(Decision::new());
+    }
+    if run.stopping.is_none() && run.born.deadline_at.is_some_and(|deadline| deadline <= given.at) {
+        let reason = Some(String::from("its deadline passed"));
+        if run.started_at.is_none() {
+            let duration_ms = given.at.since(run.born.created_at).0;
+            let failure = Failure::new(Code::TimedOut, "its deadline passed before it began");
+            let mut out = pipeline::failed(run, duration_ms, None, failure);
+            if let Some(lock) = &run.born.lock {
+                out = out.effect(Effect::ReleaseLock { lock: run.scoped(lock), holder: run.holder() });
+            }
+            return Ok(out);
+        }
+        return cancel(run, Initiator::Timeout, None, reason, given);
+    }
+    let mut out = Decision::new();
+    for (id, approval) in &run.rare.approvals {
+        if approval.due().is_some_and(|due| due <= given.at) {
+            let expired = gate::decide_approval(run, *id, &crate::approval::Input::Expire, given)?;
+            out.facts.extend(expired.facts);
+            out.effects.extend(expired.effects);
+        }
+    }
+    let due: Vec<&Step> = run.live().filter(|step| step.due().is_some_and(|due| due <= given.at)).collect();
+    for step in due {
+        step_due(run, def, step, given, &mut out)?;
+    }
+    Ok(out)
+}
+
+fn step_due(run: &Run, def: &Pipeline, step: &Step, given: &mut Given<'_>, out: &mut Decision) -> Result<(), Error> {
+    let epoch = step.epoch;
+    match (step.status, step.waiting.as_ref().map(|w| w.reason)) {
+        (step::Status::Running, _) if step.group.is_some() => {
+            let overdue = pipeline::group_overdue(run, def, step, given);
+            out.facts.extend(overdue.facts);
+            out.effects.extend(overdue.effects);
+        }
+        (step::Status::Running, _) => out.effects.push(crate::attempt::overdue(run, step)),
+        (step::Status::FailedRetryable, _) if !run.suspended => {
+            let input = step::Input::Open { after: Wait::Backoff, on: None, epoch: None };
+            out.facts.extend(step.decide(run.id(), &input, given.at)?.facts);
+        }
+        (step::Status::WaitingExternal, Some(Wait::Timer)) => {
+            pipeline::end(run, step, step::Input::Succeed { epoch, output: None, reused_from: None }, given, out);
+        }
+        (step::Status::WaitingExternal, Some(Wait::Event)) => {
+            let goes_on = pipeline::continues_on_timeout(def, step);
+            let input = if goes_on {
+                let output = Some(serde_json::json!({ "timed_out": true }));
+                step::Input::Succeed { epoch, output, reused_from: None }
+            } else {
+                let failure = Failure::new(Code::TimedOut, "the event did not come in time");
+                step::Input::Fail { epoch, failure, retry_at: None }
+            };
+            pipeline::end(run, step, input, given, out);
+        }
+        (step::Status::WaitingExternal, Some(Wait::Guard | Wait::GuardAfter)) => {
+            let after = step.waiting.as_ref().is_some_and(|w| w.reason == Wait::GuardAfter);
+            let node = step.node;
+            out.effects.push(Effect::GatherGuard { run: run.id(), step: step.id.clone(), node, after });
+        }
+        // An approval's own expiry ends its step; the others have no time of their own.
+        (
+            step::Status::FailedRetryable
+            | step::Status::WaitingApproval
+            | step::Status::WaitingExternal
+            | step::Status::Pending
+            | step::Status::Ready
+            | step::Status::OutcomeUnknown
+            | step::Status::Succeeded
+            | step::Status::Skipped
+            | step::Status::Failed
+            | step::Status::Cancelled,
+            _,
+        ) => {}
+    }
+    Ok(())
+}
+
+/// An external event arrives: for the step that waits for it, or kept until one does.
+///
+/// # Errors
+/// The run has ended, or keeps too many already.
+pub fn signal(run: &Run, name: &Name, key: Option<&Name>, data: &Value, event_id: Option<&Name>, given: &Given<'_>) -> Result<Decision, Error> {
+    run.must_live()?;
+    if run.rare.signals.len() >= SIGNALS_MAX {
+        return Err(Error::TooMany(run.id(), SIGNALS_MAX, "early events"));
+    }
+    let mut out = Decision::new().fact(SignalReceived {
+        pipeline_id: run.id(),
+        name: name.clone(),
+        key: key.cloned(),
+        source: None,
+        event_id: event_id.cloned(),
+        data: Private::New(data.clone()),
+    });
+    let waits = |step: &&Step| {
+        let waiting = step.waiting.as_ref();
+        waiting.is_some_and(|w| w.reason == Wait::Event && w.on.as_ref() == Some(name) && w.key.as_ref() == key)
+    };
+    if let Some(step) = run.live().find(waits) {
+        let (pipeline_id, id) = (run.id(), step.id.clone());
+        out = out.fact(SignalConsumed { pipeline_id, step: id, name: name.clone(), key: key.cloned() });
+        let input = step::Input::Succeed { epoch: step.epoch, output: Some(data.clone()), reused_from: None };
+        pipeline::end(run, step, input, given, &mut out);
+    }
+    Ok(out)
+}
+
+/// Recovery found the run's executor dead for longer than an orphan may be.
+#[must_use]
+pub fn orphaned(run: &Run, last_heartbeat_at: Option<Millis>) -> Decision {
+    let resumed = run.live().all(|step| crate::attempt::resume(run, step) != crate::attempt::Resume::Ask);
+    Decision::new().fact(PipelineOrphaned { id: run.id(), last_heartbeat_at, resumed })
+}
+
+/// The facts of a run that goes on from another of its lineage: `from` absent retries what did not succeed, present
+/// goes on from that step. What succeeded before is taken over.
+///
+/// # Errors
+/// A retry of a run that is not `failed`, or a step that is not there.
+pub fn descend(run: &Run, new: RunId, from: Option<&StepId>, created: PipelineCreated) -> Result<Decision, Error> {
+    if from.is_none() && run.status() != Status::Failed {
+        return Err(run.refuse("be retried"));
+    }
+    let cut = match from {
+        Some(step) => Some(run.place(step).ok_or_else(|| Error::Missing("step", alloc::string::ToString::to_string(step)))?),
+        None => None,
+    };
+    // What was taken back has to be done again.
+    let undone: BTreeSet<u32> = run
+        .steps
+        .iter()
+        .filter(|step| step.status == step::Status::Succeeded)
+        .filter_map(|step| step.compensates)
+        .collect();
+    let kept = |(i, step): (usize, &Step)| {
+        let place = i as u32;
+        let before = cut.is_none_or(|cut| place < cut);
+        let worth = step.status == step::Status::Succeeded
+            && step.group.is_none()
+            && step.section == crate::run::Section::Main
+            && !undone.contains(&place);
+        (before && worth).then(|| Inherited {
+            step: step.id.clone(),
+            from: run.rare.inherited.get(&step.id).map_or(run.id(), |earlier| earlier.from),
+            output: step.output.as_deref().cloned(),
+        })
+    };
+    let steps: Vec<Inherited> = run.steps.iter().enumerate().filter_map(kept).collect();
+    let lineage = Lineage {
+        root_run: run.born.lineage.root_run,
+        resumed_from: Some(run.id()),
+        resume_count: run.born.lineage.resume_count + 1,
+    };
+    let created = PipelineCreated { id: new, lineage, ..created };
+    let out = Decision::new().fact(created);
+    if steps.is_empty() {
+        return Ok(out);
+    }
+    Ok(out.fact(PipelineInherited { id: new, from: run.id(), steps: Private::New(steps) }))
+}

@@ -1,0 +1,192 @@
+//! Where runs come from and who causes what: actors, triggers, lineages.
+
+use crate::id::{Name, RunId, StepId, textual};
+use crate::wire::{self, Reader, Wire, Writer, nested};
+use crate::word::words;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde_json::Value;
+
+words! {
+    /// What caused a transition.
+    Initiator {
+        /// A human, by command line, API or page.
+        User = "user",
+        /// The engine itself.
+        System = "system",
+        /// A time that came.
+        Timeout = "timeout",
+        /// A policy's decision.
+        Policy = "policy",
+        /// A delivery from outside.
+        Webhook = "webhook",
+        /// A human's decision on an approval.
+        Approval = "approval",
+        /// An executor's report.
+        Executor = "executor",
+        /// An agent's signal.
+        Agent = "agent",
+        /// A schedule's slot.
+        Schedule = "schedule",
+        /// A worker's dispatch.
+        Worker = "worker",
+        /// Recovery after a start.
+        Recovery = "recovery",
+    }
+}
+
+words! {
+    /// What made a run.
+    Source {
+        /// `windlass run`.
+        Cli = "cli",
+        /// `POST /v1/runs`.
+        Api = "api",
+        /// A webhook.
+        Webhook = "webhook",
+        /// A Slack command.
+        Slack = "slack",
+        /// A schedule.
+        Scheduled = "scheduled" | "scheduler",
+        /// A worker for an item of a queue.
+        Queue = "queue",
+        /// Another run's `call`.
+        Call = "call",
+        /// The web page.
+        Ui = "ui",
+    }
+}
+
+words! {
+    /// The part of a pipeline a run is in.
+    Section {
+        /// `steps`.
+        Main = "main",
+        /// `on_failure`.
+        OnFailure = "on_failure",
+        /// The compensations of what succeeded, in reverse order.
+        Compensate = "compensate",
+        /// `finally`.
+        Finally = "finally",
+    }
+}
+
+/// Who or what caused a record: `user:ann`, `executor:local`, `system`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Actor {
+    /// What kind of cause.
+    pub initiator: Initiator,
+    /// Which one.
+    pub id: Option<Name>,
+}
+
+impl Actor {
+    /// The engine itself.
+    pub const SYSTEM: Actor = Actor { initiator: Initiator::System, id: None };
+
+    /// An actor with a name.
+    #[must_use]
+    pub fn new(initiator: Initiator, id: &str) -> Actor {
+        Actor { initiator, id: Some(Name::clean(id)) }
+    }
+
+    /// Reads `initiator` or `initiator:id`.
+    ///
+    /// # Errors
+    /// An unknown initiator, or an id that is no name.
+    pub fn parse(text: &str) -> Result<Actor, crate::id::Error> {
+        let (word, id) = match text.split_once(':') {
+            Some((word, id)) => (word, Some(Name::new(id)?)),
+            None => (text, None),
+        };
+        match Initiator::parse(word) {
+            Some(initiator) => Ok(Actor { initiator, id }),
+            None => Err(crate::id::Error::Name(wire::shorten(text))),
+        }
+    }
+}
+
+impl fmt::Display for Actor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.id {
+            Some(id) => write!(f, "{}:{id}", self.initiator),
+            None => write!(f, "{}", self.initiator),
+        }
+    }
+}
+
+textual!(Actor, "actor");
+
+/// What made a run, and who.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Trigger {
+    /// What kind of thing.
+    pub source: Source,
+    /// The ingress key, where one was given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<Name>,
+    /// Who.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<Name>,
+    /// The source's own id of the event.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event_id: Option<Name>,
+}
+
+/// What a run is about, where it is about a repository.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Subject {
+    /// The repository.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repo: Option<String>,
+    /// The pull request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pr: Option<String>,
+    /// Where to look at it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+}
+
+/// A run's place among its retries and forks. Effect keys are scoped to the root.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lineage {
+    /// The first run of the lineage.
+    pub root_run: RunId,
+    /// The run this one goes on from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resumed_from: Option<RunId>,
+    /// How many runs of the lineage came before on this line.
+    pub resume_count: u32,
+}
+
+/// What a run waits for before it begins.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum BlockedOn {
+    /// Other runs must complete.
+    Runs(Vec<RunId>),
+    /// The pipeline's lock.
+    Lock(Name),
+    /// The tenant or the pipeline runs as much as it may.
+    Cap(Name),
+}
+
+/// A result that a run takes over from an earlier one of its lineage.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Inherited {
+    /// The step.
+    pub step: StepId,
+    /// The run in which it was executed.
+    pub from: RunId,
+    /// Its output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Value>,
+}
+
+nested! { Trigger = "trigger", Subject = "subject", Lineage = "lineage", BlockedOn = "blocked on", Inherited = "inherited step" }

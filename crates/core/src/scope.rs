@@ -1,0 +1,298 @@
+//! Scope: what names in expressions mean, and what is evaluated when a step is reached.
+//!
+//! `vars`, `steps.ID.output`, `steps.ID.status`, `item`, `run.id`, `output` (in a compensation) and `error` (after a
+//! failure). It is built only where there is an expression at all. Inside a group that is repeated, `steps.ID`
+//! means the instance of the same repetition.
+
+use crate::digest::Digest;
+use crate::id::{Name, StepId};
+use crate::machine::Given;
+use crate::pipeline::Prepared;
+use crate::receipt::{Action, Semantics};
+use crate::run::Run;
+use crate::runbook::{Kind, Pipeline, StepDef, WaitFor};
+use crate::step::{Gate, GroupKind, Status, Step};
+use crate::template::Template;
+use alloc::collections::BTreeMap;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use serde_json::{Map, Value, json};
+
+/// Where an expression stands.
+pub struct Context<'a> {
+    /// The group around it.
+    pub parent: Option<&'a Step>,
+    /// Which item it is for, where it is an instance itself.
+    pub item: Option<u32>,
+    /// The step it takes back.
+    pub compensates: Option<&'a Step>,
+    /// The name of the step it belongs to.
+    pub id: &'a StepId,
+    /// The definition it belongs to.
+    pub node: &'a StepDef,
+}
+
+/// The value of an expression.
+///
+/// # Errors
+/// The evaluator's message.
+pub fn evaluate(run: &Run, context: &Context<'_>, expr: &str, given: &Given<'_>) -> Result<Value, String> {
+    given.evaluate.evaluate(expr, &names(run, Some(context)))
+}
+
+/// The value of a template. Literal ones cost no scope.
+fn render(run: &Run, context: &Context<'_>, template: &Template, given: &Given<'_>) -> Result<Value, String> {
+    if template.is_literal() {
+        return template.render(given.evaluate, &Map::new());
+    }
+    template.render(given.evaluate, &names(run, Some(context)))
+}
+
+fn render_name(run: &Run, context: &Context<'_>, template: &Template, given: &Given<'_>) -> Result<Name, String> {
+    if template.is_literal() {
+        return template.render_name(given.evaluate, &Map::new());
+    }
+    template.render_name(given.evaluate, &names(run, Some(context)))
+}
+
+fn render_map<K: ToString>(
+    run: &Run,
+    context: &Context<'_>,
+    map: &BTreeMap<K, Template>,
+    given: &Given<'_>,
+) -> Result<Map<String, Value>, String> {
+    map.iter().map(|(key, t)| Ok((key.to_string(), render(run, context, t, given)?))).collect()
+}
+
+/// Everything an expression can name.
+fn names(run: &Run, context: Option<&Context<'_>>) -> Map<String, Value> {
+    let mut names = Map::new();
+    names.insert("vars".to_string(), (*run.vars).clone());
+    names.insert("run".to_string(), json!({ "id": run.id().to_string() }));
+    let suffix = context.map_or("", |c| c.id.as_str().strip_prefix(c.node.id.as_str()).unwrap_or(""));
+    names.insert("steps".to_string(), Value::Object(steps(run, suffix)));
+    if let Some(failure) = &run.failure {
+        let step = failure.0.as_ref().map(ToString::to_string);
+        let error = json!({ "code": failure.1.code.as_str(), "message": failure.1.message, "step": step });
+        names.insert("error".to_string(), error);
+    }
+    if let Some(context) = context {
+        if let Some(item) = item(run, context) {
+            names.insert("item".to_string(), item);
+        }
+        if let Some(step) = context.compensates {
+            let output = step.output.as_deref().cloned().unwrap_or(Value::Null);
+            names.insert("output".to_string(), output);
+        }
+    }
+    names
+}
+
+/// The steps an expression can see: of several instances of one definition, the one of the nearest repetition.
+fn steps(run: &Run, suffix: &str) -> Map<String, Value> {
+    let mut seen: BTreeMap<&str, (&str, &Step)> = BTreeMap::new();
+    for step in &run.steps {
+        let id = step.id.as_str();
+        let base = id.find(['[', '#']).map_or(id, |at| &id[..at]);
+        let own = &id[base.len()..];
+        if suffix.starts_with(own) && seen.get(base).is_none_or(|(other, _)| other.len() <= own.len()) {
+            seen.insert(base, (own, step));
+        }
+    }
+    seen.into_iter()
+        .map(|(base, (_, step))| {
+            let output = step.output.as_deref().cloned().unwrap_or(Value::Null);
+            (base.to_string(), json!({ "output": output, "status": step.status.as_str() }))
+        })
+        .collect()
+}
+
+/// The item of the nearest `foreach` around.
+fn item(run: &Run, context: &Context<'_>) -> Option<Value> {
+    let (mut index, mut group) = (context.item, context.parent);
+    // A compensation stands where the step it takes back stood.
+    if let (None, Some(step)) = (index, context.compensates) {
+        (index, group) = (step.item, step.parent.and_then(|p| run.at(p)));
+    }
+    loop {
+        let around = group?;
+        if let Some(index) = index {
+            return around.input.as_deref()?.get(index as usize).cloned();
+        }
+        index = around.item;
+        group = around.parent.and_then(|p| run.at(p));
+    }
+}
+
+/// What a step needs to pass and what it is given.
+///
+/// # Errors
+/// The first expression that fails, for people.
+pub(crate) fn prepare(run: &Run, context: &Context<'_>, given: &Given<'_>) -> Result<Prepared, String> {
+    let node = context.node;
+    if let (Some(foreach), None) = (&node.foreach, context.item) {
+        let over = render(run, context, &foreach.over, given)?;
+        return Ok(Prepared { input: Some(items(over)?), ..Prepared::default() });
+    }
+    let mut out = Prepared { semantics: node.effect, ..Prepared::default() };
+    if let Some(key) = &node.idempotency_key {
+        out.key = Some(render_name(run, context, key, given)?);
+    }
+    let surroundings = || -> Result<Map<String, Value>, String> {
+        let mut input = Map::new();
+        if !node.env.is_empty() {
+            input.insert("env".to_string(), Value::Object(render_map(run, context, &node.env, given)?));
+        }
+        if let Some(dir) = &node.dir {
+            input.insert("dir".to_string(), render(run, context, dir, given)?);
+        }
+        Ok(input)
+    };
+    match &node.kind {
+        Kind::Run { .. } => out.input = Some(surroundings()?).filter(|map| !map.is_empty()).map(Value::Object),
+        Kind::Tool { tool, operation, target, with, writes, risk } => {
+            let action = Action {
+                tool: tool.clone(),
+                operation: operation.clone(),
+                target: render_name(run, context, target, given)?,
+                fields: render(run, context, with, given)?,
+                risk: node.risk.map_or(*risk, |own| own.max(*risk)),
+            };
+            out.action_hash = Some(action.hash());
+            out.semantics = writes.then(|| node.effect.unwrap_or(Semantics::AtMostOnce));
+            out.input = Some(json!(action));
+        }
+        Kind::Agent { prompt, .. } => {
+            let mut input = surroundings()?;
+            input.insert("prompt".to_string(), render(run, context, prompt, given)?);
+            out.input = Some(Value::Object(input));
+        }
+        Kind::Call { vars, .. } => out.input = Some(Value::Object(render_map(run, context, vars, given)?)),
+        Kind::Approve { message, .. } => out.input = Some(render(run, context, message, given)?),
+        Kind::Wait { wait: WaitFor::Event { key: Some(key), .. } } => {
+            out.key = Some(render_name(run, context, key, given)?);
+        }
+        Kind::Wait { .. } | Kind::Parallel { .. } | Kind::Steps { .. } | Kind::Strategy { .. } => {}
+    }
+    out.gates = gates(run, context, given)?;
+    Ok(out)
+}
+
+/// The gates of a step: holds in the order of their names, so that no two steps wait for each other; guards last.
+fn gates(run: &Run, context: &Context<'_>, given: &Given<'_>) -> Result<Vec<Gate>, String> {
+    let node = context.node;
+    let mut gates = Vec::new();
+    if let Some(lock) = &node.lock {
+        gates.push(Gate::Lock { name: render_name(run, context, &lock.name, given)?, overlap: lock.overlap });
+    }
+    if let Some(semaphore) = &node.semaphore {
+        let name = render_name(run, context, &semaphore.name, given)?;
+        gates.push(Gate::Slots { name, slots: semaphore.weight });
+    }
+    gates.sort_by(|a, b| hold_name(a).cmp(&hold_name(b)));
+    if !node.before.is_empty() {
+        gates.push(Gate::Guard);
+    }
+    Ok(gates)
+}
+
+fn hold_name(gate: &Gate) -> Option<&Name> {
+    match gate {
+        Gate::Lock { name, .. } | Gate::Slots { name, .. } => Some(name),
+        Gate::Guard => None,
+    }
+}
+
+/// The items of a `foreach`: a list, or the product of a map of lists.
+fn items(over: Value) -> Result<Value, String> {
+    match over {
+        Value::Array(_) => Ok(over),
+        Value::Object(map) => {
+            let mut product: Vec<Map<String, Value>> = alloc::vec![Map::new()];
+            for (key, list) in map {
+                let Value::Array(list) = list else { return Err(alloc::format!("`{key}` is not a list")) };
+                if product.len().saturating_mul(list.len()) > crate::runbook::ITEMS_MAX {
+                    return Err("the product has more than 1000 items".to_string());
+                }
+                let with = |so_far: &Map<String, Value>, value: &Value| {
+                    let mut next = so_far.clone();
+                    next.insert(key.clone(), value.clone());
+                    next
+                };
+                product = product.iter().flat_map(|so_far| list.iter().map(|v| with(so_far, v))).collect();
+            }
+            Ok(Value::Array(product.into_iter().map(Value::Object).collect()))
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
+            Err("`foreach` needs a list, or a map of lists".to_string())
+        }
+    }
+}
+
+/// What a group gives: a list for a `foreach`, a map for steps side by side, else what the last one gave.
+#[must_use]
+pub(crate) fn group_output(run: &Run, place: u32, step: &Step, node: &StepDef) -> Option<Value> {
+    let members = run.steps.iter().filter(|s| s.parent == Some(place));
+    let output = |s: &Step| s.output.as_deref().cloned().unwrap_or(Value::Null);
+    let _ = node;
+    match step.group?.shape.kind {
+        GroupKind::Foreach => Some(Value::Array(members.map(output).collect())),
+        GroupKind::Parallel => {
+            let base = |s: &Step| {
+                let id = s.id.as_str();
+                id.find(['[', '#']).map_or(id, |at| &id[..at]).to_string()
+            };
+            Some(Value::Object(members.map(|s| (base(s), output(s))).collect()))
+        }
+        GroupKind::Sequence | GroupKind::Strategy => {
+            members.filter(|s| s.status == Status::Succeeded).last().map(output).filter(|v| !v.is_null())
+        }
+    }
+}
+
+/// What a run gives to its caller.
+///
+/// # Errors
+/// The first expression that fails.
+pub(crate) fn outputs(run: &Run, def: &Pipeline, given: &Given<'_>) -> Result<Option<Value>, String> {
+    if def.outputs.is_empty() {
+        return Ok(None);
+    }
+    let names = names(run, None);
+    let rendered: Result<Map<_, _>, String> =
+        def.outputs.iter().map(|(key, t)| Ok((key.to_string(), t.render(given.evaluate, &names)?))).collect();
+    rendered.map(|map| Some(Value::Object(map)))
+}
+
+/// The proposed action of a step: what policy sees and a human approves. Made from what was recorded when the step
+/// was reached and from the pinned definition, so it is the same whenever it is asked for.
+#[must_use]
+pub fn action(node: &StepDef, step: &Step) -> Action {
+    let input = step.input.as_deref();
+    if let (Kind::Tool { .. }, Some(input)) = (&node.kind, input)
+        && let Ok(action) = serde_json::from_value(input.clone())
+    {
+        return action;
+    }
+    let (operation, what) = match &node.kind {
+        Kind::Run { command } => ("run", json!({ "command": command, "input": input })),
+        Kind::Agent { agent, .. } => ("work", json!({ "agent": agent, "input": input })),
+        Kind::Approve { steps, .. } => ("approve", json!({ "message": input, "steps": steps })),
+        Kind::Tool { .. } => ("call", json!({ "input": input })),
+        Kind::Call { pipeline, .. } => ("call", json!({ "pipeline": pipeline, "vars": input })),
+        Kind::Parallel { .. } | Kind::Steps { .. } | Kind::Strategy { .. } | Kind::Wait { .. } => ("none", Value::Null),
+    };
+    Action {
+        tool: step.tool.clone(),
+        operation: Name::clean(operation),
+        target: step.id.clone(),
+        fields: what,
+        risk: node.risk.unwrap_or(crate::policy::Risk::Low),
+    }
+}
+
+/// The hash of [`action`]: the recorded one where the step has it.
+#[must_use]
+pub fn action_hash(node: &StepDef, step: &Step) -> Digest {
+    step.action_hash.unwrap_or_else(|| action(node, step).hash())
+}
