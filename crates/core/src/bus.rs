@@ -346,6 +346,8 @@ impl Subscriber for WorkerWake {
             }),
             // It has a place free.
             Event::WorkerItemSettled(e) => e.worker_name.as_str() == self.worker.name(),
+            // A wake does not wake, whatever the patterns say: it would never end.
+            Event::WorkerWake(_) => return false,
             // Anything else wakes it only by its patterns.
             _ => false,
         };
@@ -551,6 +553,8 @@ mod tests {
         ] {
             assert_eq!(fixer.matches(&event), expected, "{event:?}");
         }
+        let woken = event::WorkerWake { worker_name: name("fixer"), cause: None }.into();
+        assert!(!wake("acme/prod/fixer", &["*", "worker:wake"]).matches(&woken));
     }
 
     #[test]

@@ -503,6 +503,16 @@ mod tests {
     }
 
     #[test]
+    fn no_worker_has_more_than_a_thousand_runs() {
+        let mut worker = after(&[Input::Start(settings(CONCURRENCY_MAX))]);
+        for n in 0..u128::from(CONCURRENCY_MAX) {
+            worker = step(&worker, &dispatch(n)).unwrap().0;
+        }
+        assert_eq!(worker.decide(&dispatch(5_000), AT).unwrap_err().code(), Code::CapExceeded);
+        assert!(worker.decide(&Input::Resize { concurrency: CONCURRENCY_MAX + 1 }, AT).is_err());
+    }
+
+    #[test]
     fn settings_have_bounds() {
         let start = |settings| worker().decide(&Input::Start(settings), AT).map_err(|error| error.code());
         assert!(start(settings(CONCURRENCY_MAX)).is_ok());

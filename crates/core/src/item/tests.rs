@@ -1,7 +1,10 @@
 //! What the item machine promises, by table, by example and by property.
 
 use super::*;
+use crate::event::QueueItemDead;
+use crate::id::Scoped;
 use crate::testing::{Proof, name};
+use crate::time::Span;
 use proptest::prelude::*;
 use serde_json::json;
 use std::vec;

@@ -358,7 +358,7 @@ mod tests {
             index.ready.pop_first();
         }
         assert_eq!(index.depth(), 1_000_000);
-        assert!(started.elapsed().as_millis() < 500, "{:?}", started.elapsed());
+        assert!(started.elapsed().as_secs() < 2, "{:?}", started.elapsed());
     }
 
     fn any_input() -> impl Strategy<Value = Input> {
