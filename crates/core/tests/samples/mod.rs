@@ -15,7 +15,7 @@ use windlass_core::wire::Error;
 
 /// Which fields a sample has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fill {
+pub(crate) enum Fill {
     /// All of them, and every private value revealed.
     Full,
     /// Only those that must be there; empty lists; every private value redacted.
@@ -23,20 +23,20 @@ pub enum Fill {
 }
 
 /// A sample event with what went into it.
-pub struct Sample {
+pub(crate) struct Sample {
     /// The description it was built from.
-    pub spec: Spec,
+    pub(crate) spec: Spec,
     /// The event.
-    pub event: Event,
+    pub(crate) event: Event,
     /// The fields of the sample before the chain, `(key, raw JSON)`, in the order of the line.
-    pub public: Vec<(String, String)>,
+    pub(crate) public: Vec<(String, String)>,
     /// The private values revealed after it: `(field, salt, raw JSON)`.
-    pub private: Vec<(String, Salt, String)>,
+    pub(crate) private: Vec<(String, Salt, String)>,
 }
 
 /// All samples: each event in full, then, where that is another one, with the least it can have.
 #[must_use]
-pub fn samples() -> Vec<Sample> {
+pub(crate) fn samples() -> Vec<Sample> {
     let mut all = Vec::new();
     for (full, minimal) in Event::specs().into_iter().zip(Event::specs()) {
         let full = build(full, Fill::Full);
@@ -52,7 +52,7 @@ pub fn samples() -> Vec<Sample> {
 
 /// The stream that holds the samples of a kind.
 #[must_use]
-pub fn stream(kind: &str) -> StreamId {
+pub(crate) fn stream(kind: &str) -> StreamId {
     let scoped = |name: &str| Scoped::new(&Name::clean("acme"), &Name::clean("prod"), &Name::clean(name));
     match kind {
         "run" => StreamId::Run(RunId(1)),
@@ -129,7 +129,7 @@ fn candidates(kind: &str) -> Vec<String> {
 
 /// What a field's type says: private, optional, and the type itself.
 #[must_use]
-pub fn parts(kind: &str) -> (bool, bool, &str) {
+pub(crate) fn parts(kind: &str) -> (bool, bool, &str) {
     let (private, rest) = kind.strip_prefix("private ").map_or((false, kind), |rest| (true, rest));
     let (optional, rest) = rest.strip_suffix('?').map_or((false, rest), |rest| (true, rest));
     (private, optional, rest)
