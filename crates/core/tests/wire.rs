@@ -3,6 +3,9 @@
 //! Old logs must stay readable, so a golden line is never changed or taken away. `UPDATE_GOLDEN=1 cargo test
 //! -p windlass-core --test wire` appends the samples that no line has yet.
 
+// A test may panic: that is how it fails. Clippy grants it to `#[test]` functions, not to what they call.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 mod samples;
 
 use proptest::prelude::*;
