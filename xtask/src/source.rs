@@ -103,7 +103,7 @@ pub(crate) fn words<'a>(masked: &'a str, word: &'a str) -> impl Iterator<Item = 
         let before = at.checked_sub(1).and_then(|before| bytes.get(before));
         let starts_word = word.as_bytes().first().is_some_and(|b| b.is_ascii_alphanumeric());
         let ends_word = word.as_bytes().last().is_some_and(|b| b.is_ascii_alphanumeric());
-        !(starts_word && part(before)) && !(ends_word && part(bytes.get(at + word.len())))
+        !(starts_word && part(before) || ends_word && part(bytes.get(at + word.len())))
     })
 }
 

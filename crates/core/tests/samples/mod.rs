@@ -111,7 +111,7 @@ fn candidates(kind: &str) -> Vec<String> {
     match kind {
         "hex" => list.extend([32, 16, 64].map(|bytes| format!("\"{}\"", "5a".repeat(bytes)))),
         "lineage" => {
-            list.push(format!(r#"{{"root_run":"run_{ID}","resumed_from":"run_{ID}","resume_count":1}}"#))
+            list.push(format!(r#"{{"root_run":"run_{ID}","resumed_from":"run_{ID}","resume_count":1}}"#));
         }
         "inherited step" => list.push(inherited),
         "list" => {
