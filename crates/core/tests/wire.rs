@@ -225,6 +225,34 @@ fn a_missing_a_mistyped_and_a_misplaced_field_are_refused() {
     }
 }
 
+/// A field of fixed words takes each of them, and nothing else.
+#[test]
+fn every_word_reads_and_writes_back() {
+    let mut tried = 0;
+    for sample in samples() {
+        let line = first(&sample);
+        for (key, raw) in &sample.public {
+            let is_word = |f: &&(&str, String)| f.0 == key && parts(&f.1).2 == "word";
+            if sample.spec.fields.iter().find(is_word).is_none() {
+                continue;
+            }
+            let with = |word: &str| {
+                line.replacen(&format!(",\"{key}\":{raw}"), &format!(",\"{key}\":\"{word}\""), 1)
+            };
+            let Err(Error::Field { error, .. }) = Record::decode(&with("ghost"), Check::Form) else {
+                panic!("{}.{key} takes any word", sample.spec.tag)
+            };
+            let Error::Word { expected, .. } = *error else { panic!("{}.{key}: {error}", sample.spec.tag) };
+            for word in expected {
+                let record = Record::decode(&with(word), Check::Form).unwrap();
+                assert_eq!(record.to_line(), with(word).as_bytes(), "{}.{key}", sample.spec.tag);
+                tried += 1;
+            }
+        }
+    }
+    assert!(tried > 50, "only {tried} words were tried");
+}
+
 #[test]
 fn a_truncated_line_is_never_a_record() {
     for sample in samples() {
