@@ -263,6 +263,23 @@ fn a_truncated_line_is_never_a_record() {
     }
 }
 
+#[test]
+fn nothing_may_stand_before_or_after_a_record() {
+    for sample in samples() {
+        let line = first(&sample);
+        for more in [" ", "\n", "}", "\0", line.as_str()] {
+            assert!(
+                Record::decode(&format!("{line}{more}"), Check::Form).is_err(),
+                "{more:?} after the line"
+            );
+            assert!(
+                Record::decode(&format!("{more}{line}"), Check::Form).is_err(),
+                "{more:?} before the line"
+            );
+        }
+    }
+}
+
 /// Any one flipped bit is found, but in `seq`, which is the store's own and stands outside of the proof.
 #[test]
 fn every_flipped_bit_is_found() {
