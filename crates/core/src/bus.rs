@@ -1,1 +1,604 @@
-//! Under construction.
+//! The event bus: who wants to know of an event, and what follows from it. Routing is pure.
+//!
+//! A subscriber says which events concern it and answers them with effects; the bus collects the effects
+//! and carries none of them out. Subscribers belong to a tenant and never hear of another's events. They are
+//! asked in the order of their ids, so the same events always give the same effects.
+//!
+//! What a subscriber waits for is written as a [`Pattern`]:
+//!
+//! | pattern | means |
+//! |---|---|
+//! | `*` | every event |
+//! | `step:*` | every event of a namespace |
+//! | `step:failed` | one kind of event |
+//! | `pipeline:advanced(merge)`, `step:*(merge)` | the same, about the step, queue, worker … of that name |
+//! | `custom:deploy:done`, `custom:deploy`, `custom:*` | a runbook's own events: an action, a category, all |
+
+use crate::code::Code;
+use crate::effect::Effect;
+use crate::event::{self, Event};
+use crate::id::{Name, Scoped};
+use crate::wire::shorten;
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+use serde::{Deserialize, Serialize};
+
+/// The most bytes a pattern may have.
+pub const PATTERN_LEN_MAX: usize = 256;
+/// The most subscribers a tenant may have.
+pub const SUBSCRIBERS_MAX: usize = 4096;
+
+/// Why a pattern or a subscriber is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Empty, or longer than a pattern may be.
+    #[error("a pattern has 1 to {PATTERN_LEN_MAX} bytes")]
+    Length,
+    /// Not written as a pattern is.
+    #[error("`{0}` is not a pattern: expected namespace:action, namespace:*, custom:category:action or *")]
+    Form(String),
+    /// The argument is not closed, empty, or stands where none can.
+    #[error("`{0}`: expected one argument in parentheses after the tag, as in pipeline:advanced(merge)")]
+    Argument(String),
+    /// No event has this tag.
+    #[error("`{0}`: there is no such event")]
+    Unknown(String),
+    /// As many subscribers as a tenant may have.
+    #[error("a tenant has at most {SUBSCRIBERS_MAX} subscribers")]
+    Full,
+}
+
+impl Error {
+    /// The stable code.
+    #[must_use]
+    pub const fn code(&self) -> Code {
+        match self {
+            Error::Length | Error::Form(_) | Error::Argument(_) | Error::Unknown(_) => Code::InvalidInput,
+            Error::Full => Code::CapExceeded,
+        }
+    }
+}
+
+/// Which events are meant. One text, one pattern.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Pattern {
+    /// `*`
+    Every,
+    /// `namespace:*`, with the name of what it must be about.
+    Namespace(String, Option<String>),
+    /// `namespace:action`, with the name of what it must be about.
+    Tag(String, Option<String>),
+    /// `custom:category`, with an action.
+    Custom(String, Option<String>),
+}
+
+impl Pattern {
+    /// Reads a pattern. A tag that no event has is refused, so that a slip of the pen is found when a runbook is
+    /// loaded and not by a worker that never wakes.
+    ///
+    /// # Errors
+    /// Any text that is not a pattern.
+    pub fn parse(text: &str) -> Result<Pattern, Error> {
+        if text.is_empty() || text.len() > PATTERN_LEN_MAX {
+            return Err(Error::Length);
+        }
+        if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
+            return Err(Error::Form(shorten(text)));
+        }
+        if text == "*" {
+            return Ok(Pattern::Every);
+        }
+        if let Some(rest) = text.strip_prefix("custom:") {
+            return Pattern::custom(text, rest);
+        }
+        let (tag, about) = match text.split_once('(') {
+            None => (text, None),
+            Some((tag, rest)) => match rest.strip_suffix(')') {
+                Some(about) if !about.is_empty() => (tag, Some(String::from(about))),
+                Some(_) | None => return Err(Error::Argument(shorten(text))),
+            },
+        };
+        let has = |fits: &dyn Fn(&str) -> bool| Event::specs().iter().any(|spec| fits(spec.tag));
+        match tag.strip_suffix(":*") {
+            Some(space) if has(&|tag| namespace(tag) == space) => {
+                Ok(Pattern::Namespace(String::from(space), about))
+            }
+            None if tag.contains('*') => Err(Error::Form(shorten(text))),
+            None if has(&|known| known == tag) => Ok(Pattern::Tag(String::from(tag), about)),
+            Some(_) | None => Err(Error::Unknown(shorten(tag))),
+        }
+    }
+
+    fn custom(text: &str, rest: &str) -> Result<Pattern, Error> {
+        if rest == "*" {
+            return Ok(Pattern::Namespace(String::from("custom"), None));
+        }
+        let (category, action) = match rest.split_once(':') {
+            None | Some((_, "*")) => (rest.trim_end_matches(":*"), None),
+            Some((category, action)) => (category, Some(String::from(action))),
+        };
+        let plain = |part: &str| !part.is_empty() && !part.contains(['*', ':', '(', ')']);
+        if plain(category) && action.as_deref().is_none_or(plain) {
+            Ok(Pattern::Custom(String::from(category), action))
+        } else {
+            Err(Error::Form(shorten(text)))
+        }
+    }
+
+    /// Whether an event is meant.
+    #[must_use]
+    pub fn matches(&self, event: &Event) -> bool {
+        let is_about = |about: &Option<String>| {
+            about.as_ref().is_none_or(|name| subjects(event).into_iter().flatten().any(|s| is_of(s, name)))
+        };
+        match self {
+            Pattern::Every => true,
+            Pattern::Namespace(space, about) => namespace(event.tag()) == space && is_about(about),
+            Pattern::Tag(tag, about) => event.tag() == tag && is_about(about),
+            Pattern::Custom(category, action) => match event {
+                Event::Custom(e) => {
+                    e.category.as_str() == category
+                        && action.as_ref().is_none_or(|action| e.action.as_str() == action)
+                }
+                // Only a runbook's own events have a category.
+                _ => false,
+            },
+        }
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (tag, rest, about) = match self {
+            Pattern::Every => return f.write_str("*"),
+            Pattern::Custom(category, None) => return write!(f, "custom:{category}"),
+            Pattern::Custom(category, Some(action)) => return write!(f, "custom:{category}:{action}"),
+            Pattern::Namespace(space, about) => (space, ":*", about),
+            Pattern::Tag(tag, about) => (tag, "", about),
+        };
+        match about {
+            None => write!(f, "{tag}{rest}"),
+            Some(about) => write!(f, "{tag}{rest}({about})"),
+        }
+    }
+}
+
+impl TryFrom<String> for Pattern {
+    type Error = Error;
+    fn try_from(text: String) -> Result<Pattern, Error> {
+        Pattern::parse(&text)
+    }
+}
+
+impl From<Pattern> for String {
+    fn from(pattern: Pattern) -> String {
+        alloc::format!("{pattern}")
+    }
+}
+
+fn namespace(tag: &str) -> &str {
+    tag.split_once(':').map_or(tag, |(space, _)| space)
+}
+
+/// Whether a subject has that name: `each[3]` and `land#2` are instances of the steps `each` and `land`.
+fn is_of(subject: &Name, name: &str) -> bool {
+    let subject = subject.as_str();
+    subject.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(['[', '#']))
+}
+
+/// The names of what an event is about: its step, or else the thing that its stream is named after.
+fn subjects(event: &Event) -> [Option<&Name>; 2] {
+    let one = |name| [Some(name), None];
+    match event {
+        Event::PipelineCreated(e) => [Some(&e.kind), Some(&e.name)],
+        Event::CommandRun(e) => one(&e.pipeline_name),
+        Event::RunbookLoaded(e) => one(&e.name),
+        Event::RunbookDeployed(e) => one(&e.name),
+        Event::RunbookWithdrawn(e) => one(&e.name),
+        Event::SignalReceived(e) => one(&e.name),
+        Event::SignalConsumed(e) => [Some(&e.step), Some(&e.name)],
+        Event::PipelineEntered(e) => [e.step.as_ref(), None],
+        Event::PipelineFailed(e) => [e.step.as_ref(), None],
+        Event::CheckpointSaved(e) => [e.step.as_ref(), None],
+        Event::PolicyDecided(e) => [e.step.as_ref(), Some(&e.tool)],
+        Event::Escalate(e) => [e.step.as_ref(), None],
+        Event::NoticeRequested(e) => [e.step.as_ref(), None],
+
+        Event::PipelineAdvanced(event::PipelineAdvanced { step, .. })
+        | Event::BudgetReserved(event::BudgetReserved { step, .. })
+        | Event::BudgetExceeded(event::BudgetExceeded { step, .. })
+        | Event::CostRecorded(event::CostRecorded { step, .. })
+        | Event::StepStarted(event::StepStarted { step, .. })
+        | Event::StepWaiting(event::StepWaiting { step, .. })
+        | Event::StepReady(event::StepReady { step, .. })
+        | Event::StepCompleted(event::StepCompleted { step, .. })
+        | Event::StepFailed(event::StepFailed { step, .. })
+        | Event::StepRetrying(event::StepRetrying { step, .. })
+        | Event::StepReturned(event::StepReturned { step, .. })
+        | Event::StepExpired(event::StepExpired { step, .. })
+        | Event::StepUnknown(event::StepUnknown { step, .. })
+        | Event::StepResolved(event::StepResolved { step, .. })
+        | Event::StepSkipped(event::StepSkipped { step, .. })
+        | Event::StepCancelled(event::StepCancelled { step, .. })
+        | Event::ShellExited(event::ShellExited { step, .. })
+        | Event::StrategyFallback(event::StrategyFallback { step, .. })
+        | Event::StrategyExhausted(event::StrategyExhausted { step, .. })
+        | Event::GuardPassed(event::GuardPassed { step, .. })
+        | Event::GuardWarned(event::GuardWarned { step, .. })
+        | Event::GuardBlocked(event::GuardBlocked { step, .. })
+        | Event::GuardFailed(event::GuardFailed { step, .. })
+        | Event::AgentWaiting(event::AgentWaiting { step, .. })
+        | Event::AgentWorking(event::AgentWorking { step, .. })
+        | Event::AgentFailed(event::AgentFailed { step, .. })
+        | Event::AgentExited(event::AgentExited { step, .. })
+        | Event::AgentGone(event::AgentGone { step, .. })
+        | Event::AgentSignal(event::AgentSignal { step, .. })
+        | Event::TaskStarted(event::TaskStarted { step, .. })
+        | Event::TaskStuck(event::TaskStuck { step, .. })
+        | Event::TaskRecovered(event::TaskRecovered { step, .. })
+        | Event::TaskNudged(event::TaskNudged { step, .. })
+        | Event::TaskRestarting(event::TaskRestarting { step, .. })
+        | Event::TaskCompleted(event::TaskCompleted { step, .. })
+        | Event::TaskFailed(event::TaskFailed { step, .. })
+        | Event::TaskEscalated(event::TaskEscalated { step, .. })
+        | Event::SessionCreated(event::SessionCreated { step, .. })
+        | Event::ApprovalRequested(event::ApprovalRequested { step, .. })
+        | Event::ApprovalDecided(event::ApprovalDecided { step, .. })
+        | Event::ApprovalRefused(event::ApprovalRefused { step, .. })
+        | Event::ApprovalReminded(event::ApprovalReminded { step, .. })
+        | Event::ApprovalExpired(event::ApprovalExpired { step, .. })
+        | Event::ApprovalCancelled(event::ApprovalCancelled { step, .. })
+        | Event::IntentRecorded(event::IntentRecorded { step, .. })
+        | Event::ReceiptRecorded(event::ReceiptRecorded { step, .. })
+        | Event::IntentSettled(event::IntentSettled { step, .. }) => one(step),
+
+        Event::WorkerStarted(event::WorkerStarted { worker_name, .. })
+        | Event::WorkerWake(event::WorkerWake { worker_name, .. })
+        | Event::WorkerPollComplete(event::WorkerPollComplete { worker_name, .. })
+        | Event::WorkerItemDispatched(event::WorkerItemDispatched { worker_name, .. })
+        | Event::WorkerItemSettled(event::WorkerItemSettled { worker_name, .. })
+        | Event::WorkerResized(event::WorkerResized { worker_name, .. })
+        | Event::WorkerStopped(event::WorkerStopped { worker_name, .. }) => one(worker_name),
+
+        Event::LockConfigured(event::LockConfigured { lock, .. })
+        | Event::LockQueued(event::LockQueued { lock, .. })
+        | Event::LockAcquired(event::LockAcquired { lock, .. })
+        | Event::LockReclaimed(event::LockReclaimed { lock, .. })
+        | Event::LockReleased(event::LockReleased { lock, .. })
+        | Event::LockAbandoned(event::LockAbandoned { lock, .. }) => one(lock),
+
+        Event::SemaphoreConfigured(event::SemaphoreConfigured { semaphore, .. })
+        | Event::SemaphoreQueued(event::SemaphoreQueued { semaphore, .. })
+        | Event::SemaphoreAcquired(event::SemaphoreAcquired { semaphore, .. })
+        | Event::SemaphoreIncreased(event::SemaphoreIncreased { semaphore, .. })
+        | Event::SemaphoreReclaimed(event::SemaphoreReclaimed { semaphore, .. })
+        | Event::SemaphoreReleased(event::SemaphoreReleased { semaphore, .. })
+        | Event::SemaphoreAbandoned(event::SemaphoreAbandoned { semaphore, .. }) => one(semaphore),
+
+        Event::ScheduleCreated(event::ScheduleCreated { schedule, .. })
+        | Event::ScheduleFired(event::ScheduleFired { schedule, .. })
+        | Event::ScheduleSkipped(event::ScheduleSkipped { schedule, .. })
+        | Event::ScheduleSettled(event::ScheduleSettled { schedule, .. })
+        | Event::SchedulePaused(event::SchedulePaused { schedule, .. })
+        | Event::ScheduleResumed(event::ScheduleResumed { schedule, .. })
+        | Event::ScheduleRemoved(event::ScheduleRemoved { schedule, .. }) => one(schedule),
+
+        // A queue's events are about the queue; the rest is about ids, which no pattern names.
+        _ => [queue(event).map(|(_, queue)| queue), None],
+    }
+}
+
+/// The namespace and name of the queue that an event belongs to.
+fn queue(event: &Event) -> Option<(&Name, &Name)> {
+    match event {
+        Event::QueueCreated(event::QueueCreated { namespace, queue_name, .. })
+        | Event::QueuePaused(event::QueuePaused { namespace, queue_name, .. })
+        | Event::QueueResumed(event::QueueResumed { namespace, queue_name, .. })
+        | Event::QueuePushed(event::QueuePushed { namespace, queue_name, .. })
+        | Event::QueueTaken(event::QueueTaken { namespace, queue_name, .. })
+        | Event::QueueReturned(event::QueueReturned { namespace, queue_name, .. })
+        | Event::QueueCompleted(event::QueueCompleted { namespace, queue_name, .. })
+        | Event::QueueFailed(event::QueueFailed { namespace, queue_name, .. })
+        | Event::QueueItemRetry(event::QueueItemRetry { namespace, queue_name, .. })
+        | Event::QueueItemRetried(event::QueueItemRetried { namespace, queue_name, .. })
+        | Event::QueueItemDead(event::QueueItemDead { namespace, queue_name, .. })
+        | Event::QueueItemDropped(event::QueueItemDropped { namespace, queue_name, .. }) => {
+            Some((namespace, queue_name))
+        }
+        // Every other event belongs to no queue.
+        _ => None,
+    }
+}
+
+/// Somebody who wants to know of events.
+pub trait Subscriber {
+    /// Whether an event concerns it.
+    fn matches(&self, event: &Event) -> bool;
+    /// What follows from an event that does.
+    fn handle(&self, event: &Event) -> Vec<Effect>;
+}
+
+/// Wakes a worker when there may be something for it to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerWake {
+    /// The worker.
+    pub worker: Scoped,
+    /// The queue it consumes, in the worker's namespace.
+    pub queue: Name,
+    /// What else it wants to be woken by.
+    pub wake_on: Vec<Pattern>,
+}
+
+impl Subscriber for WorkerWake {
+    fn matches(&self, event: &Event) -> bool {
+        let own = match event {
+            // An item can be taken, now or soon.
+            Event::QueuePushed(_)
+            | Event::QueueItemRetry(_)
+            | Event::QueueItemRetried(_)
+            | Event::QueueReturned(_)
+            | Event::QueueResumed(_) => queue(event).is_some_and(|(namespace, queue)| {
+                namespace.as_str() == self.worker.namespace() && *queue == self.queue
+            }),
+            // It has a place free.
+            Event::WorkerItemSettled(e) => e.worker_name.as_str() == self.worker.name(),
+            // A wake does not wake, whatever the patterns say: it would never end.
+            Event::WorkerWake(_) => return false,
+            // Anything else wakes it only by its patterns.
+            _ => false,
+        };
+        own || self.wake_on.iter().any(|pattern| pattern.matches(event))
+    }
+
+    fn handle(&self, _: &Event) -> Vec<Effect> {
+        alloc::vec![Effect::WakeWorker { worker: self.worker.clone() }]
+    }
+}
+
+type Subscribers = BTreeMap<Name, Box<dyn Subscriber + Send>>;
+
+/// Routes events to the subscribers of their tenant.
+#[derive(Default)]
+pub struct Bus {
+    tenants: BTreeMap<Name, Subscribers>,
+}
+
+impl Bus {
+    /// A bus without subscribers.
+    #[must_use]
+    pub fn new() -> Bus {
+        Bus::default()
+    }
+
+    /// Adds a subscriber, or puts it in the place of the one with the same id.
+    ///
+    /// # Errors
+    /// [`Error::Full`] when the tenant has as many as it may.
+    pub fn subscribe(
+        &mut self,
+        tenant: &Name,
+        id: Name,
+        subscriber: impl Subscriber + Send + 'static,
+    ) -> Result<(), Error> {
+        let subscribers = self.tenants.entry(tenant.clone()).or_default();
+        if subscribers.len() >= SUBSCRIBERS_MAX && !subscribers.contains_key(&id) {
+            return Err(Error::Full);
+        }
+        subscribers.insert(id, Box::new(subscriber));
+        Ok(())
+    }
+
+    /// Takes a subscriber away; says whether it was there.
+    pub fn unsubscribe(&mut self, tenant: &Name, id: &Name) -> bool {
+        let Some(subscribers) = self.tenants.get_mut(tenant) else { return false };
+        let was_there = subscribers.remove(id).is_some();
+        if subscribers.is_empty() {
+            self.tenants.remove(tenant);
+        }
+        was_there
+    }
+
+    /// What follows from an event of a tenant. Equal effects are asked for once.
+    #[must_use]
+    pub fn route(&self, tenant: &Name, event: &Event) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        let subscribers = self.tenants.get(tenant).into_iter().flat_map(BTreeMap::values);
+        for subscriber in subscribers.filter(|subscriber| subscriber.matches(event)) {
+            for effect in subscriber.handle(event) {
+                if !effects.contains(&effect) {
+                    effects.push(effect);
+                }
+            }
+        }
+        effects
+    }
+}
+
+impl fmt::Debug for Bus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ids = self.tenants.iter().map(|(tenant, subscribers)| (tenant, subscribers.keys()));
+        f.debug_map().entries(ids).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::{ItemId, RunId};
+    use crate::testing::name;
+    use crate::time::Millis;
+    use proptest::prelude::*;
+    use serde_json::Value;
+    use std::string::ToString;
+
+    fn advanced(step: &str) -> Event {
+        event::PipelineAdvanced {
+            id: RunId(1),
+            step: name(step),
+            node: 0,
+            parent: None,
+            section: None,
+            tool: name("shell"),
+            key: None,
+            action_hash: None,
+            items: None,
+            item: None,
+            max_attempts: None,
+            input: None,
+        }
+        .into()
+    }
+
+    fn custom(category: &str, action: &str) -> Event {
+        let (category, action) = (name(category), name(action));
+        event::Custom { category, action, pipeline_id: None, data: Value::Null.into() }.into()
+    }
+
+    fn retried(namespace: &str, queue: &str) -> Event {
+        event::QueueItemRetried {
+            queue_name: name(queue),
+            item_id: ItemId(1),
+            namespace: name(namespace),
+            attempts: 1,
+            next_eligible_at: Millis(0),
+        }
+        .into()
+    }
+
+    fn settled(worker: &str) -> Event {
+        let (item_id, pipeline_id) = (ItemId(1), RunId(1));
+        event::WorkerItemSettled { worker_name: name(worker), item_id, pipeline_id, succeeded: true }.into()
+    }
+
+    fn wake(worker: &str, wake_on: &[&str]) -> WorkerWake {
+        let wake_on = wake_on.iter().map(|text| Pattern::parse(text).unwrap()).collect();
+        WorkerWake { worker: Scoped::parse(worker).unwrap(), queue: name("bugs"), wake_on }
+    }
+
+    #[test]
+    fn patterns_match_what_they_say() {
+        for (pattern, event, expected) in [
+            ("*", advanced("merge"), true),
+            ("pipeline:*", advanced("merge"), true),
+            ("step:*", advanced("merge"), false),
+            ("pipeline:advanced", advanced("merge"), true),
+            ("pipeline:started", advanced("merge"), false),
+            ("pipeline:advanced(merge)", advanced("merge"), true),
+            ("pipeline:advanced(merge)", advanced("merge#2"), true),
+            ("pipeline:advanced(merge)", advanced("merge[3]"), true),
+            ("pipeline:advanced(merge[3])", advanced("merge[3]"), true),
+            ("pipeline:advanced(merge[3])", advanced("merge[4]"), false),
+            ("pipeline:advanced(merge)", advanced("merger"), false),
+            ("pipeline:*(test)", advanced("merge"), false),
+            ("queue:item_retried(bugs)", retried("prod", "bugs"), true),
+            ("queue:*(other)", retried("prod", "bugs"), false),
+            ("worker:*(fixer)", settled("fixer"), true),
+            ("custom:*", custom("deploy", "done"), true),
+            ("custom:deploy", custom("deploy", "done"), true),
+            ("custom:deploy:*", custom("deploy", "done"), true),
+            ("custom:deploy:done", custom("deploy", "done"), true),
+            ("custom:deploy:done", custom("deploy", "begun"), false),
+            ("custom:test", custom("deploy", "done"), false),
+            ("custom:deploy", advanced("deploy"), false),
+        ] {
+            assert_eq!(Pattern::parse(pattern).unwrap().matches(&event), expected, "{pattern} {event:?}");
+        }
+    }
+
+    #[test]
+    fn odd_patterns_are_refused() {
+        let code = |text: &str| Pattern::parse(text).unwrap_err();
+        assert_eq!(code(""), Error::Length);
+        assert_eq!(code(&"x".repeat(PATTERN_LEN_MAX + 1)), Error::Length);
+        for text in
+            ["step:fail*", "a b", "step:\n", "custom:", "custom::x", "custom:a:b:c", "custom:a*", "*:*x"]
+        {
+            assert!(matches!(code(text), Error::Form(_)), "{text}");
+        }
+        for text in ["step:failed(", "step:failed()", "step:failed(a)b"] {
+            assert!(matches!(code(text), Error::Argument(_)), "{text}");
+        }
+        for text in ["step:faild", "stepp:*", "step", ":", "*(x", "queue:push"] {
+            assert!(!matches!(code(text), Error::Length | Error::Full), "{text}");
+        }
+        assert_eq!(code("queue:push"), Error::Unknown("queue:push".to_string()));
+    }
+
+    #[test]
+    fn every_tag_and_namespace_is_a_pattern() {
+        for spec in Event::specs().iter().filter(|spec| namespace(spec.tag) != "custom") {
+            assert_eq!(Pattern::parse(spec.tag).unwrap().to_string(), spec.tag);
+            if spec.tag.contains(':') {
+                let all = std::format!("{}:*", namespace(spec.tag));
+                assert_eq!(Pattern::parse(&all).unwrap().to_string(), all);
+            }
+        }
+    }
+
+    #[test]
+    fn a_worker_wakes_for_its_own_queue_and_patterns() {
+        let fixer = wake("acme/prod/fixer", &["pipeline:advanced(merge)"]);
+        for (event, expected) in [
+            (retried("prod", "bugs"), true),
+            (retried("test", "bugs"), false),
+            (retried("prod", "other"), false),
+            (settled("fixer"), true),
+            (settled("other"), false),
+            (advanced("merge"), true),
+            (advanced("test"), false),
+        ] {
+            assert_eq!(fixer.matches(&event), expected, "{event:?}");
+        }
+        let woken = event::WorkerWake { worker_name: name("fixer"), cause: None }.into();
+        assert!(!wake("acme/prod/fixer", &["*", "worker:wake"]).matches(&woken));
+    }
+
+    #[test]
+    fn the_bus_keeps_tenants_apart_and_asks_for_each_effect_once() {
+        let mut bus = Bus::new();
+        let acme = name("acme");
+        bus.subscribe(&acme, name("b"), wake("acme/prod/fixer", &[])).unwrap();
+        bus.subscribe(&acme, name("a"), wake("acme/prod/other", &[])).unwrap();
+        bus.subscribe(&acme, name("c"), wake("acme/prod/fixer", &["*"])).unwrap();
+        bus.subscribe(&name("evil"), name("a"), wake("evil/prod/spy", &["*"])).unwrap();
+        let woken = |bus: &Bus| {
+            let wakes = bus.route(&acme, &retried("prod", "bugs"));
+            wakes.iter().map(|effect| effect.log_fields().1[0].1.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(woken(&bus), ["acme/prod/other", "acme/prod/fixer"]);
+        assert!(bus.unsubscribe(&acme, &name("a")) && !bus.unsubscribe(&acme, &name("a")));
+        assert_eq!(woken(&bus), ["acme/prod/fixer"]);
+        assert!(bus.route(&name("nobody"), &advanced("x")).is_empty());
+    }
+
+    #[test]
+    fn a_tenant_has_a_bounded_number_of_subscribers() {
+        let mut bus = Bus::new();
+        let acme = name("acme");
+        for n in 0..SUBSCRIBERS_MAX {
+            bus.subscribe(&acme, name(&n.to_string()), wake("acme/prod/w", &[])).unwrap();
+        }
+        assert_eq!(bus.subscribe(&acme, name("x"), wake("acme/prod/w", &[])), Err(Error::Full));
+        assert_eq!(bus.subscribe(&acme, name("0"), wake("acme/prod/w", &[])), Ok(()));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_is_too_odd_and_what_parses_prints_back(
+            text in prop_oneof![any::<String>(), "(custom|step|pipeline|queue|\\*)?:?[a-z*:()#\\[]{0,12}\\)?"],
+        ) {
+            if let Ok(pattern) = Pattern::parse(&text) {
+                prop_assert_eq!(Pattern::parse(&pattern.to_string()), Ok(pattern.clone()));
+                let kept = serde_json::to_string(&pattern).unwrap();
+                prop_assert_eq!(serde_json::from_str::<Pattern>(&kept).unwrap(), pattern.clone());
+                for event in [advanced("merge"), custom("a", "b"), retried("n", "q")] {
+                    let _ = pattern.matches(&event);
+                }
+            }
+        }
+    }
+}

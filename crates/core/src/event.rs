@@ -129,6 +129,8 @@ pub(crate) use payloads;
 macro_rules! events {
     ($( $name:ident ),+ $(,)?) => {
         /// Any event. The payload of each variant has its name, tag and text.
+        // The largest is a run's creation, once a run; a box for it would be seen in every match.
+        #[allow(clippy::large_enum_variant)]
         #[derive(Clone, Debug, PartialEq)]
         pub enum Event { $( $name($name) ),+ }
 

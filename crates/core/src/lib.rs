@@ -25,6 +25,7 @@ pub mod evidence;
 pub mod guard;
 pub mod id;
 pub mod idempotency;
+pub mod item;
 pub mod lock;
 pub mod machine;
 pub mod origin;

@@ -1,1 +1,572 @@
-//! Under construction.
+//! A worker: consumes a queue by making one run per item, up to a number of runs at once.
+//!
+//! ```text
+//!  start ──▶ started ── stop ──▶ stopped ── start ──▶ started
+//!             dispatch: a place is taken    settle: a place is free, in both states
+//! ```
+//!
+//! What counts are runs that are not terminal, however long they wait. Nothing is dispatched beyond the
+//! concurrency; lowering it, or stopping, lets what runs go on. Whenever there is room and there may be
+//! something to take, the worker asks to be let look at its queue ([`Effect::WakeWorker`]); it never looks itself.
+
+use crate::bus::{Pattern, WorkerWake as Subscription};
+use crate::code::Code;
+use crate::digest::Digest;
+use crate::effect::Effect;
+use crate::event::{
+    Event, WorkerItemDispatched, WorkerItemSettled, WorkerResized, WorkerStarted, WorkerStopped, WorkerWake,
+};
+use crate::id::{ItemId, Name, RunId, Scoped};
+use crate::machine::{Decision, Row, table};
+use crate::time::Millis;
+use alloc::collections::BTreeMap;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use serde::{Deserialize, Serialize};
+
+/// The most runs a worker may have at once.
+pub const CONCURRENCY_MAX: u32 = 1_000;
+/// The most patterns a worker may wake on.
+pub const WAKE_ON_MAX: usize = 32;
+
+/// What can happen to a worker.
+pub const TABLE: &[Row] = table! {
+    "absent": "start" => "started";
+    "started": "start" => "started";
+    "started": "wake" => "started";
+    "started": "dispatch" => "started";
+    "started": "settle" => "started";
+    "started": "resize" => "started";
+    "started": "stop" => "stopped";
+    "stopped": "start" => "started";
+    "stopped": "wake" => "stopped";
+    "stopped": "settle" => "stopped";
+    "stopped": "stop" => "stopped";
+};
+
+/// What a runbook says about a worker.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// The queue it consumes, in its own namespace.
+    pub queue: Name,
+    /// The pipeline it runs for each item.
+    pub pipeline: Name,
+    /// The runbook that the runs are pinned to.
+    pub runbook_hash: Digest,
+    /// Where the runbook lies.
+    pub project_root: String,
+    /// How many runs it may have that are not terminal.
+    pub concurrency: u32,
+    /// The events that make it look at its queue, beside those of the queue.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub wake_on: Vec<Pattern>,
+}
+
+/// Where a worker stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum State {
+    /// Nobody started it. A deployment or a human moves it on.
+    #[default]
+    Absent,
+    /// Takes items. A human or another deployment stops it.
+    Started(Settings),
+    /// Takes nothing more; what runs, goes on. A start moves it on.
+    Stopped(Settings),
+}
+
+/// A worker.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Worker {
+    /// Its name, in its tenant and namespace.
+    pub id: Scoped,
+    /// Where it stands.
+    pub state: State,
+    /// The items it works on, and the run of each. At most [`CONCURRENCY_MAX`].
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub active: BTreeMap<ItemId, RunId>,
+}
+
+/// What a worker is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// Consume the queue, with these settings from now on.
+    Start(Settings),
+    /// Look at the queue.
+    Wake { cause: Option<Name> },
+    /// Take an item, for which a run is made in the same commit.
+    Dispatch { item: ItemId, run: RunId, epoch: u64 },
+    /// An item's run is terminal.
+    Settle { item: ItemId, run: RunId, succeeded: bool },
+    /// Have more or fewer runs at once.
+    Resize { concurrency: u32 },
+    /// Take nothing more.
+    Stop { reason: Option<String> },
+}
+
+/// A worker's answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// It is as asked.
+    Done,
+    /// It was so before; nothing changed.
+    AlreadyDone,
+    /// There is nothing to look for: every place is taken, or the worker is stopped.
+    Idle,
+}
+
+/// Why a worker refuses.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Nobody started it.
+    #[error("there is no such worker")]
+    NotFound,
+    /// Every place is taken.
+    #[error("the worker has {active} runs of {max}")]
+    Full { active: u32, max: u32 },
+    /// The item has another run, or the run another item.
+    #[error("item {item} and run {run} do not belong together")]
+    Conflict { item: ItemId, run: RunId },
+    /// It takes nothing more.
+    #[error("the worker is stopped")]
+    Stopped,
+    /// A setting is out of its bounds.
+    #[error("{0}")]
+    Invalid(&'static str),
+}
+
+impl Error {
+    /// The stable code.
+    #[must_use]
+    pub const fn code(&self) -> Code {
+        match self {
+            Error::NotFound => Code::NotFound,
+            Error::Full { .. } => Code::CapExceeded,
+            Error::Conflict { .. } => Code::RunInvalidTransition,
+            Error::Stopped => Code::RunTerminalState,
+            Error::Invalid(_) => Code::InvalidInput,
+        }
+    }
+}
+
+impl Worker {
+    /// A worker that nobody started yet.
+    #[must_use]
+    pub const fn new(id: Scoped) -> Worker {
+        Worker { id, state: State::Absent, active: BTreeMap::new() }
+    }
+
+    /// Its state, as the table names it.
+    #[must_use]
+    pub const fn state_name(&self) -> &'static str {
+        match self.state {
+            State::Absent => "absent",
+            State::Started(_) => "started",
+            State::Stopped(_) => "stopped",
+        }
+    }
+
+    /// Its settings, once it was started.
+    #[must_use]
+    pub const fn settings(&self) -> Option<&Settings> {
+        match &self.state {
+            State::Absent => None,
+            State::Started(settings) | State::Stopped(settings) => Some(settings),
+        }
+    }
+
+    /// How many items it could take now.
+    #[must_use]
+    pub fn capacity_left(&self) -> u32 {
+        match &self.state {
+            State::Started(settings) => settings.concurrency.saturating_sub(self.running()),
+            State::Absent | State::Stopped(_) => 0,
+        }
+    }
+
+    /// What it listens to on the bus while it is started.
+    #[must_use]
+    pub fn subscription(&self) -> Option<Subscription> {
+        match &self.state {
+            State::Started(settings) => Some(Subscription {
+                worker: self.id.clone(),
+                queue: settings.queue.clone(),
+                wake_on: settings.wake_on.clone(),
+            }),
+            State::Absent | State::Stopped(_) => None,
+        }
+    }
+
+    /// What would come of an input.
+    ///
+    /// # Errors
+    /// What the table has no row for, a dispatch without a place for it, settings out of their bounds.
+    pub fn decide(&self, input: &Input, _at: Millis) -> Result<Decision<Reply>, Error> {
+        use State::{Absent, Started, Stopped};
+        let done = Decision::reply(Reply::Done);
+        match (&self.state, input) {
+            (Absent | Stopped(_), Input::Start(new)) => {
+                check(new)?;
+                Ok(self.wake_if(self.running() < new.concurrency, done.fact(self.started(new))))
+            }
+            (Started(old), Input::Start(new)) => {
+                check(new)?;
+                // A deployment says again what holds already.
+                let decision = if old == new {
+                    Decision::reply(Reply::AlreadyDone)
+                } else {
+                    done.fact(self.started(new))
+                };
+                Ok(self.wake_if(self.running() < new.concurrency, decision))
+            }
+            (
+                Absent,
+                Input::Wake { .. }
+                | Input::Dispatch { .. }
+                | Input::Settle { .. }
+                | Input::Resize { .. }
+                | Input::Stop { .. },
+            ) => Err(Error::NotFound),
+
+            (Started(_), Input::Wake { cause }) => {
+                if self.capacity_left() == 0 {
+                    return Ok(Decision::reply(Reply::Idle));
+                }
+                let wake = WorkerWake { worker_name: self.name(), cause: cause.clone() };
+                Ok(self.wake_if(true, done.fact(wake)))
+            }
+            // Events go on arriving after a stop, and none of them is at fault.
+            (Stopped(_), Input::Wake { .. }) => Ok(Decision::reply(Reply::Idle)),
+
+            (Started(settings), Input::Dispatch { item, run, epoch }) => {
+                self.dispatch(settings, *item, *run, *epoch)
+            }
+            (Stopped(_), Input::Dispatch { .. }) => Err(Error::Stopped),
+
+            (Started(_) | Stopped(_), Input::Settle { item, run, succeeded }) => {
+                if self.active.get(item) != Some(run) {
+                    // Settled before: the run's end was delivered again.
+                    return Ok(Decision::reply(Reply::AlreadyDone));
+                }
+                let fact = WorkerItemSettled {
+                    worker_name: self.name(),
+                    item_id: *item,
+                    pipeline_id: *run,
+                    succeeded: *succeeded,
+                };
+                // A place is free now, unless the worker was made smaller meanwhile.
+                let has_room = matches!(&self.state, Started(s) if self.running() <= s.concurrency);
+                Ok(self.wake_if(has_room, done.fact(fact)))
+            }
+
+            (Started(settings), Input::Resize { concurrency }) => {
+                check_concurrency(*concurrency)?;
+                if *concurrency == settings.concurrency {
+                    return Ok(Decision::reply(Reply::AlreadyDone));
+                }
+                let grows = *concurrency > settings.concurrency && self.running() < *concurrency;
+                let fact = WorkerResized { worker_name: self.name(), concurrency: *concurrency };
+                Ok(self.wake_if(grows, done.fact(fact)))
+            }
+            (Stopped(_), Input::Resize { .. }) => Err(Error::Stopped),
+
+            (Started(_), Input::Stop { reason }) => {
+                Ok(done.fact(WorkerStopped { worker_name: self.name(), reason: reason.clone() }))
+            }
+            // Two people may stop it at once, and both are right.
+            (Stopped(_), Input::Stop { .. }) => Ok(Decision::reply(Reply::AlreadyDone)),
+        }
+    }
+
+    /// What a fact makes of it.
+    #[must_use]
+    pub fn apply(mut self, event: &Event, _at: Millis) -> Worker {
+        match event {
+            Event::WorkerStarted(e) => self.state = State::Started(settings_of(e)),
+            Event::WorkerItemDispatched(e) => {
+                self.active.insert(e.item_id, e.pipeline_id);
+            }
+            Event::WorkerItemSettled(e) => {
+                self.active.remove(&e.item_id);
+            }
+            Event::WorkerResized(e) => {
+                if let State::Started(settings) | State::Stopped(settings) = &mut self.state {
+                    settings.concurrency = e.concurrency;
+                }
+            }
+            Event::WorkerStopped(_) => {
+                self.state = match self.state {
+                    State::Started(settings) => State::Stopped(settings),
+                    state @ (State::Absent | State::Stopped(_)) => state,
+                };
+            }
+            // Signals change nothing, and everything else belongs to other streams.
+            _ => {}
+        }
+        self
+    }
+
+    fn dispatch(
+        &self,
+        settings: &Settings,
+        item: ItemId,
+        run: RunId,
+        epoch: u64,
+    ) -> Result<Decision<Reply>, Error> {
+        if self.active.get(&item) == Some(&run) {
+            // The same dispatch delivered again.
+            return Ok(Decision::reply(Reply::AlreadyDone));
+        }
+        if self.active.contains_key(&item) || self.active.values().any(|active| *active == run) {
+            return Err(Error::Conflict { item, run });
+        }
+        if self.capacity_left() == 0 {
+            return Err(Error::Full { active: self.running(), max: settings.concurrency });
+        }
+        let (worker_name, item_id, pipeline_id) = (self.name(), item, run);
+        Ok(Decision::reply(Reply::Done).fact(WorkerItemDispatched {
+            worker_name,
+            item_id,
+            pipeline_id,
+            epoch,
+        }))
+    }
+
+    fn running(&self) -> u32 {
+        // Bounded by the concurrency, which is a u32 itself.
+        u32::try_from(self.active.len()).unwrap_or(u32::MAX)
+    }
+
+    fn wake_if(&self, has_room: bool, decision: Decision<Reply>) -> Decision<Reply> {
+        if has_room { decision.effect(Effect::WakeWorker { worker: self.id.clone() }) } else { decision }
+    }
+
+    fn name(&self) -> Name {
+        Name::clean(self.id.name())
+    }
+
+    fn started(&self, settings: &Settings) -> WorkerStarted {
+        WorkerStarted {
+            worker_name: self.name(),
+            project_root: settings.project_root.clone(),
+            runbook_hash: settings.runbook_hash,
+            queue_name: settings.queue.clone(),
+            concurrency: settings.concurrency,
+            namespace: Name::clean(self.id.namespace()),
+            pipeline: settings.pipeline.clone(),
+            wake_on: settings.wake_on.iter().map(Pattern::to_string).collect(),
+        }
+    }
+}
+
+fn check(settings: &Settings) -> Result<(), Error> {
+    check_concurrency(settings.concurrency)?;
+    if settings.wake_on.len() > WAKE_ON_MAX {
+        return Err(Error::Invalid("wake_on has more than 32 patterns"));
+    }
+    Ok(())
+}
+
+fn check_concurrency(concurrency: u32) -> Result<(), Error> {
+    if (1..=CONCURRENCY_MAX).contains(&concurrency) {
+        Ok(())
+    } else {
+        Err(Error::Invalid("concurrency is not between 1 and 1000"))
+    }
+}
+
+fn settings_of(e: &WorkerStarted) -> Settings {
+    Settings {
+        queue: e.queue_name.clone(),
+        pipeline: e.pipeline.clone(),
+        runbook_hash: e.runbook_hash,
+        project_root: e.project_root.clone(),
+        concurrency: e.concurrency,
+        // What was recorded was parsed before; a pattern that this version does not know any more wakes nobody.
+        wake_on: e.wake_on.iter().filter_map(|text| Pattern::parse(text).ok()).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Proof, name};
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+    use std::vec;
+
+    const AT: Millis = Millis(1_000);
+
+    fn worker() -> Worker {
+        Worker::new(Scoped::parse("acme/prod/fixer").unwrap())
+    }
+
+    fn settings(concurrency: u32) -> Settings {
+        Settings {
+            queue: name("bugs"),
+            pipeline: name("fix"),
+            runbook_hash: Digest([7; 32]),
+            project_root: "/srv".into(),
+            concurrency,
+            wake_on: vec![Pattern::parse("pipeline:advanced(merge)").unwrap()],
+        }
+    }
+
+    fn dispatch(n: u128) -> Input {
+        Input::Dispatch { item: ItemId(n), run: RunId(n), epoch: 1 }
+    }
+
+    fn settle(n: u128) -> Input {
+        Input::Settle { item: ItemId(n), run: RunId(n), succeeded: true }
+    }
+
+    fn stop() -> Input {
+        Input::Stop { reason: None }
+    }
+
+    fn step(worker: &Worker, input: &Input) -> Result<(Worker, Decision<Reply>), Error> {
+        let decision = worker.decide(input, AT)?;
+        let next = decision.facts.iter().fold(worker.clone(), |worker, fact| worker.apply(fact, AT));
+        Ok((next, decision))
+    }
+
+    fn after(inputs: &[Input]) -> Worker {
+        inputs.iter().fold(worker(), |worker, input| step(&worker, input).unwrap().0)
+    }
+
+    fn wakes(worker: &Worker, input: &Input) -> bool {
+        let effects = step(worker, input).unwrap().1.effects;
+        assert!(effects.iter().all(|effect| matches!(effect, Effect::WakeWorker { .. })));
+        !effects.is_empty()
+    }
+
+    #[test]
+    fn the_table_holds() {
+        let started = || Input::Start(settings(2));
+        Proof {
+            name: "worker",
+            about: "A worker makes one run per item of its queue, up to its concurrency.",
+            table: TABLE,
+            states: vec![
+                ("absent", worker()),
+                ("started", after(&[started()])),
+                ("started", after(&[started(), dispatch(1), dispatch(2)])),
+                ("stopped", after(&[started(), dispatch(1), stop()])),
+            ],
+            inputs: vec![
+                ("start", started()),
+                ("start", Input::Start(settings(3))),
+                ("wake", Input::Wake { cause: Some(name("queue:pushed")) }),
+                ("dispatch", dispatch(3)),
+                ("dispatch", dispatch(1)),
+                ("settle", settle(1)),
+                ("settle", settle(9)),
+                ("resize", Input::Resize { concurrency: 1 }),
+                ("resize", Input::Resize { concurrency: 5 }),
+                ("stop", stop()),
+            ],
+        }
+        .check(|worker, input| {
+            step(worker, input).map(|(next, _)| next.state_name()).map_err(|error| error.code())
+        });
+    }
+
+    #[test]
+    fn a_worker_asks_to_look_where_there_is_room_and_only_there() {
+        let start = Input::Start(settings(2));
+        let wake = Input::Wake { cause: None };
+        assert!(wakes(&worker(), &start));
+        let full = after(&[start.clone(), dispatch(1), dispatch(2)]);
+        assert!(!wakes(&full, &wake) && !wakes(&full, &start));
+        assert!(wakes(&full, &settle(1)) && !wakes(&full, &settle(9)));
+        assert!(wakes(&full, &Input::Resize { concurrency: 3 }));
+        let small = step(&full, &Input::Resize { concurrency: 1 }).unwrap().0;
+        assert_eq!((small.active.len(), small.capacity_left()), (2, 0));
+        assert!(!wakes(&small, &settle(1)), "one still runs, and one may");
+        let stopped = step(&full, &stop()).unwrap().0;
+        assert!(!wakes(&stopped, &settle(1)) && !wakes(&stopped, &wake));
+        assert!(!wakes(&stopped, &start), "what ran before the stop still has its places");
+    }
+
+    #[test]
+    fn a_full_or_stopped_worker_takes_nothing() {
+        let full = after(&[Input::Start(settings(1)), dispatch(1)]);
+        assert_eq!(full.decide(&dispatch(2), AT).unwrap_err().code(), Code::CapExceeded);
+        assert_eq!(full.decide(&dispatch(1), AT).unwrap(), Decision::reply(Reply::AlreadyDone));
+        let twice = Input::Dispatch { item: ItemId(2), run: RunId(1), epoch: 1 };
+        assert!(matches!(full.decide(&twice, AT), Err(Error::Conflict { .. })));
+        let stopped = step(&full, &stop()).unwrap().0;
+        assert_eq!(stopped.decide(&dispatch(2), AT).unwrap_err().code(), Code::RunTerminalState);
+        assert!(stopped.subscription().is_none() && full.subscription().is_some());
+    }
+
+    #[test]
+    fn no_worker_has_more_than_a_thousand_runs() {
+        let mut worker = after(&[Input::Start(settings(CONCURRENCY_MAX))]);
+        for n in 0..u128::from(CONCURRENCY_MAX) {
+            worker = step(&worker, &dispatch(n)).unwrap().0;
+        }
+        assert_eq!(worker.decide(&dispatch(5_000), AT).unwrap_err().code(), Code::CapExceeded);
+        assert!(worker.decide(&Input::Resize { concurrency: CONCURRENCY_MAX + 1 }, AT).is_err());
+    }
+
+    #[test]
+    fn settings_have_bounds() {
+        let start = |settings| worker().decide(&Input::Start(settings), AT).map_err(|error| error.code());
+        assert!(start(settings(CONCURRENCY_MAX)).is_ok());
+        assert_eq!(start(settings(CONCURRENCY_MAX + 1)), Err(Code::InvalidInput));
+        assert_eq!(start(settings(0)), Err(Code::InvalidInput));
+        let wake_on = |n| Settings { wake_on: vec![Pattern::Every; n], ..settings(1) };
+        assert!(start(wake_on(WAKE_ON_MAX)).is_ok());
+        assert_eq!(start(wake_on(WAKE_ON_MAX + 1)), Err(Code::InvalidInput));
+    }
+
+    fn any_input() -> impl Strategy<Value = Input> {
+        let id = 0..6u128;
+        prop_oneof![
+            2 => (0..4u32).prop_map(|n| Input::Start(settings(n))),
+            1 => Just(Input::Wake { cause: None }),
+            6 => (id.clone(), id.clone()).prop_map(|(item, run)| {
+                Input::Dispatch { item: ItemId(item), run: RunId(run), epoch: 1 }
+            }),
+            4 => (id.clone(), id, any::<bool>()).prop_map(|(item, run, succeeded)| {
+                Input::Settle { item: ItemId(item), run: RunId(run), succeeded }
+            }),
+            1 => (0..4u32).prop_map(|concurrency| Input::Resize { concurrency }),
+            1 => Just(stop()),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn places_are_never_overbooked_and_a_run_has_one_item(
+            inputs in prop::collection::vec(any_input(), 0..80),
+            cut in any::<prop::sample::Index>(),
+        ) {
+            let mut worker = worker();
+            let mut facts = Vec::new();
+            for input in &inputs {
+                let Ok((next, decision)) = step(&worker, input) else { continue };
+                if let Input::Dispatch { item, run, .. } = input {
+                    prop_assert_eq!(next.active.get(item), Some(run));
+                    if !decision.facts.is_empty() {
+                        prop_assert!(next.active.len() <= next.settings().unwrap().concurrency as usize);
+                    }
+                }
+                if !decision.effects.is_empty() {
+                    prop_assert!(next.capacity_left() > 0, "woken for nothing by {:?}", input);
+                }
+                let runs: BTreeSet<_> = next.active.values().collect();
+                prop_assert_eq!(runs.len(), next.active.len());
+                facts.extend(decision.facts);
+                worker = next;
+            }
+            let fold = |worker, facts: &[Event]| facts.iter().fold(worker, |worker: Worker, fact| worker.apply(fact, AT));
+            let (head, tail) = facts.split_at(cut.index(facts.len() + 1));
+            let kept = serde_json::to_string(&fold(self::worker(), head)).unwrap();
+            prop_assert_eq!(fold(serde_json::from_str(&kept).unwrap(), tail), worker);
+        }
+    }
+}

@@ -32,8 +32,8 @@ payloads! {
         key_id: Name, public_key: Digest, replaces: Option<Name>, signature: Option<Signature>,
     }
 
-    /// A private value was taken out of a record; its digest stays.
-    "value:redacted" ValueRedacted Fact on "system" { stream: StreamId, version: u64, field: Name, reason: Option<String> }
+    /// A private value was taken out of a record of the stream `of`; its digest stays.
+    "value:redacted" ValueRedacted Fact on "system" { of: StreamId, version: u64, field: Name, reason: Option<String> }
 
     /// An evidence bundle was made.
     "evidence:exported" EvidenceExported Fact on "system" { pipeline_id: RunId, sha256: Digest, bytes: u64, location: String }

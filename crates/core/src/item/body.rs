@@ -1,0 +1,234 @@
+//! What an item has in every state, and the facts that follow from what happens to it.
+//!
+//! The machine next door says which of these may happen when; here is what each of them records.
+
+use super::{Decision, Error, Grant, Reply, Take};
+use crate::effect::Effect;
+use crate::event::{
+    QueueFailed, QueueItemDead, QueueItemDropped, QueueItemRetried, QueuePushed, QueueReturned, QueueTaken,
+};
+use crate::id::{ItemId, Name, Scoped};
+use crate::private::Private;
+use crate::time::{Millis, Span};
+use alloc::string::String;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The most bytes that are kept of an error or a reason.
+pub const TEXT_LEN_MAX: usize = 4096;
+
+/// What an item takes over from its queue when it is pushed. A later change of the queue does not touch it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Terms {
+    /// How many tries there are in total.
+    pub max_attempts: u32,
+    /// How long an item rests after a failed try.
+    pub cooldown: Span,
+    /// How long an outside consumer may be silent.
+    pub visibility_timeout: Span,
+    /// Where dead items are forwarded to, in the same namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dead_letter: Option<Name>,
+}
+
+/// The last failed try.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Failure {
+    /// The claim that reported it.
+    pub epoch: u64,
+    /// What went wrong; absent where it was redacted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// What an item has in every state.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Body {
+    /// Whose it is.
+    pub tenant: Name,
+    /// The subdivision of the tenant.
+    pub namespace: Name,
+    /// The queue it is in.
+    pub queue: Name,
+    /// The item itself.
+    pub id: ItemId,
+    /// What is to be worked on; null where it was redacted.
+    pub data: Value,
+    /// Whether the data was taken out of the log.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub redacted: bool,
+    /// Higher is taken first.
+    pub priority: i32,
+    /// When it was pushed. Among equals the older is taken first.
+    pub pushed_at: Millis,
+    /// What it took over from its queue.
+    pub terms: Terms,
+    /// The key that keeps a second one out while this one is pending or processing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dedupe: Option<Name>,
+    /// The dead item that this one forwards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<ItemId>,
+    /// Tries begun since it was pushed or put back by hand.
+    pub attempts: u32,
+    /// The highest epoch ever granted; 0 before the first claim.
+    pub epoch: u64,
+    /// The last failed try.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Failure>,
+    /// Since when it is in its state.
+    pub since: Millis,
+}
+
+impl Body {
+    /// What a push makes.
+    pub(super) fn pushed(tenant: Name, e: &QueuePushed, at: Millis) -> Body {
+        let (data, redacted) = revealed(&e.data);
+        Body {
+            tenant,
+            namespace: e.namespace.clone(),
+            queue: e.queue_name.clone(),
+            id: e.item_id,
+            data,
+            redacted,
+            priority: e.priority,
+            pushed_at: e.pushed_at_epoch_ms,
+            terms: Terms {
+                max_attempts: e.max_attempts,
+                cooldown: Span(e.cooldown_ms),
+                visibility_timeout: Span(e.visibility_timeout_ms),
+                dead_letter: e.dead_letter.clone(),
+            },
+            dedupe: e.dedupe.clone(),
+            from: e.from,
+            attempts: 0,
+            epoch: 0,
+            failure: None,
+            since: at,
+        }
+    }
+
+    /// Refuses every other epoch than the current claim's.
+    pub(super) fn fence(&self, epoch: u64) -> Result<(), Error> {
+        if epoch == self.epoch { Ok(()) } else { Err(Error::Stale { epoch, current: self.epoch }) }
+    }
+
+    /// The current claim's grant.
+    pub(super) fn grant(&self, visible_at: Option<Millis>) -> Grant {
+        Grant { item: self.id, epoch: self.epoch, attempts: self.attempts, visible_at }
+    }
+
+    /// A new claim, under the next epoch.
+    pub(super) fn take(&self, take: &Take, at: Millis) -> Decision<Reply> {
+        let grant = Grant {
+            item: self.id,
+            epoch: self.epoch.saturating_add(1),
+            attempts: self.attempts.saturating_add(1),
+            visible_at: take.visibility.then(|| at + self.terms.visibility_timeout),
+        };
+        let fact = QueueTaken {
+            queue_name: self.queue.clone(),
+            item_id: self.id,
+            worker_name: take.worker.clone(),
+            namespace: self.namespace.clone(),
+            holder: take.holder.clone(),
+            epoch: grant.epoch,
+            attempts: grant.attempts,
+            visible_at: grant.visible_at,
+            pipeline_id: take.run,
+        };
+        Decision::reply(Reply::Taken(grant)).fact(fact)
+    }
+
+    /// A failed try: again after a rest, for good, or the last one.
+    pub(super) fn fail(&self, error: &str, retryable: bool, at: Millis) -> Decision<Reply> {
+        let decision = Decision::reply(Reply::Done).fact(QueueFailed {
+            queue_name: self.queue.clone(),
+            item_id: self.id,
+            error: Private::New(cut(error)),
+            namespace: self.namespace.clone(),
+            epoch: self.epoch,
+            attempts: self.attempts,
+        });
+        if !retryable {
+            decision
+        } else if self.is_last_try() {
+            self.die(decision, error)
+        } else {
+            decision.fact(QueueItemRetried {
+                queue_name: self.queue.clone(),
+                item_id: self.id,
+                namespace: self.namespace.clone(),
+                attempts: self.attempts,
+                next_eligible_at: at + self.terms.cooldown,
+            })
+        }
+    }
+
+    /// A silent holder lost its claim. The return is recorded in any case, because it says who was last seen when.
+    pub(super) fn expire(&self, last_seen: Millis) -> Decision<Reply> {
+        let decision = Decision::reply(Reply::Done).fact(self.returned(Some(last_seen)));
+        if self.is_last_try() { self.die(decision, "the visibility time-out ran out") } else { decision }
+    }
+
+    fn is_last_try(&self) -> bool {
+        self.attempts >= self.terms.max_attempts
+    }
+
+    fn die(&self, decision: Decision<Reply>, reason: &str) -> Decision<Reply> {
+        // Redacted data cannot be handed on: the item stays here only.
+        let forward = self.terms.dead_letter.as_ref().filter(|_| !self.redacted);
+        let decision = decision.fact(QueueItemDead {
+            queue_name: self.queue.clone(),
+            item_id: self.id,
+            namespace: self.namespace.clone(),
+            attempts: self.attempts,
+            reason: Private::New(cut(reason)),
+            forwarded_to: forward.cloned(),
+        });
+        match forward {
+            Some(queue) => decision.effect(Effect::DeadLetter {
+                queue: Scoped::new(&self.tenant, &self.namespace, queue),
+                item: self.id,
+                data: self.data.clone(),
+                priority: self.priority,
+            }),
+            None => decision,
+        }
+    }
+
+    /// The claim is over without a result; `last_seen` where it timed out.
+    pub(super) fn returned(&self, last_seen: Option<Millis>) -> QueueReturned {
+        QueueReturned {
+            queue_name: self.queue.clone(),
+            item_id: self.id,
+            namespace: self.namespace.clone(),
+            epoch: self.epoch,
+            timed_out: last_seen.is_some(),
+            last_seen,
+        }
+    }
+
+    /// Somebody took the item out.
+    pub(super) fn dropped(&self, reason: Option<&str>) -> Decision<Reply> {
+        Decision::reply(Reply::Done).fact(QueueItemDropped {
+            queue_name: self.queue.clone(),
+            item_id: self.id,
+            namespace: self.namespace.clone(),
+            reason: reason.map(cut),
+        })
+    }
+}
+
+/// The data of a record, and whether it was redacted.
+pub(super) fn revealed(data: &Private<Value>) -> (Value, bool) {
+    (data.get().unwrap_or(Value::Null), data.value().is_none())
+}
+
+/// The text, or as much of it as is kept.
+fn cut(text: &str) -> String {
+    String::from(&text[..text.floor_char_boundary(TEXT_LEN_MAX)])
+}

@@ -1,0 +1,202 @@
+//! The style rules of Rust files.
+
+use crate::Finding;
+use crate::source::{functions, is_test_file, line_of, mask, tests, words};
+use crate::tree::File;
+use std::ops::Range;
+
+/// The most lines a file may have, with its tests.
+const LINES_MAX: usize = 800;
+
+/// Files of the core that match on bytes and texts, where "anything else" is a real case.
+const PARSERS: &[&str] = &["digest.rs", "event.rs", "id.rs", "stream.rs", "wire.rs", "word.rs"];
+
+/// All rules on one file.
+pub(crate) fn check(file: &File) -> Vec<Finding> {
+    let masked = mask(&file.text);
+    let mut test_spans = tests(&masked);
+    if is_test_file(&file.path) {
+        test_spans.push(0..masked.len());
+    }
+    let mut findings = Vec::new();
+    findings.extend(begins_with_purpose(file));
+    findings.extend(is_short(file));
+    findings.extend(has_no_loose_ends(file, &masked));
+    if file.path.starts_with("crates/") && file.path.contains("/src/") {
+        findings.extend(cannot_panic(file, &masked, &test_spans));
+    }
+    if file.path.starts_with("crates/core/src/") {
+        findings.extend(hides_no_pair(file, &masked, &test_spans));
+    }
+    findings
+}
+
+fn inside(spans: &[Range<usize>], at: usize) -> bool {
+    spans.iter().any(|span| span.contains(&at))
+}
+
+fn begins_with_purpose(file: &File) -> Option<Finding> {
+    let says = file.text.starts_with("//! ") || file.path.ends_with("build.rs");
+    (!says).then(|| Finding::new(&file.path, 1, "begin the file with `//!` and its purpose"))
+}
+
+fn is_short(file: &File) -> Option<Finding> {
+    let lines = file.text.lines().count();
+    let message = || format!("{lines} lines, of {LINES_MAX} at most: split the file by its ideas");
+    (lines > LINES_MAX).then(|| Finding::new(&file.path, LINES_MAX + 1, message()))
+}
+
+fn has_no_loose_ends(file: &File, masked: &str) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for needle in ["todo!(", "unimplemented!(", "#[ignore"] {
+        for (at, _) in masked.match_indices(needle) {
+            let message = format!("`{needle}` is a loose end: finish it or leave it out");
+            findings.push(Finding::new(&file.path, line_of(masked, at), message));
+        }
+    }
+    // Put together here, so that this file does not hold what it looks for.
+    for mark in [concat!("FIX", "ME"), concat!("X", "XX")] {
+        for at in words(&file.text, mark) {
+            let message = format!("`{mark}` is a loose end: settle it");
+            findings.push(Finding::new(&file.path, line_of(&file.text, at), message));
+        }
+    }
+    findings
+}
+
+fn cannot_panic(file: &File, masked: &str, test_spans: &[Range<usize>]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for needle in [".unwrap()", ".expect("] {
+        for (at, _) in masked.match_indices(needle) {
+            // `r.expect("…")?` is the wire reader's own method: it returns an error and does not panic.
+            let reader = needle == ".expect(" && words(&masked[..at], "r").last() == at.checked_sub(1);
+            if !reader && !inside(test_spans, at) {
+                let message = format!("`{needle}` can panic: return an error");
+                findings.push(Finding::new(&file.path, line_of(masked, at), message));
+            }
+        }
+    }
+    findings
+}
+
+/// No arm may swallow the pairs that nobody thought of. An `apply` over the wide event enum may end in one,
+/// since it leaves the state unchanged; any other needs a comment `// tidy: ` with its reason.
+fn hides_no_pair(file: &File, masked: &str, test_spans: &[Range<usize>]) -> Vec<Finding> {
+    let name = file.path.rsplit('/').next().unwrap_or_default();
+    if PARSERS.contains(&name) {
+        return Vec::new();
+    }
+    let applies = functions(masked, "apply");
+    let lines: Vec<&str> = file.text.lines().collect();
+    let mut findings = Vec::new();
+    for (at, _) in masked.match_indices("=>") {
+        if !catches_all(&masked[..at]) || inside(test_spans, at) || inside(&applies, at) {
+            continue;
+        }
+        let line = line_of(masked, at);
+        let excused = |n: usize| lines.get(n).is_some_and(|l| l.contains("// tidy: "));
+        if excused(line - 1) || line.checked_sub(2).is_some_and(excused) {
+            continue;
+        }
+        let message = "a catch-all arm hides cases: write them out, or say why not in a comment `// tidy: …`";
+        findings.push(Finding::new(&file.path, line, message));
+    }
+    findings
+}
+
+/// Whether the pattern that ends here is `_` or a tuple of nothing else.
+fn catches_all(before: &str) -> bool {
+    let pattern = before.trim_end();
+    let rest = pattern.trim_end_matches(|c: char| "_(),.".contains(c) || c.is_whitespace());
+    let tail = pattern[rest.len()..].trim_start_matches(|c: char| c == ',' || c.is_whitespace());
+    // After a name it is `Some(_)`, which says what it takes.
+    let named = pattern[rest.len()..].len() == tail.len()
+        && rest.ends_with(|c: char| c == '_' || c.is_alphanumeric());
+    let balanced = tail.matches('(').count() == tail.matches(')').count();
+    tail.contains('_') && balanced && !named
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    fn messages(path: &str, text: &str) -> Vec<String> {
+        let file = File { path: path.to_owned(), text: text.to_owned() };
+        check(&file).into_iter().map(|f| format!("{}: {}", f.line, f.message)).collect()
+    }
+
+    fn one(path: &str, text: &str, line: usize, part: &str) {
+        let found = messages(path, text);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with(&format!("{line}: ")) && found[0].contains(part), "{found:?}");
+    }
+
+    const LOCK: &str = "crates/core/src/lock.rs";
+
+    #[test]
+    fn a_sound_file_passes() {
+        let text = "//! Purpose.\nfn f(a: A) -> u8 {\n    match a {\n        A::B(_) => 1,\n        A::C | A::D => 2,\n    }\n}\n";
+        assert_eq!(messages(LOCK, text), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_file_without_purpose_is_found() {
+        one(LOCK, "use a::b;\n", 1, "purpose");
+        assert!(messages("crates/x/build.rs", "fn main() {}\n").is_empty());
+    }
+
+    #[test]
+    fn a_long_file_is_found() {
+        let text = format!("//! Purpose.\n{}", "\n".repeat(LINES_MAX));
+        one(LOCK, &text, LINES_MAX + 1, "split");
+    }
+
+    #[test]
+    fn loose_ends_are_found() {
+        one(LOCK, "//! Purpose.\nfn f() { todo!() }\n", 2, "todo!(");
+        one(LOCK, "//! Purpose.\nfn f() { unimplemented!() }\n", 2, "unimplemented!(");
+        one(LOCK, "//! Purpose.\n#[ignore = \"slow\"]\nfn f() {}\n", 2, "#[ignore");
+        one(LOCK, concat!("//! Purpose.\n// FIX", "ME later\n"), 2, "loose end");
+        one(LOCK, concat!("//! Purpose.\n// X", "XX later\n"), 2, "loose end");
+        assert!(messages(LOCK, "//! Purpose.\nconst A: &str = \"todo!(\";\n").is_empty());
+    }
+
+    #[test]
+    fn panics_are_found_outside_of_tests() {
+        one(LOCK, "//! Purpose.\nfn f() { a.unwrap() }\n", 2, ".unwrap()");
+        one(LOCK, "//! Purpose.\nfn f() { a.expect(\"b\") }\n", 2, ".expect(");
+        one(LOCK, "//! Purpose.\nfn f() { for.expect(\"b\") }\n", 2, ".expect(");
+        assert!(messages(LOCK, "//! Purpose.\nfn f() { r.expect(\"b\")?; }\n").is_empty());
+        assert!(messages(LOCK, "//! Purpose.\n#[cfg(test)]\nmod t { fn f() { a.unwrap() } }\n").is_empty());
+        assert!(messages("crates/core/tests/a.rs", "//! Purpose.\nfn f() { a.unwrap() }\n").is_empty());
+    }
+
+    #[test]
+    fn catch_all_arms_are_found() {
+        for arm in ["_ =>", "(_, _) =>", "A::B => 1, _ =>", "(_, (_, _)) =>", "( _ , _ )\n =>"] {
+            let text = format!("//! Purpose.\nfn decide() {{ match a {{ {arm} 1 }} }}\n");
+            assert_eq!(messages(LOCK, &text).len(), 1, "{arm}");
+        }
+        for arm in
+            ["Some(_) =>", "(A::B, _) =>", "A { .. } =>", "_ if a =>", "A(_, _) =>", "x =>", "(_, A::B) =>"]
+        {
+            let text = format!("//! Purpose.\nfn decide() {{ match a {{ {arm} 1 }} }}\n");
+            assert!(messages(LOCK, &text).is_empty(), "{arm}");
+        }
+    }
+
+    #[test]
+    fn catch_all_arms_are_allowed_with_a_reason_and_in_apply() {
+        for text in [
+            "//! Purpose.\nfn decide() { match a { _ => 1 } } // tidy: bytes\n",
+            "//! Purpose.\nfn decide() { match a {\n  // tidy: bytes\n  _ => 1 } }\n",
+            "//! Purpose.\nfn apply(self) -> Self { match event { _ => self } }\n",
+            "//! Purpose.\n#[cfg(test)]\nmod t { fn f() { match a { _ => 1 } } }\n",
+        ] {
+            assert_eq!(messages(LOCK, text), Vec::<String>::new());
+        }
+        let text = "//! Purpose.\nfn decide() { match a { _ => 1 } }\n";
+        assert!(messages("crates/core/src/wire.rs", text).is_empty());
+        assert!(messages("crates/engine/src/lib.rs", text).is_empty());
+    }
+}
