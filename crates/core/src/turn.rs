@@ -1,1 +1,632 @@
-//! Under construction.
+//! The turn: from a command to everything that follows from it, as one commit.
+//!
+//! ```text
+//! command ─▶ decide ─▶ facts ─▶ apply ─▶ what follows ─▶ decide ─▶ … ─▶ commit ─▶ release effects
+//! ```
+//!
+//! [`decide`] looks at streams through a [`View`] and changes nothing; where it needs one that is not loaded, it says
+//! which. [`drive`] is the loop: it applies what was decided before it decides what follows, so every decision sees
+//! the ones before it, and it stops after [`FOLLOW_MAX`] of them. Nothing of a turn is seen outside before its
+//! commit.
+
+use crate::attempt;
+use crate::code::Code;
+use crate::command::{Command, Create, Fact, Outcome, Receipted, Refusal, Reply};
+use crate::digest::Digest;
+use crate::effect::{Effect, Told};
+use crate::event::{Event, NoticeSent, PipelineDeleted, RunbookDeployed, RunbookLoaded};
+use crate::gate;
+use crate::id::{ItemId, Name, RunId, Scoped, StepId};
+use crate::lifecycle;
+use crate::machine::{Beats, Decision, Given};
+use crate::pipeline;
+use crate::private::Private;
+use crate::receipt;
+use crate::route;
+use crate::run::{Run, Status};
+use crate::runbook::{KeyScope, Pipeline, Runbook, StepDef};
+use crate::state::Body;
+use crate::step::Step;
+use crate::stream::StreamId;
+use alloc::string::ToString;
+use alloc::vec::Vec;
+
+/// The most decisions of one turn that follow from one command. What does not fit is found again by
+/// `outstanding` and goes into the next turn.
+pub const FOLLOW_MAX: usize = 10_000;
+
+/// A stream as a decision finds it.
+pub enum Found<'a> {
+    /// It has records.
+    Here(&'a Body),
+    /// It has none.
+    Absent,
+    /// Nobody loaded it yet.
+    Unloaded,
+}
+
+/// What decisions look at: streams, and hints from the indexes. A hint may be old; the stream decides.
+pub trait View {
+    /// A stream.
+    fn find(&self, stream: &StreamId) -> Found<'_>;
+    /// Heartbeats, which no stream holds.
+    fn beats(&self) -> &Beats;
+    /// Runs that wait for this one.
+    fn dependents(&self, run: RunId) -> Vec<RunId>;
+    /// The best items of a queue.
+    fn best(&self, queue: &Scoped, n: usize, at: crate::time::Millis) -> Vec<ItemId>;
+    /// How many items of a queue wait, and which has this key.
+    fn depth(&self, queue: &Scoped, key: Option<&Name>) -> (u64, Option<ItemId>);
+    /// The started workers of a queue.
+    fn consumers(&self, queue: &Scoped) -> Vec<Scoped>;
+    /// Whether the tenant may begin another run now.
+    ///
+    /// # Errors
+    /// The cap that says no.
+    fn admit_run(&self, tenant: &Name, at: crate::time::Millis) -> Result<(), crate::caps::Error>;
+}
+
+/// Looks a stream of one kind up.
+macro_rules! lookup {
+    ($( $(#[$meta:meta])* $name:ident($id:ty) -> $stream:ident, $body:ident: $ty:ty );+ $(;)?) => {$(
+        $(#[$meta])*
+        pub(crate) fn $name<'a>(view: &'a dyn View, id: &$id) -> Result<Option<&'a $ty>, Refusal> {
+            let stream = StreamId::$stream(id.clone());
+            match view.find(&stream) {
+                Found::Here(Body::$body(body)) => Ok(Some(body)),
+                Found::Here(_) | Found::Absent => Ok(None),
+                Found::Unloaded => Err(Refusal::Need(alloc::vec![stream])),
+            }
+        }
+    )+};
+}
+
+lookup! {
+    /// A run.
+    run_of(RunId) -> Run, Run: Run;
+    /// A runbook.
+    runbook_of(Digest) -> Runbook, Runbook: Runbook;
+    /// A lock.
+    lock_of(Scoped) -> Lock, Lock: crate::lock::Lock;
+    /// A semaphore.
+    semaphore_of(Scoped) -> Semaphore, Semaphore: crate::semaphore::Semaphore;
+    /// A queue.
+    queue_of(Scoped) -> Queue, Queue: crate::queue::Queue;
+    /// An item.
+    item_of(ItemId) -> Item, Item: crate::item::Item;
+    /// A worker.
+    worker_of(Scoped) -> Worker, Worker: crate::worker::Worker;
+    /// A schedule.
+    schedule_of(Scoped) -> Schedule, Schedule: crate::schedule::Schedule;
+    /// An ingress key.
+    key_of(Scoped) -> Trigger, Trigger: crate::idempotency::Key;
+    /// A workspace.
+    workspace_of(crate::id::WorkspaceId) -> Workspace, Workspace: crate::workspace::Workspace;
+    /// A session.
+    session_of(crate::id::SessionId) -> Session, Session: crate::workspace::Session;
+    /// An effect key.
+    effect_of(Scoped) -> Effect, Effect: receipt::EffectKey;
+}
+
+/// A run with its pipeline.
+pub(crate) struct Loaded<'a> {
+    pub(crate) run: &'a Run,
+    pub(crate) def: &'a Pipeline,
+}
+
+impl<'a> Loaded<'a> {
+    pub(crate) fn node(&self, step: &Step) -> Result<&'a StepDef, Refusal> {
+        self.def
+            .node(step.node)
+            .ok_or_else(|| Refusal::new(Code::Internal, "the step's definition is not in its runbook"))
+    }
+}
+
+pub(crate) fn load<'a>(view: &'a dyn View, id: RunId) -> Result<Loaded<'a>, Refusal> {
+    let run = run_of(view, &id)?.ok_or_else(|| missing("run", &id))?;
+    let runbook = runbook_of(view, &run.born.runbook)?.ok_or_else(|| missing("runbook", &run.born.runbook))?;
+    let def = runbook.pipelines.get(&run.born.pipeline).ok_or_else(|| missing("pipeline", &run.born.pipeline))?;
+    Ok(Loaded { run, def })
+}
+
+pub(crate) fn missing(what: &str, id: &dyn core::fmt::Display) -> Refusal {
+    Refusal::new(Code::NotFound, alloc::format!("{what} `{id}` is not there"))
+}
+
+/// What a command comes to, by what the view shows.
+///
+/// # Errors
+/// [`Refusal::Need`] where streams have to be loaded first; otherwise the coded reason.
+pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
+    match command {
+        Command::Create(create) => crate::creation::create(view, create, given),
+        Command::Deliver { key, source, request_hash, create } => {
+            crate::creation::deliver(view, key, *source, *request_hash, create, given)
+        }
+        Command::Begin(id) => begin(view, *id, given),
+        Command::Advance(id) => {
+            let loaded = load(view, *id)?;
+            let moved = pipeline::advance(loaded.run, loaded.def, given);
+            Ok(of_run(view, loaded.run, moved, Reply::Done))
+        }
+        Command::Descend { run, new, from, runbook } => {
+            crate::creation::descend(view, *run, *new, from.as_ref(), *runbook, given)
+        }
+        Command::Suspend { run, reason } => {
+            let run = load(view, *run)?.run;
+            Ok(of_run(view, run, lifecycle::suspend(run, reason.clone())?, Reply::Done))
+        }
+        Command::Resume { run, message, vars } => {
+            let run = load(view, *run)?.run;
+            let resumed = lifecycle::resume(run, message.clone(), vars.clone(), given)?;
+            Ok(of_run(view, run, resumed, Reply::Done))
+        }
+        Command::Cancel { run, initiator, user, reason } => {
+            let run = load(view, *run)?.run;
+            let cancelled = lifecycle::cancel(run, *initiator, user.clone(), reason.clone(), given)?;
+            Ok(of_run(view, run, cancelled, Reply::Done))
+        }
+        Command::Signal { run, name, key, data, event_id } => {
+            let run = load(view, *run)?.run;
+            let signalled = lifecycle::signal(run, name, key.as_ref(), data, event_id.as_ref(), given)?;
+            Ok(of_run(view, run, signalled, Reply::Done))
+        }
+        Command::Tell { run, told } => tell(view, *run, told, given),
+        Command::Orphan { run, last_heartbeat_at } => {
+            let run = load(view, *run)?.run;
+            run.must_live()?;
+            Ok(of_run(view, run, lifecycle::orphaned(run, *last_heartbeat_at), Reply::Done))
+        }
+        Command::Forget { run } => {
+            let run = load(view, *run)?.run;
+            if !run.is_terminal() {
+                return Err(run.refuse("be deleted").into());
+            }
+            let deleted = Decision::new().fact(PipelineDeleted { id: run.id(), reason: None });
+            Ok(of_run(view, run, deleted, Reply::Done))
+        }
+
+        Command::Lease { run, step, owner, agent } => lease(view, *run, step, owner, *agent, given),
+        Command::Report { run, step, epoch, report, receipt } => {
+            self::report(view, *run, step, *epoch, report, receipt.as_deref(), given)
+        }
+        Command::PolicyDecided(decided) => {
+            let run = load(view, decided.pipeline_id)?.run;
+            Ok(of_run(view, run, gate::policy_decided(run, decided, given)?, Reply::Done))
+        }
+        Command::Guarded { run, step, inputs } => {
+            let loaded = load(view, *run)?;
+            let step = loaded.run.need(step)?;
+            let guarded = gate::guard_gathered(loaded.run, loaded.node(step)?, step, inputs, given)?;
+            Ok(of_run(view, loaded.run, guarded, Reply::Done))
+        }
+        Command::Decide { run, approval, input } => {
+            let run = load(view, *run)?.run;
+            let Decision { facts, effects, reply } = gate::decide_approval(run, *approval, input, given)?;
+            let decided = Decision { facts, effects, reply: () };
+            Ok(of_run(view, run, decided, Reply::Approval(reply)))
+        }
+        Command::Resolve { run, step, resolution, probed, reason, output } => {
+            resolve(view, *run, step, (*resolution, *probed), (reason.clone(), output.clone()), given)
+        }
+        Command::Checkpoint(saved) => {
+            let run = load(view, saved.pipeline_id)?.run;
+            Ok(of_run(view, run, attempt::checkpoint(run, saved)?, Reply::Done))
+        }
+        Command::Cost(cost) => {
+            let run = load(view, cost.pipeline_id)?.run;
+            Ok(of_run(view, run, attempt::cost(run, cost)?, Reply::Done))
+        }
+        Command::Task { run, step, input } => {
+            let run = load(view, *run)?.run;
+            Ok(of_run(view, run, crate::attempt::task(run, step, input, given)?, Reply::Done))
+        }
+        Command::Noticed { run, notice, delivered } => {
+            let run = load(view, *run)?.run;
+            if !run.rare.notices.contains_key(notice) {
+                return Ok(Outcome::reply(Reply::Done));
+            }
+            let sent = NoticeSent { notice: *notice, pipeline_id: run.id(), delivered: *delivered };
+            Ok(of_run(view, run, Decision::new().fact(sent), Reply::Done))
+        }
+
+        Command::Lock { .. }
+        | Command::LetGoLock { .. }
+        | Command::OustHolder { .. }
+        | Command::Semaphore { .. }
+        | Command::LetGoSlots { .. } => route::coordinate(view, command, given),
+        Command::Queue { .. }
+        | Command::Push { .. }
+        | Command::Forward { .. }
+        | Command::Take { .. }
+        | Command::Item { .. }
+        | Command::Worker { .. }
+        | Command::Dispatch { .. }
+        | Command::SettleItem { .. }
+        | Command::Schedule { .. } => crate::dispatch::decide(view, command, given),
+
+        Command::Key { key, input } => {
+            let known = key_of(view, key)?.cloned().unwrap_or_else(|| crate::idempotency::Key::new(name_of(key)));
+            let Decision { facts, reply, .. } = known.decide(input, given.at)?;
+            Ok(of_stream(StreamId::Trigger(key.clone()), &tenant_of(key), facts, Reply::Key(reply)))
+        }
+        Command::Reverse { key, receipt, by } => {
+            let known = effect_of(view, key)?.ok_or_else(|| missing("effect", key))?;
+            let reversed = known.decide(&receipt::Input::Reverse { receipt_id: *receipt, by: *by }, given.at)?;
+            Ok(of_stream(StreamId::Effect(key.clone()), &tenant_of(key), reversed.facts, Reply::Done))
+        }
+        Command::Load { hash, tenant, runbook, source } => {
+            if runbook_of(view, hash)?.is_some() {
+                // The same content under the same hash.
+                return Ok(Outcome::reply(Reply::Done));
+            }
+            runbook.validate()?;
+            let loaded = RunbookLoaded {
+                hash: *hash,
+                version: runbook.version,
+                runbook: serde_json::json!(runbook),
+                name: runbook.name.clone(),
+                source: source.clone().map(Private::New),
+            };
+            Ok(of_stream(StreamId::Runbook(*hash), tenant, alloc::vec![loaded.into()], Reply::Done))
+        }
+        Command::Deploy { deployment, hash } => {
+            let runbook = runbook_of(view, hash)?.ok_or_else(|| missing("runbook", hash))?;
+            let stream = StreamId::Deployment(deployment.clone());
+            let replaces = match view.find(&stream) {
+                Found::Here(Body::Deployment(active)) => *active,
+                Found::Here(_) | Found::Absent => None,
+                Found::Unloaded => return Err(Refusal::Need(alloc::vec![stream])),
+            };
+            if replaces == Some(*hash) {
+                return Ok(Outcome::reply(Reply::Done));
+            }
+            let namespace = Name::clean(deployment.namespace());
+            let deployed = RunbookDeployed { name: runbook.name.clone(), hash: *hash, namespace, replaces };
+            Ok(of_stream(stream, &tenant_of(deployment), alloc::vec![deployed.into()], Reply::Done))
+        }
+        Command::Workspace { .. } | Command::Session { .. } => route::place(view, command, given),
+        Command::Tick(stream) => tick(view, stream, given),
+    }
+}
+
+/// The facts of one stream, and what follows from the effects.
+pub(crate) fn of_stream(stream: StreamId, tenant: &Name, facts: Vec<Event>, reply: Reply) -> Outcome {
+    let fact = |event| Fact { stream: stream.clone(), tenant: tenant.clone(), event };
+    Outcome { facts: facts.into_iter().map(fact).collect(), effects: Vec::new(), follow: Vec::new(), reply }
+}
+
+pub(crate) fn tenant_of(scoped: &Scoped) -> Name {
+    Name::clean(scoped.tenant())
+}
+
+pub(crate) fn name_of(scoped: &Scoped) -> Name {
+    Name::clean(scoped.name())
+}
+
+/// The facts of a run's decision. Whatever changed, the flow looks at it next; and who waits for its end, hears of it.
+pub(crate) fn of_run(view: &dyn View, run: &Run, decision: Decision, reply: Reply) -> Outcome {
+    let Decision { facts, effects, reply: () } = decision;
+    let ended = facts.iter().find_map(|fact| match fact {
+        Event::PipelineCompleted(e) => {
+            Some((Status::Completed, e.outputs.as_ref().and_then(Private::get), None))
+        }
+        Event::PipelineFailed(e) => Some((Status::Failed, None, e.error.get())),
+        Event::PipelineCancelled(_) => Some((Status::Cancelled, None, Some("cancelled".to_string()))),
+        // tidy: every other fact leaves the run alive.
+        _ => None,
+    });
+    let moved = !facts.is_empty();
+    let mut out = of_stream(StreamId::Run(run.id()), &run.born.tenant, facts, reply);
+    route::effects(effects, run, &mut out);
+    match ended {
+        Some((status, outputs, error)) => route::run_ended(view, run, status, outputs, error, &mut out),
+        None if moved && !run.is_terminal() => out.follow.push(Command::Advance(run.id())),
+        None => {}
+    }
+    out
+}
+
+fn begin(view: &dyn View, id: RunId, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
+    let loaded = load(view, id)?;
+    let run = loaded.run;
+    let mut unmet = Vec::new();
+    for needed in &run.born.needs {
+        match run_of(view, needed)?.map(Run::status) {
+            // One that is not there any more was completed and forgotten, or never was: creation checked that.
+            None | Some(Status::Completed) => {}
+            Some(Status::Failed | Status::Cancelled) => {
+                let failed = lifecycle::needed_failed(run, *needed, given);
+                return Ok(of_run(view, run, failed, Reply::Done));
+            }
+            Some(
+                Status::Pending
+                | Status::Blocked
+                | Status::Running
+                | Status::AwaitingApproval
+                | Status::WaitingExternal
+                | Status::FailedRetryable,
+            ) => unmet.push(*needed),
+        }
+    }
+    Ok(of_run(view, run, lifecycle::begin(run, loaded.def, unmet)?, Reply::Done))
+}
+
+fn tell(view: &dyn View, id: RunId, told: &Told, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
+    let loaded = load(view, id)?;
+    let run = loaded.run;
+    let blocked = run.started_at.is_none() && !run.is_terminal();
+    if let Told::LockGranted { step: None, epoch, .. } = told
+        && blocked
+        && run.blocked.is_some()
+    {
+        return Ok(of_run(view, run, lifecycle::unblocked(run, loaded.def, Some(*epoch))?, Reply::Done));
+    }
+    let decision = gate::told(run, told, given)?;
+    let unblocked = decision.facts.iter().any(|fact| matches!(fact, Event::PipelineUnblocked(_)));
+    let mut out = of_run(view, run, decision, Reply::Done);
+    if unblocked {
+        // The runs it needs are completed; its lock comes next.
+        out.follow.insert(0, Command::Begin(id));
+    }
+    Ok(out)
+}
+
+/// The effect key of a step that writes outside, with its stream. Plain steps have none.
+fn effect_key(run: &Run, node: &StepDef, step: &Step) -> Result<Option<Scoped>, Refusal> {
+    if step.action_hash.is_none() || step.semantics.is_none() {
+        return Ok(None);
+    }
+    let scope = match node.key_scope {
+        KeyScope::Lineage => receipt::KeyScope::Lineage(run.born.lineage.root_run),
+        KeyScope::Tenant => receipt::KeyScope::Tenant,
+    };
+    let key = receipt::scoped_key(scope, &step.id, step.item, step.key.as_ref().map(Name::as_str))?;
+    Ok(Some(run.scoped(&key)))
+}
+
+/// Leases a step. For an outside write the intent is recorded in the same commit; where a receipt says that it
+/// happened before, its result serves.
+fn lease(
+    view: &dyn View,
+    id: RunId,
+    step: &StepId,
+    owner: &Name,
+    agent: Option<crate::id::AgentId>,
+    given: &mut Given<'_>,
+) -> Result<Outcome, Refusal> {
+    let loaded = load(view, id)?;
+    let run = loaded.run;
+    let step = run.need(step)?;
+    let node = loaded.node(step)?;
+    let Decision { facts, effects, reply } = attempt::lease(run, node, step, owner, agent, given)?;
+    let mut lease = reply;
+    let Some(key) = effect_key(run, node, step)? else {
+        let leased = Decision { facts, effects, reply: () };
+        return Ok(of_run(view, run, leased, Reply::Leased(alloc::boxed::Box::new(lease))));
+    };
+    let fresh = || receipt::EffectKey::new(name_of(&key));
+    let known = effect_of(view, &key)?.cloned().unwrap_or_else(fresh);
+    let action = crate::scope::action(node, step);
+    let intend = receipt::Input::Intend(receipt::Intend {
+        run: id,
+        step: step.id.clone(),
+        epoch: step.epoch,
+        tool: action.tool.clone(),
+        operation: action.operation.clone(),
+        target: action.target.clone(),
+        action_hash: crate::scope::action_hash(node, step),
+        semantics: step.semantics.unwrap_or(receipt::Semantics::AtMostOnce),
+    });
+    if run.born.writes_max.is_some_and(|max| run.writes >= max) && !known.is_settled() {
+        let refused = pipeline::refuse(run, step, Code::CapExceeded, "the run may not write more often", given);
+        return Ok(of_run(view, run, refused, Reply::Done));
+    }
+    let intended = match known.decide(&intend, given.at) {
+        Ok(intended) => intended,
+        Err(error) => {
+            let refused = pipeline::refuse(run, step, error.code(), &error.to_string(), given);
+            return Ok(of_run(view, run, refused, Reply::Done));
+        }
+    };
+    match intended.reply {
+        receipt::Reply::Reuse { response, run: from } => {
+            let mut out = Decision { facts, effects: Vec::new(), reply: () };
+            let started = out.facts.iter().fold(step.clone(), |step, fact| step.apply(fact, given.at));
+            let input = crate::step::Input::Succeed { epoch: started.epoch, output: response, reused_from: Some(from) };
+            pipeline::end(run, &started, input, given, &mut out);
+            Ok(of_run(view, run, out, Reply::Reused))
+        }
+        receipt::Reply::Granted { .. } => {
+            lease.idempotency_key = name_of(&key);
+            let execute = effects.into_iter().map(|effect| match effect {
+                Effect::Execute(_) => Effect::Execute(alloc::boxed::Box::new(lease.clone())),
+                other => other,
+            });
+            let leased = Decision { facts, effects: execute.collect(), reply: () };
+            let mut out = of_run(view, run, leased, Reply::Leased(alloc::boxed::Box::new(lease.clone())));
+            let tenant = &run.born.tenant;
+            out.facts.extend(of_stream(StreamId::Effect(key), tenant, intended.facts, Reply::Done).facts);
+            Ok(out)
+        }
+        receipt::Reply::Done | receipt::Reply::Standing => {
+            Err(Refusal::new(Code::Internal, "an intent was neither granted nor reused"))
+        }
+    }
+}
+
+/// Takes a report, and the receipt that comes with it: what happened outside is recorded even where the report
+/// itself comes too late.
+fn report(
+    view: &dyn View,
+    id: RunId,
+    step: &StepId,
+    epoch: u64,
+    report: &attempt::Report,
+    receipted: Option<&Receipted>,
+    given: &mut Given<'_>,
+) -> Result<Outcome, Refusal> {
+    let loaded = load(view, id)?;
+    let run = loaded.run;
+    let step = run.need(step)?;
+    let node = loaded.node(step)?;
+    let key = effect_key(run, node, step)?;
+    let mut settled = Vec::new();
+    if let Some(key) = &key {
+        let known = effect_of(view, key)?;
+        let input = match (receipted, report) {
+            (Some(receipt), _) => Some(receipt_input(receipt, run, step, epoch)),
+            (None, attempt::Report::Lost { .. }) => {
+                Some(receipt::Input::Lost { run: id, step: step.id.clone(), epoch })
+            }
+            (None, attempt::Report::Returned { .. } | attempt::Report::Done { .. } | attempt::Report::Failed { .. } | attempt::Report::Stopped) => None,
+        };
+        if let (Some(known), Some(input)) = (known, input) {
+            // A receipt that the key refuses is not worth losing the report for.
+            settled = known.decide(&input, given.at).map(|decision| decision.facts).unwrap_or_default();
+        }
+    }
+    let decided = attempt::report(run, node, step, epoch, report, given);
+    let mut out = match decided {
+        Ok(decision) => of_run(view, run, decision, Reply::Done),
+        // The step moved on, but the world changed: the receipt is kept in its own stream.
+        Err(error) if settled.is_empty() => return Err(error.into()),
+        Err(_) => Outcome::reply(Reply::Done),
+    };
+    if let Some(key) = key {
+        out.facts.extend(of_stream(StreamId::Effect(key), &run.born.tenant, settled, Reply::Done).facts);
+    }
+    Ok(out)
+}
+
+fn receipt_input(receipted: &Receipted, run: &Run, step: &Step, epoch: u64) -> receipt::Input {
+    receipt::Input::Receipt(alloc::boxed::Box::new(receipt::Received {
+        receipt_id: receipted.id,
+        run: run.id(),
+        step: step.id.clone(),
+        epoch,
+        status: receipted.status,
+        reversible: receipted.reversible,
+        reverse: receipted.reverse.clone(),
+        request: receipted.request.clone(),
+        response: receipted.response.clone(),
+    }))
+}
+
+fn resolve(
+    view: &dyn View,
+    id: RunId,
+    step: &StepId,
+    (resolution, probed): (crate::step::Resolution, bool),
+    (reason, output): (Option<alloc::string::String>, Option<serde_json::Value>),
+    given: &mut Given<'_>,
+) -> Result<Outcome, Refusal> {
+    use crate::step::Resolution;
+    let loaded = load(view, id)?;
+    let run = loaded.run;
+    let step = run.need(step)?;
+    let node = loaded.node(step)?;
+    let key = effect_key(run, node, step)?;
+    let mut settled = Vec::new();
+    if let Some(known) = key.as_ref().map(|key| effect_of(view, key)).transpose()?.flatten() {
+        let outcome = match resolution {
+            Resolution::Done => receipt::Settled::Done,
+            Resolution::Retry => receipt::Settled::NotDone,
+            Resolution::Fail => receipt::Settled::Abandoned,
+        };
+        let input = receipt::Input::Settle { outcome, probed };
+        settled = known.decide(&input, given.at).map(|decision| decision.facts).unwrap_or_default();
+    }
+    let resolved = attempt::resolve(run, step, resolution, probed, reason, output, given)?;
+    let mut out = of_run(view, run, resolved, Reply::Done);
+    if let Some(key) = key {
+        out.facts.extend(of_stream(StreamId::Effect(key), &run.born.tenant, settled, Reply::Done).facts);
+    }
+    Ok(out)
+}
+
+/// Looks at the clock for one stream.
+fn tick(view: &dyn View, stream: &StreamId, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
+    match stream {
+        StreamId::Run(id) => {
+            let loaded = load(view, *id)?;
+            Ok(of_run(view, loaded.run, lifecycle::tick(loaded.run, loaded.def, given)?, Reply::Done))
+        }
+        StreamId::Lock(lock) => {
+            let input = crate::lock::Input::Maintain;
+            route::coordinate(view, &Command::Lock { lock: lock.clone(), input }, given)
+        }
+        StreamId::Semaphore(semaphore) => {
+            let input = crate::semaphore::Input::Maintain;
+            route::coordinate(view, &Command::Semaphore { semaphore: semaphore.clone(), input }, given)
+        }
+        StreamId::Trigger(key) => {
+            decide(view, &Command::Key { key: key.clone(), input: crate::idempotency::Input::Tick }, given)
+        }
+        // A schedule's slots are computed by the shell, and an item's visibility is extended there: both come as
+        // inputs of their own. The rest have no times.
+        StreamId::Schedule(_)
+        | StreamId::Item(_)
+        | StreamId::Queue(_)
+        | StreamId::Worker(_)
+        | StreamId::Effect(_)
+        | StreamId::Runbook(_)
+        | StreamId::Deployment(_)
+        | StreamId::Workspace(_)
+        | StreamId::Session(_)
+        | StreamId::Tenant(_)
+        | StreamId::System => Ok(Outcome::reply(Reply::Done)),
+    }
+}
+
+/// Where a turn keeps what it has decided so far.
+pub trait Overlay: View {
+    /// Applies facts, so that the next decision sees them.
+    fn apply(&mut self, facts: &[Fact], at: crate::time::Millis);
+}
+
+/// Everything that came of a command.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Turn {
+    /// What becomes true, in order: one commit.
+    pub facts: Vec<Fact>,
+    /// What is released after the commit.
+    pub effects: Vec<Effect>,
+    /// The answer.
+    pub reply: Reply,
+    /// What did not fit.
+    pub left: Vec<Command>,
+}
+
+/// Decides a command and all that follows from it.
+///
+/// # Errors
+/// The command's own refusal. What follows cannot refuse the command any more: a follow-up that comes too late, as
+/// when it tells an ended run that its lock is free, is dropped.
+pub fn drive(overlay: &mut dyn Overlay, command: &Command, given: &mut Given<'_>) -> Result<Turn, Refusal> {
+    let Outcome { facts, effects, follow, reply } = decide(overlay, command, given)?;
+    overlay.apply(&facts, given.at);
+    let mut turn = Turn { facts, effects, reply, left: Vec::new() };
+    let mut waiting: alloc::collections::VecDeque<Command> = follow.into();
+    let mut decided = 0;
+    while let Some(next) = waiting.pop_front() {
+        decided += 1;
+        if decided > FOLLOW_MAX {
+            waiting.push_front(next);
+            break;
+        }
+        match decide(overlay, &next, given) {
+            Ok(outcome) => {
+                overlay.apply(&outcome.facts, given.at);
+                turn.facts.extend(outcome.facts);
+                turn.effects.extend(outcome.effects);
+                waiting.extend(outcome.follow);
+            }
+            // Whoever drives loads these and goes on.
+            Err(Refusal::Need(_)) => turn.left.push(next),
+            Err(Refusal::Error { .. }) => {}
+        }
+    }
+    turn.left.extend(waiting);
+    Ok(turn)
+}

@@ -1,0 +1,313 @@
+//! Commands: everything that can be asked of the system, and how it is answered.
+//!
+//! A command names the streams it is about. The turn loads them, decides, and hands on what follows for
+//! other streams as further commands, until nothing follows; all of it is one commit.
+
+use crate::approval;
+use crate::attempt::Report;
+use crate::code::Code;
+use crate::digest::Digest;
+use crate::effect::{Effect, Lease, Told};
+use crate::event::{CheckpointSaved, CostRecorded, Event, PolicyDecided};
+use crate::guard::GuardInputs;
+use crate::id::{AgentId, ApprovalId, Holder, ItemId, Name, NoticeId, ReceiptId, RunId, Scoped, SessionId, StepId, WorkspaceId};
+use crate::idempotency::Source as KeySource;
+use crate::receipt::{Outcome, Reversal};
+use crate::run::{Initiator, Subject, Trigger};
+use crate::runbook::Runbook;
+use crate::step::Resolution;
+use crate::stream::StreamId;
+use crate::time::Millis;
+use crate::{item, lock, queue, schedule, semaphore, task, worker, workspace};
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+use serde_json::Value;
+
+/// A fact for a stream, before it has a version.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fact {
+    /// Which stream.
+    pub stream: StreamId,
+    /// Whose it is.
+    pub tenant: Name,
+    /// What becomes true.
+    pub event: Event,
+}
+
+/// What is asked for when a run is created.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Create {
+    /// Its id, made by the shell.
+    pub id: RunId,
+    /// Whose it is.
+    pub tenant: Name,
+    /// The subdivision.
+    pub namespace: Name,
+    /// The runbook.
+    pub runbook: Digest,
+    /// The pipeline.
+    pub pipeline: Name,
+    /// A name for people.
+    pub name: Name,
+    /// Where it runs.
+    pub cwd: String,
+    /// Its variables, as given.
+    pub vars: Value,
+    /// What made it.
+    pub trigger: Trigger,
+    /// What it is about.
+    pub subject: Option<Subject>,
+    /// What ties it to something outside.
+    pub correlation_id: Option<Name>,
+    /// Higher is sooner.
+    pub priority: i32,
+    /// Runs that must be completed first.
+    pub needs: Vec<RunId>,
+    /// The caller.
+    pub parent: Option<(RunId, StepId)>,
+    /// How many runs called each other above it.
+    pub depth: u32,
+    /// When it must be over at the latest, beside the pipeline's own deadline.
+    pub deadline_at: Option<Millis>,
+    /// Its working directory.
+    pub workspace: Option<WorkspaceId>,
+    /// What policy says once for the run, asked before it is created.
+    pub policy: Vec<PolicyDecided>,
+}
+
+/// What an executor got back from the outside.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Receipted {
+    /// The receipt's id, made by the shell.
+    pub id: ReceiptId,
+    /// Whether it happened.
+    pub status: Outcome,
+    /// Whether it can be taken back.
+    pub reversible: bool,
+    /// How.
+    pub reverse: Option<Reversal>,
+    /// What was asked.
+    pub request: Option<Value>,
+    /// What came back.
+    pub response: Option<Value>,
+}
+
+/// An item that is pushed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pushed {
+    /// Its id, made by the shell.
+    pub id: ItemId,
+    /// What is to be worked on.
+    pub data: Value,
+    /// Higher is taken first.
+    pub priority: i32,
+    /// Not before this time.
+    pub not_before: Option<Millis>,
+    /// The key it is known by.
+    pub dedupe: Option<Name>,
+    /// The dead item that it forwards.
+    pub from: Option<ItemId>,
+}
+
+/// Everything that can be asked.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Command {
+    // Runs.
+    /// Make a run.
+    Create(Box<Create>),
+    /// Make a run for a delivery: once per key.
+    Deliver { key: Scoped, source: KeySource, request_hash: Digest, create: Box<Create> },
+    /// Begin a run, or find out what it waits for.
+    Begin(RunId),
+    /// Let the flow of a run make its next move.
+    Advance(RunId),
+    /// Go on from an earlier run, as a new one: from a step, or from what did not succeed.
+    Descend { run: RunId, new: RunId, from: Option<StepId>, runbook: Option<Digest> },
+    /// Nothing of the run is leased until it is resumed.
+    Suspend { run: RunId, reason: Option<String> },
+    /// A suspended run goes on.
+    Resume { run: RunId, message: Option<String>, vars: Option<Value> },
+    /// Stop a run.
+    Cancel { run: RunId, initiator: Initiator, user: Option<Name>, reason: Option<String> },
+    /// An external event arrives.
+    Signal { run: RunId, name: Name, key: Option<Name>, data: Value, event_id: Option<Name> },
+    /// A run hears from another stream.
+    Tell { run: RunId, told: Told },
+    /// Recovery found the run without an executor.
+    Orphan { run: RunId, last_heartbeat_at: Option<Millis> },
+    /// Retention takes the run's values.
+    Forget { run: RunId },
+
+    // Steps.
+    /// Lease a step to an executor.
+    Lease { run: RunId, step: StepId, owner: Name, agent: Option<AgentId> },
+    /// An executor reports on an attempt.
+    Report { run: RunId, step: StepId, epoch: u64, report: Report, receipt: Option<Box<Receipted>> },
+    /// Policy answers.
+    PolicyDecided(Box<PolicyDecided>),
+    /// The outside tells what a step's guards need.
+    Guarded { run: RunId, step: StepId, inputs: Box<GuardInputs> },
+    /// A human decides, or an approval is voided.
+    Decide { run: RunId, approval: ApprovalId, input: approval::Input },
+    /// A human or a probe settles an unknown outcome or an escalation.
+    Resolve { run: RunId, step: StepId, resolution: Resolution, probed: bool, reason: Option<String>, output: Option<Value> },
+    /// Progress is saved, or a message put on the run.
+    Checkpoint(Box<CheckpointSaved>),
+    /// An attempt cost something.
+    Cost(Box<CostRecorded>),
+    /// Something happens to an agent's task.
+    Task { run: RunId, step: StepId, input: task::Input },
+    /// A message was sent, or given up on.
+    Noticed { run: RunId, notice: NoticeId, delivered: bool },
+
+    // Coordination.
+    /// Something happens to a lock.
+    Lock { lock: Scoped, input: lock::Input },
+    /// A holder gives a lock back or leaves its line, whichever it is.
+    LetGoLock { lock: Scoped, holder: Holder },
+    /// Cancel the run that holds a lock, for another that may.
+    OustHolder { lock: Scoped, by: Holder },
+    /// Something happens to a semaphore.
+    Semaphore { semaphore: Scoped, input: semaphore::Input },
+    /// A holder gives its slots back or leaves the line, whichever it is.
+    LetGoSlots { semaphore: Scoped, holder: Holder },
+
+    // Queues, workers, schedules.
+    /// Something happens to a queue's settings.
+    Queue { queue: Scoped, input: queue::Input },
+    /// Push an item.
+    Push { queue: Scoped, item: Box<Pushed> },
+    /// Put a dead item into another queue.
+    Forward { queue: Scoped, item: ItemId, data: Value, priority: i32 },
+    /// Take the best item of a queue for an outside consumer.
+    Take { queue: Scoped, holder: Holder },
+    /// Something happens to an item.
+    Item { item: ItemId, input: item::Input },
+    /// Something happens to a worker.
+    Worker { worker: Scoped, input: worker::Input },
+    /// Let a worker take the best item of its queue, if it has room.
+    Dispatch { worker: Scoped },
+    /// The run of a worker's item is terminal.
+    SettleItem { item: ItemId, worker: Scoped, run: RunId, succeeded: bool, error: Option<String> },
+    /// Something happens to a schedule.
+    Schedule { schedule: Scoped, input: schedule::Input },
+
+    // The rest.
+    /// Something happens to an ingress key.
+    Key { key: Scoped, input: crate::idempotency::Input },
+    /// A reversal of an effect succeeded.
+    Reverse { key: Scoped, receipt: ReceiptId, by: RunId },
+    /// Load a runbook under its hash.
+    Load { hash: Digest, tenant: Name, runbook: Box<Runbook>, source: Option<String> },
+    /// Make a loaded runbook the active version of its name.
+    Deploy { deployment: Scoped, hash: Digest },
+    /// Something happens to a workspace.
+    Workspace { workspace: WorkspaceId, tenant: Name, input: workspace::Input },
+    /// Something happens to a session.
+    Session { session: SessionId, tenant: Name, input: workspace::SessionInput },
+    /// Look at the clock for a stream.
+    Tick(StreamId),
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reply {
+    /// It is done, or was already.
+    Done,
+    /// The run that was made.
+    Created(RunId),
+    /// The delivery was known: the first answer.
+    Known { run: Option<RunId>, in_flight: bool },
+    /// The lease.
+    Leased(Box<Lease>),
+    /// The effect had happened before: its result served, and nothing is to be done.
+    Reused,
+    /// What a lock says.
+    Lock(lock::Reply),
+    /// What a semaphore says.
+    Semaphore(semaphore::Reply),
+    /// What a queue says.
+    Queue(queue::Reply),
+    /// What an item says.
+    Item(item::Reply),
+    /// An item, pushed now or known before.
+    Pushed { item: ItemId, known: bool },
+    /// What an approval says.
+    Approval(approval::Reply),
+    /// What an ingress key says.
+    Key(crate::idempotency::Reply),
+    /// There was nothing to take.
+    Nothing,
+}
+
+/// What a command comes to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// What becomes true.
+    pub facts: Vec<Fact>,
+    /// What is for the outside, after the commit.
+    pub effects: Vec<Effect>,
+    /// What follows, in the same turn.
+    pub follow: Vec<Command>,
+    /// The answer.
+    pub reply: Reply,
+}
+
+impl Outcome {
+    /// An answer that changes nothing.
+    #[must_use]
+    pub fn reply(reply: Reply) -> Outcome {
+        Outcome { facts: Vec::new(), effects: Vec::new(), follow: Vec::new(), reply }
+    }
+}
+
+/// Why a command comes to nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// These streams have to be loaded first; then it is decided again.
+    #[error("{} streams have to be loaded first", .0.len())]
+    Need(Vec<StreamId>),
+    /// It is refused.
+    #[error("{code}: {message}")]
+    Error {
+        /// The stable code.
+        code: Code,
+        /// What happened, for people.
+        message: String,
+    },
+}
+
+impl Refusal {
+    /// A refusal with a text.
+    #[must_use]
+    pub fn new(code: Code, message: impl Into<String>) -> Refusal {
+        Refusal::Error { code, message: message.into() }
+    }
+
+    /// The stable code; none for streams that are missing.
+    #[must_use]
+    pub fn code(&self) -> Option<Code> {
+        match self {
+            Refusal::Need(_) => None,
+            Refusal::Error { code, .. } => Some(*code),
+        }
+    }
+}
+
+/// Every machine's error is a refusal with its code.
+macro_rules! refusals {
+    ($( $error:ty ),+ $(,)?) => {$(
+        impl From<$error> for Refusal {
+            fn from(error: $error) -> Refusal {
+                Refusal::new(error.code(), alloc::string::ToString::to_string(&error))
+            }
+        }
+    )+};
+}
+
+refusals! {
+    crate::run::Error, crate::step::Error, lock::Error, semaphore::Error, queue::Error, item::Error, worker::Error,
+    schedule::Error, crate::idempotency::Error, crate::receipt::Error, workspace::Error, crate::caps::Error,
+    crate::runbook::Error, task::Error,
+}

@@ -1,0 +1,225 @@
+//! Creation: how runs come to be, once per delivery, with variables that fit.
+
+use crate::code::Code;
+use crate::command::{Command, Create, Outcome, Refusal, Reply};
+use crate::digest::Digest;
+use crate::event::{Event, PipelineCreated};
+use crate::id::{Name, RunId, Scoped, StepId};
+use crate::idempotency::{self, Key};
+use crate::lifecycle;
+use crate::machine::{Decision, Given};
+use crate::private::Private;
+use crate::run::Lineage;
+use crate::runbook::{Pipeline, Runbook, VarDef};
+use crate::stream::StreamId;
+use crate::turn::{View, key_of, load, missing, name_of, of_stream, run_of, runbook_of, tenant_of};
+use alloc::string::ToString;
+use alloc::vec::Vec;
+use serde_json::{Map, Value};
+
+/// Makes a run and lets it begin.
+pub(crate) fn create(view: &dyn View, create: &Create, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
+    if run_of(view, &create.id)?.is_some() {
+        return Err(Refusal::new(Code::IdempotencyConflict, "a run with this id exists"));
+    }
+    let runbook = runbook_of(view, &create.runbook)?.ok_or_else(|| missing("runbook", &create.runbook))?;
+    let def = pipeline(runbook, &create.pipeline)?;
+    for needed in &create.needs {
+        run_of(view, needed)?.ok_or_else(|| missing("run", needed))?;
+    }
+    if create.parent.is_none() {
+        view.admit_run(&create.tenant, given.at)?;
+    }
+    let lineage = Lineage { root_run: create.id, resumed_from: None, resume_count: 0 };
+    let created = created(create, runbook, def, lineage, given)?;
+    Ok(born(create, Decision::new().fact(created)))
+}
+
+fn pipeline<'a>(runbook: &'a Runbook, name: &Name) -> Result<&'a Pipeline, Refusal> {
+    runbook.pipelines.get(name).ok_or_else(|| missing("pipeline", name))
+}
+
+/// The facts of a new run, and its beginning.
+fn born(create: &Create, decision: Decision) -> Outcome {
+    let stream = StreamId::Run(create.id);
+    let policy = create.policy.iter().map(|decided| {
+        let mut decided = decided.clone();
+        decided.pipeline_id = create.id;
+        Event::from(decided)
+    });
+    let facts: Vec<Event> = decision.facts.into_iter().chain(policy).collect();
+    let mut out = of_stream(stream, &create.tenant, facts, Reply::Created(create.id));
+    out.follow.push(Command::Begin(create.id));
+    out
+}
+
+fn created(create: &Create, runbook: &Runbook, def: &Pipeline, lineage: Lineage, given: &Given<'_>) -> Result<PipelineCreated, Refusal> {
+    let vars = variables(def, &create.vars)?;
+    let lock = match &def.lock {
+        None => None,
+        Some(lock) => {
+            let mut scope = Map::new();
+            scope.insert("vars".to_string(), vars.clone());
+            let name = lock.name.render_name(given.evaluate, &scope);
+            Some(name.map_err(|message| Refusal::new(Code::ExpressionFailed, message))?)
+        }
+    };
+    let own_deadline = def.deadline.map(|span| given.at + span);
+    let budget = runbook.budget.iter().chain(&def.budget);
+    let lowest = |pick: fn(&crate::runbook::BudgetDef) -> Option<u64>| budget.clone().filter_map(pick).min();
+    let first = def.steps.first().copied();
+    Ok(PipelineCreated {
+        id: create.id,
+        kind: create.pipeline.clone(),
+        name: create.name.clone(),
+        runbook_hash: create.runbook,
+        cwd: create.cwd.clone(),
+        vars: Private::New(vars),
+        initial_step: first.and_then(|node| def.node(node)).map(|node| node.id.clone()),
+        created_at_epoch_ms: given.at,
+        namespace: create.namespace.clone(),
+        trigger: create.trigger.clone(),
+        lineage,
+        subject: create.subject.clone(),
+        correlation_id: create.correlation_id.clone(),
+        deadline_at: own_deadline.into_iter().chain(create.deadline_at).min(),
+        priority: Some(create.priority).filter(|&priority| priority != 0),
+        parent: create.parent.as_ref().map(|(run, _)| *run),
+        parent_step: create.parent.as_ref().map(|(_, step)| step.clone()),
+        depth: Some(create.depth).filter(|&depth| depth > 0),
+        needs: Some(create.needs.clone()).filter(|needs| !needs.is_empty()),
+        lock,
+        initial_node: first,
+        budget_usd_micros: lowest(|b| b.usd_micros),
+        budget_tokens: lowest(|b| b.tokens),
+        writes_max: runbook.caps.and_then(|caps| caps.max_writes_per_run),
+        workspace: create.workspace,
+    })
+}
+
+/// The variables of a run: what was given, what is default, and nothing else.
+fn variables(def: &Pipeline, given: &Value) -> Result<Value, Refusal> {
+    let empty = Map::new();
+    let given = match given {
+        Value::Object(map) => map,
+        Value::Null => &empty,
+        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            return Err(invalid("the variables are not a map"));
+        }
+    };
+    if let Some(unknown) = given.keys().find(|key| !def.vars.contains_key(key.as_str())) {
+        return Err(invalid(&alloc::format!("the pipeline has no variable `{}`", crate::wire::shorten(unknown))));
+    }
+    let mut vars = Map::new();
+    for (name, var) in &def.vars {
+        match given.get(name.as_str()).or(var.default.as_ref()) {
+            Some(value) => {
+                fits(name, var, value)?;
+                vars.insert(name.to_string(), value.clone());
+            }
+            None if var.required => return Err(invalid(&alloc::format!("the variable `{name}` is required"))),
+            None => {}
+        }
+    }
+    Ok(Value::Object(vars))
+}
+
+fn fits(name: &Name, var: &VarDef, value: &Value) -> Result<(), Refusal> {
+    if let Some(kind) = var.kind.filter(|kind| !kind.fits(value)) {
+        return Err(invalid(&alloc::format!("the variable `{name}` is not a {kind}")));
+    }
+    if !var.one_of.is_empty() && !var.one_of.contains(value) {
+        return Err(invalid(&alloc::format!("the variable `{name}` is none of the values it may have")));
+    }
+    Ok(())
+}
+
+fn invalid(message: &str) -> Refusal {
+    Refusal::new(Code::InvalidInput, message)
+}
+
+/// Makes a run for a delivery. The key is claimed in the commit that creates the run, so there is one per key.
+pub(crate) fn deliver(
+    view: &dyn View,
+    key: &Scoped,
+    source: idempotency::Source,
+    request_hash: Digest,
+    create: &Create,
+    given: &mut Given<'_>,
+) -> Result<Outcome, Refusal> {
+    let known = key_of(view, key)?.cloned().unwrap_or_else(|| Key::new(name_of(key)));
+    let claim = idempotency::Input::Claim { source, request_hash, run: Some(create.id) };
+    let claimed = known.decide(&claim, given.at)?;
+    let attempt = match claimed.reply {
+        idempotency::Reply::New { attempt } => attempt,
+        idempotency::Reply::Retry { attempt, run } if run.is_none_or(|run| run == create.id) => attempt,
+        idempotency::Reply::Retry { run, .. } | idempotency::Reply::Duplicate { run, .. } => {
+            return Ok(Outcome::reply(Reply::Known { run, in_flight: false }));
+        }
+        idempotency::Reply::InFlight { run } => return Ok(Outcome::reply(Reply::Known { run, in_flight: true })),
+        idempotency::Reply::Exhausted { run, .. } | idempotency::Reply::Failed { run, .. } => {
+            return Ok(Outcome::reply(Reply::Known { run, in_flight: false }));
+        }
+        idempotency::Reply::Done | idempotency::Reply::Nothing => {
+            return Err(Refusal::new(Code::Internal, "a claim was neither granted nor refused"));
+        }
+    };
+    let mut out = self::create(view, create, given)?;
+    let after = claimed.facts.iter().fold(known, |known, fact| known.apply(fact, given.at));
+    let response = serde_json::json!({ "id": create.id });
+    let complete = idempotency::Input::Complete { attempt, run: Some(create.id), response: Some(response) };
+    let completed = after.decide(&complete, given.at)?;
+    let facts: Vec<Event> = claimed.facts.into_iter().chain(completed.facts).collect();
+    out.facts.extend(of_stream(StreamId::Trigger(key.clone()), &tenant_of(key), facts, Reply::Done).facts);
+    Ok(out)
+}
+
+/// Makes a run that goes on from another: a retry, or a fork from a step, perhaps with another runbook.
+pub(crate) fn descend(
+    view: &dyn View,
+    id: RunId,
+    new: RunId,
+    from: Option<&StepId>,
+    runbook: Option<Digest>,
+    given: &mut Given<'_>,
+) -> Result<Outcome, Refusal> {
+    if run_of(view, &new)?.is_some() {
+        return Err(Refusal::new(Code::IdempotencyConflict, "a run with this id exists"));
+    }
+    let run = load(view, id)?.run;
+    let born_of = &run.born;
+    let hash = runbook.unwrap_or(born_of.runbook);
+    let runbook = runbook_of(view, &hash)?.ok_or_else(|| missing("runbook", &hash))?;
+    let def = pipeline(runbook, &born_of.pipeline)?;
+    let create = Create {
+        id: new,
+        tenant: born_of.tenant.clone(),
+        namespace: born_of.namespace.clone(),
+        runbook: hash,
+        pipeline: born_of.pipeline.clone(),
+        name: born_of.name.clone(),
+        cwd: born_of.cwd.clone(),
+        vars: (*run.vars).clone(),
+        trigger: born_of.trigger.clone(),
+        subject: born_of.subject.clone(),
+        correlation_id: born_of.correlation_id.clone(),
+        priority: born_of.priority,
+        needs: Vec::new(),
+        // Whoever called the first run has heard of its end; this one answers to nobody.
+        parent: None,
+        depth: born_of.depth,
+        deadline_at: None,
+        workspace: born_of.workspace,
+        policy: run.policy.for_child(new),
+    };
+    let created = created(&create, runbook, def, born_of.lineage.clone(), given)?;
+    let descended = lifecycle::descend(run, new, from, created)?;
+    let mut out = born(&create, descended);
+    let action: Event = match from {
+        Some(step) => crate::event::PipelineFork { id, new, from: step.clone() }.into(),
+        None => crate::event::PipelineRetry { id, new }.into(),
+    };
+    // The earlier run's stream says where it goes on; a run that has ended takes actions, which change nothing.
+    out.facts.extend(of_stream(StreamId::Run(id), &create.tenant, alloc::vec![action], Reply::Done).facts);
+    Ok(out)
+}

@@ -1,0 +1,262 @@
+//! Dispatch: queues, items, workers and schedules, and the runs they make.
+
+use crate::command::{Command, Create, Outcome, Pushed, Refusal, Reply};
+use crate::effect::Effect;
+use crate::id::{Holder, ItemId, Name, RunId, Scoped};
+use crate::item::{self, Item, Take};
+use crate::machine::{Decision, Given};
+use crate::queue::{self, Queue};
+use crate::route;
+use crate::run::{Source, Trigger};
+use crate::schedule::{self, Schedule};
+use crate::stream::StreamId;
+use crate::turn::{View, item_of, missing, name_of, of_stream, queue_of, schedule_of, tenant_of, worker_of};
+use crate::worker::{self, Worker};
+use alloc::boxed::Box;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use serde_json::Value;
+
+/// What the commands about queues, items, workers and schedules come to.
+pub(crate) fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
+    match command {
+        Command::Queue { queue, input } => {
+            let known = queue_of(view, queue)?.cloned().unwrap_or_else(|| Queue::new(queue.clone()));
+            let Decision { facts, effects, reply } = known.decide(input, given.at)?;
+            let stream = StreamId::Queue(queue.clone());
+            Ok(routed(of_stream(stream, &tenant_of(queue), facts, Reply::Queue(reply)), effects))
+        }
+        Command::Push { queue, item } => push(view, queue, item, given),
+        Command::Forward { queue, item, data, priority } => {
+            let id = ItemId(given.id());
+            let (data, from) = (data.clone(), Some(*item));
+            let pushed = Pushed { id, data, priority: *priority, not_before: None, dedupe: None, from };
+            push(view, queue, &pushed, given)
+        }
+        Command::Take { queue, holder } => take(view, queue, holder, given),
+        Command::Item { item, input } => on_item(view, *item, input, given),
+        Command::Worker { worker, input } => on_worker(view, worker, input, given),
+        Command::Dispatch { worker } => dispatch(view, worker, given),
+        Command::SettleItem { item, worker, run, succeeded, error } => {
+            settle(view, *item, worker, *run, *succeeded, error.as_ref(), given)
+        }
+        Command::Schedule { schedule, input } => on_schedule(view, schedule, input, given),
+        // tidy: the turn sends nothing else here.
+        _ => Ok(Outcome::reply(Reply::Nothing)),
+    }
+}
+
+fn routed(mut out: Outcome, effects: Vec<Effect>) -> Outcome {
+    effects.into_iter().for_each(|effect| route::other(effect, &mut out));
+    out
+}
+
+fn push(view: &dyn View, queue: &Scoped, pushed: &Pushed, given: &Given<'_>) -> Result<Outcome, Refusal> {
+    let known = queue_of(view, queue)?.ok_or_else(|| missing("queue", &queue.name()))?;
+    let key = known.key(pushed.dedupe.as_ref(), &pushed.data);
+    let (depth, first) = view.depth(queue, key.as_ref());
+    let terms = match known.decide(&queue::Input::Push { depth, known: first }, given.at)?.reply {
+        queue::Reply::Known(item) => return Ok(Outcome::reply(Reply::Pushed { item, known: true })),
+        queue::Reply::Admitted(terms) => terms,
+        queue::Reply::Done | queue::Reply::AlreadyDone | queue::Reply::Open => {
+            return Ok(Outcome::reply(Reply::Nothing));
+        }
+    };
+    let tenant = tenant_of(queue);
+    let input = item::Input::Push(item::Push {
+        queue: name_of(queue),
+        namespace: Name::clean(queue.namespace()),
+        id: pushed.id,
+        data: pushed.data.clone(),
+        priority: pushed.priority,
+        terms,
+        next_eligible_at: pushed.not_before,
+        dedupe: key,
+        from: pushed.from,
+    });
+    let new = item_of(view, &pushed.id)?.cloned().unwrap_or_else(|| Item::absent(tenant.clone()));
+    let Decision { facts, effects, .. } = new.decide(&input, given.at)?;
+    let reply = Reply::Pushed { item: pushed.id, known: false };
+    let mut out = routed(of_stream(StreamId::Item(pushed.id), &tenant, facts, reply), effects);
+    out.follow.extend(view.consumers(queue).into_iter().map(|worker| Command::Dispatch { worker }));
+    Ok(out)
+}
+
+fn take(view: &dyn View, queue: &Scoped, holder: &Holder, given: &Given<'_>) -> Result<Outcome, Refusal> {
+    let known = queue_of(view, queue)?.ok_or_else(|| missing("queue", &queue.name()))?;
+    known.decide(&queue::Input::Take, given.at)?;
+    let Some(&best) = view.best(queue, 1, given.at).first() else { return Ok(Outcome::reply(Reply::Nothing)) };
+    let take = Take { holder: holder.clone(), worker: None, run: None, visibility: true };
+    on_item(view, best, &item::Input::Take(take), given)
+}
+
+fn on_item(view: &dyn View, id: ItemId, input: &item::Input, given: &Given<'_>) -> Result<Outcome, Refusal> {
+    let item = item_of(view, &id)?.ok_or_else(|| missing("item", &id))?;
+    let Decision { facts, effects, reply } = item.decide(input, given.at)?;
+    let tenant = item.body().map(|body| tenant_of(&body.queue)).unwrap_or_else(|| Name::clean("default"));
+    let wakes = !facts.is_empty();
+    let mut out = routed(of_stream(StreamId::Item(id), &tenant, facts, Reply::Item(reply)), effects);
+    if let Some(queue) = item.body().map(|body| &body.queue).filter(|_| wakes) {
+        out.follow.extend(view.consumers(queue).into_iter().map(|worker| Command::Dispatch { worker }));
+    }
+    Ok(out)
+}
+
+fn on_worker(view: &dyn View, id: &Scoped, input: &worker::Input, given: &Given<'_>) -> Result<Outcome, Refusal> {
+    let known = worker_of(view, id)?.cloned().unwrap_or_else(|| Worker::new(id.clone()));
+    let Decision { facts, effects, .. } = known.decide(input, given.at)?;
+    Ok(routed(of_stream(StreamId::Worker(id.clone()), &tenant_of(id), facts, Reply::Done), effects))
+}
+
+/// Takes the best item for a worker that has room, and makes its run: the claim, the run and the dispatch are one
+/// commit.
+fn dispatch(view: &dyn View, id: &Scoped, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
+    let Some(worker) = worker_of(view, id)? else { return Ok(Outcome::reply(Reply::Nothing)) };
+    let Some(settings) = worker.settings().filter(|_| worker.capacity_left() > 0) else {
+        return Ok(Outcome::reply(Reply::Nothing));
+    };
+    let queue = &settings.queue;
+    let open = queue_of(view, queue)?.is_some_and(|known| known.decide(&queue::Input::Take, given.at).is_ok());
+    let Some(best) = view.best(queue, 1, given.at).first().copied().filter(|_| open) else {
+        return Ok(Outcome::reply(Reply::Nothing));
+    };
+    let item = item_of(view, &best)?.ok_or_else(|| missing("item", &best))?;
+    let Some(body) = item.body() else { return Ok(Outcome::reply(Reply::Nothing)) };
+    let run = RunId(given.id());
+    let tenant = tenant_of(id);
+    let take = Take {
+        holder: Holder::Worker(name_of(id)),
+        worker: Some(name_of(id)),
+        run: Some(run),
+        visibility: false,
+    };
+    let taken = item.decide(&item::Input::Take(take), given.at)?;
+    let epoch = match &taken.reply {
+        item::Reply::Taken(grant) => grant.epoch,
+        item::Reply::Done | item::Reply::AlreadyDone | item::Reply::Beating(_) | item::Reply::Dropped => {
+            return Ok(Outcome::reply(Reply::Nothing));
+        }
+    };
+    let dispatched = worker.decide(&worker::Input::Dispatch { item: best, run, epoch }, given.at)?;
+    let create = Create {
+        id: run,
+        tenant: tenant.clone(),
+        namespace: Name::clean(id.namespace()),
+        runbook: settings.runbook_hash,
+        pipeline: settings.pipeline.clone(),
+        name: settings.pipeline.clone(),
+        cwd: settings.project_root.clone(),
+        vars: body.data.clone().unwrap_or(Value::Null),
+        trigger: Trigger {
+            source: Source::Queue,
+            key: Some(name_of(id)),
+            user: None,
+            event_id: Some(Name::clean(&best.to_string())),
+        },
+        subject: None,
+        correlation_id: None,
+        priority: body.priority,
+        needs: Vec::new(),
+        parent: None,
+        depth: 0,
+        deadline_at: None,
+        workspace: None,
+        policy: Vec::new(),
+    };
+    match crate::creation::create(view, &create, given) {
+        Ok(mut out) => {
+            out.facts.extend(of_stream(StreamId::Item(best), &tenant, taken.facts, Reply::Done).facts);
+            let stream = StreamId::Worker(id.clone());
+            out.facts.extend(of_stream(stream, &tenant, dispatched.facts, Reply::Done).facts);
+            // There may be room for another.
+            out.follow.push(Command::Dispatch { worker: id.clone() });
+            Ok(out)
+        }
+        Err(needs @ Refusal::Need(_)) => Err(needs),
+        // An item that cannot become a run is at fault itself: it fails, and the next one has its turn.
+        Err(Refusal::Error { code, message }) if code != crate::code::Code::CapExceeded => {
+            let claimed = taken.facts.iter().fold(item.clone(), |item, fact| item.apply(fact, given.at));
+            let fail = item::Input::Fail { epoch, error: alloc::format!("{code}: {message}"), retryable: false };
+            let failed = claimed.decide(&fail, given.at)?;
+            let facts = taken.facts.into_iter().chain(failed.facts).collect();
+            let mut out = routed(of_stream(StreamId::Item(best), &tenant, facts, Reply::Done), failed.effects);
+            out.follow.push(Command::Dispatch { worker: id.clone() });
+            Ok(out)
+        }
+        Err(refusal) => Err(refusal),
+    }
+}
+
+/// The run of a worker's item has ended: the claim ends with it, and the worker has a place free.
+fn settle(
+    view: &dyn View,
+    id: ItemId,
+    worker: &Scoped,
+    run: RunId,
+    succeeded: bool,
+    error: Option<&String>,
+    given: &Given<'_>,
+) -> Result<Outcome, Refusal> {
+    let tenant = tenant_of(worker);
+    let mut out = Outcome::reply(Reply::Done);
+    if let Some(item @ Item::Processing { body, claim }) = item_of(view, &id)?
+        && claim.run == Some(run)
+    {
+        let epoch = body.epoch;
+        let input = if succeeded {
+            item::Input::Complete { epoch }
+        } else {
+            let error = error.cloned().unwrap_or_else(|| "its run did not complete".to_string());
+            item::Input::Fail { epoch, error, retryable: true }
+        };
+        let Decision { facts, effects, .. } = item.decide(&input, given.at)?;
+        out = routed(of_stream(StreamId::Item(id), &tenant, facts, Reply::Done), effects);
+    }
+    if let Some(known) = worker_of(view, worker)? {
+        let input = worker::Input::Settle { item: id, run, succeeded };
+        let Decision { facts, effects, .. } = known.decide(&input, given.at)?;
+        out.facts.extend(of_stream(StreamId::Worker(worker.clone()), &tenant, facts, Reply::Done).facts);
+        out = routed(out, effects);
+    }
+    Ok(out)
+}
+
+fn on_schedule(view: &dyn View, id: &Scoped, input: &schedule::Input, given: &Given<'_>) -> Result<Outcome, Refusal> {
+    let known = schedule_of(view, id)?.cloned().unwrap_or_else(|| Schedule::new(id.clone()));
+    let Decision { facts, effects, .. } = known.decide(input, given.at)?;
+    let tenant = tenant_of(id);
+    let mut out = of_stream(StreamId::Schedule(id.clone()), &tenant, facts, Reply::Done);
+    for effect in effects {
+        let Effect::StartSlot { schedule, run, slot, pipeline, runbook, vars } = effect else {
+            route::other(effect, &mut out);
+            continue;
+        };
+        let create = Create {
+            id: run,
+            tenant: tenant.clone(),
+            namespace: Name::clean(schedule.namespace()),
+            runbook,
+            name: pipeline.clone(),
+            pipeline,
+            cwd: String::new(),
+            vars,
+            trigger: Trigger {
+                source: Source::Scheduled,
+                key: Some(name_of(&schedule)),
+                user: None,
+                event_id: Some(Name::clean(&slot.to_string())),
+            },
+            subject: None,
+            correlation_id: None,
+            priority: 0,
+            needs: Vec::new(),
+            parent: None,
+            depth: 0,
+            deadline_at: None,
+            workspace: None,
+            policy: Vec::new(),
+        };
+        out.follow.push(Command::Create(Box::new(create)));
+    }
+    Ok(out)
+}

@@ -1,0 +1,237 @@
+//! Routing: what one stream's decision means for the others, in the same turn.
+
+use crate::command::{Command, Create, Outcome, Refusal, Reply};
+use crate::effect::{Effect, Route, Told};
+use crate::event::Event;
+use crate::id::{Holder, ItemId};
+use crate::lifecycle;
+use crate::lock::{self, Lock};
+use crate::machine::{Decision, Given};
+use crate::run::{Initiator, Run, Source, Status, Trigger};
+use crate::semaphore::{self, Semaphore};
+use crate::stream::StreamId;
+use crate::turn::{View, lock_of, of_stream, semaphore_of, tenant_of};
+use crate::workspace::{Session, Workspace};
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+use serde_json::Value;
+
+/// Sorts a run's effects: commands for other streams, facts of its own, the rest for the outside.
+pub(crate) fn effects(effects: Vec<Effect>, run: &Run, out: &mut Outcome) {
+    for effect in effects {
+        match effect {
+            Effect::Emit(event) => own_fact(run, *event, out),
+            Effect::Checkpoint { message, .. } => {
+                own_fact(run, lifecycle::checkpoint_message(run, message).into(), out);
+            }
+            Effect::StartChild { run: id, parent, step, pipeline, vars } => {
+                let create = Create {
+                    id,
+                    tenant: run.born.tenant.clone(),
+                    namespace: run.born.namespace.clone(),
+                    runbook: run.born.runbook,
+                    name: pipeline.clone(),
+                    pipeline,
+                    cwd: run.born.cwd.clone(),
+                    vars,
+                    trigger: Trigger {
+                        source: Source::Call,
+                        key: None,
+                        user: run.born.trigger.user.clone(),
+                        event_id: None,
+                    },
+                    subject: run.born.subject.clone(),
+                    correlation_id: run.born.correlation_id.clone(),
+                    priority: run.born.priority,
+                    needs: Vec::new(),
+                    parent: Some((parent, step)),
+                    depth: run.born.depth + 1,
+                    deadline_at: run.born.deadline_at,
+                    workspace: run.born.workspace,
+                    policy: run.policy.for_child(id),
+                };
+                out.follow.push(Command::Create(Box::new(create)));
+            }
+            effect => other(effect, out),
+        }
+    }
+}
+
+fn own_fact(run: &Run, event: Event, out: &mut Outcome) {
+    let fact = of_stream(StreamId::Run(run.id()), &run.born.tenant, alloc::vec![event], Reply::Done);
+    out.facts.extend(fact.facts);
+}
+
+/// Sorts effects that need no run to be understood.
+pub(crate) fn other(effect: Effect, out: &mut Outcome) {
+    debug_assert!(!matches!(effect, Effect::StartChild { .. }));
+    match effect {
+        Effect::AcquireLock { lock, holder, wait, oust, give_up_at } => {
+            if oust {
+                out.follow.push(Command::OustHolder { lock: lock.clone(), by: holder.clone() });
+            }
+            let input = lock::Input::Acquire(lock::Ask { holder, metadata: None, wait, give_up_at });
+            out.follow.push(Command::Lock { lock, input });
+        }
+        Effect::ReleaseLock { lock, holder } => out.follow.push(Command::LetGoLock { lock, holder }),
+        Effect::AcquireSemaphore { semaphore, holder, slots, give_up_at } => {
+            let ask = semaphore::Ask { holder, weight: slots, wait: true, give_up_at };
+            out.follow.push(Command::Semaphore { semaphore, input: semaphore::Input::Acquire(ask) });
+        }
+        Effect::ReleaseSemaphore { semaphore, holder } => {
+            out.follow.push(Command::LetGoSlots { semaphore, holder });
+        }
+        Effect::Tell { run, told } => out.follow.push(Command::Tell { run, told }),
+        Effect::CancelRun { run, reason } => {
+            let (initiator, reason) = (Initiator::System, Some(reason));
+            out.follow.push(Command::Cancel { run, initiator, user: None, reason });
+        }
+        Effect::DeadLetter { queue, item, data, priority } => out.follow.push(Command::Forward { queue, item, data, priority }),
+        Effect::WakeWorker { worker } => out.follow.push(Command::Dispatch { worker }),
+        Effect::SettleItem { item, worker, run, succeeded, error } => {
+            out.follow.push(Command::SettleItem { item, worker, run, succeeded, error });
+        }
+        Effect::SettleSlot { schedule, run } => {
+            let input = crate::schedule::Input::Settle { run };
+            out.follow.push(Command::Schedule { schedule, input });
+        }
+        outside => {
+            debug_assert_eq!(outside.route(), Route::Outside);
+            out.effects.push(outside);
+        }
+    }
+}
+
+/// Whoever waits for a run's end hears of it.
+pub(crate) fn run_ended(
+    view: &dyn View,
+    run: &Run,
+    status: Status,
+    outputs: Option<Value>,
+    error: Option<String>,
+    out: &mut Outcome,
+) {
+    let id = run.id();
+    if let Some((parent, step)) = &run.born.parent {
+        let (step, outputs, error) = (Some(step.clone()), outputs, error.clone());
+        let told = Told::RunEnded { run: id, step, status, outputs, error };
+        out.follow.push(Command::Tell { run: *parent, told });
+    }
+    for dependent in view.dependents(id) {
+        let told = Told::RunEnded { run: id, step: None, status, outputs: None, error: None };
+        out.follow.push(Command::Tell { run: dependent, told });
+    }
+    let trigger = &run.born.trigger;
+    let succeeded = status == Status::Completed;
+    match (trigger.source, &trigger.key, &trigger.event_id) {
+        (Source::Queue, Some(worker), Some(item)) => {
+            if let Ok(item) = ItemId::parse(item.as_str()) {
+                let worker = run.scoped(worker);
+                out.follow.push(Command::SettleItem { item, worker, run: id, succeeded, error });
+            }
+        }
+        (Source::Scheduled, Some(schedule), _) => {
+            let input = crate::schedule::Input::Settle { run: id };
+            out.follow.push(Command::Schedule { schedule: run.scoped(schedule), input });
+        }
+        (
+            Source::Queue
+            | Source::Scheduled
+            | Source::Cli
+            | Source::Api
+            | Source::Webhook
+            | Source::Slack
+            | Source::Call
+            | Source::Ui,
+            _,
+            _,
+        ) => {}
+    }
+}
+
+/// Locks and semaphores.
+pub(crate) fn coordinate(view: &dyn View, command: &Command, given: &Given<'_>) -> Result<Outcome, Refusal> {
+    match command {
+        Command::Lock { lock, input } => on_lock(view, lock, input, given),
+        Command::LetGoLock { lock, holder } => {
+            let Some(known) = lock_of(view, lock)? else { return Ok(Outcome::reply(Reply::Done)) };
+            let input = match known.holder() {
+                Some(held) if held == holder => lock::Input::Release { holder: holder.clone(), epoch: None },
+                Some(_) | None => lock::Input::Abandon { holder: holder.clone() },
+            };
+            on_lock(view, lock, &input, given)
+        }
+        Command::OustHolder { lock, by } => {
+            let mut out = Outcome::reply(Reply::Done);
+            let holder = lock_of(view, lock)?.and_then(Lock::holder);
+            if let Some(run) = holder.filter(|holder| holder.run() != by.run()).and_then(Holder::run) {
+                let reason = Some(alloc::format!("{by} takes its lock {}", lock.name()));
+                out.follow.push(Command::Cancel { run, initiator: Initiator::System, user: None, reason });
+            }
+            Ok(out)
+        }
+        Command::Semaphore { semaphore, input } => on_semaphore(view, semaphore, input, given),
+        Command::LetGoSlots { semaphore, holder } => {
+            let Some(known) = semaphore_of(view, semaphore)? else { return Ok(Outcome::reply(Reply::Done)) };
+            let input = match known.position(holder) {
+                Some(_) => semaphore::Input::Abandon { holder: holder.clone() },
+                None => semaphore::Input::Release { holder: holder.clone(), epoch: None },
+            };
+            on_semaphore(view, semaphore, &input, given)
+        }
+        // tidy: the turn sends nothing else here.
+        _ => Ok(Outcome::reply(Reply::Nothing)),
+    }
+}
+
+fn on_lock(view: &dyn View, lock: &crate::id::Scoped, input: &lock::Input, given: &Given<'_>) -> Result<Outcome, Refusal> {
+    let decided = match lock_of(view, lock)? {
+        Some(known) => known.decide(input, view.beats(), given.at)?,
+        None => Lock::new(lock.clone()).decide(input, view.beats(), given.at)?,
+    };
+    let Decision { facts, effects, reply } = decided;
+    let mut out = of_stream(StreamId::Lock(lock.clone()), &tenant_of(lock), facts, Reply::Lock(reply));
+    effects.into_iter().for_each(|effect| other(effect, &mut out));
+    Ok(out)
+}
+
+fn on_semaphore(view: &dyn View, semaphore: &crate::id::Scoped, input: &semaphore::Input, given: &Given<'_>) -> Result<Outcome, Refusal> {
+    let decided = match semaphore_of(view, semaphore)? {
+        Some(known) => known.decide(input, view.beats(), given.at)?,
+        None => Semaphore::new(semaphore.clone()).decide(input, view.beats(), given.at)?,
+    };
+    let Decision { facts, effects, reply } = decided;
+    let stream = StreamId::Semaphore(semaphore.clone());
+    let mut out = of_stream(stream, &tenant_of(semaphore), facts, Reply::Semaphore(reply));
+    effects.into_iter().for_each(|effect| other(effect, &mut out));
+    Ok(out)
+}
+
+/// Workspaces and sessions.
+pub(crate) fn place(view: &dyn View, command: &Command, given: &Given<'_>) -> Result<Outcome, Refusal> {
+    let (stream, tenant, facts, effects) = match command {
+        Command::Workspace { workspace, tenant, input } => {
+            let known = crate::turn::workspace_of(view, workspace)?;
+            let decided = match known {
+                Some(known) => known.decide(input, given.at)?,
+                None => Workspace::new(*workspace).decide(input, given.at)?,
+            };
+            (StreamId::Workspace(*workspace), tenant, decided.facts, decided.effects)
+        }
+        Command::Session { session, tenant, input } => {
+            let known = crate::turn::session_of(view, session)?;
+            let decided = match known {
+                Some(known) => known.decide(input, given.at)?,
+                None => Session::new(*session).decide(input, given.at)?,
+            };
+            (StreamId::Session(*session), tenant, decided.facts, decided.effects)
+        }
+        // tidy: the turn sends nothing else here.
+        _ => return Ok(Outcome::reply(Reply::Nothing)),
+    };
+    let mut out = of_stream(stream, tenant, facts, Reply::Done);
+    effects.into_iter().for_each(|effect| other(effect, &mut out));
+    Ok(out)
+}
+
