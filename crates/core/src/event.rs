@@ -178,7 +178,8 @@ events! {
     PipelineAdvanced, PipelineUpdated, PipelineEntered, PipelineSuspended, PipelineResumed, PipelineCancelling,
     PipelineCompleted, PipelineFailed, PipelineCancelled, PipelineOrphaned, PipelineDeleted,
     PipelineResume, PipelineCancel, PipelineSuspend, PipelineRetry, PipelineFork, PipelineUndo,
-    CheckpointSaved, SignalReceived, SignalConsumed, BudgetReserved, BudgetExceeded, BudgetRaised, CostRecorded,
+    CheckpointSaved, SignalReceived, SignalConsumed, BudgetReserved, BudgetReleased, BudgetExceeded, BudgetRaised,
+    CostRecorded,
     // step.rs
     StepStarted, StepWaiting, StepReady, StepCompleted, StepFailed, StepRetrying, StepReturned, StepExpired,
     StepUnknown, StepResolved, StepSkipped, StepCancelled, ShellExited, StrategyFallback, StrategyExhausted,
@@ -199,7 +200,7 @@ events! {
     // governance.rs
     PolicyLoaded, PolicyDecided, ApprovalRequested, ApprovalDecided, ApprovalRefused, ApprovalReminded,
     ApprovalExpired, ApprovalCancelled,
-    IntentRecorded, ReceiptRecorded, ReceiptReversed, IntentSettled,
+    IntentRecorded, ReceiptRecorded, ReceiptReversed, IntentLost, IntentSettled,
     TriggerClaimed, TriggerCompleted, TriggerFailed, TriggerExpired,
     ScheduleCreated, ScheduleFired, ScheduleSkipped, ScheduleSettled, SchedulePaused, ScheduleResumed, ScheduleRemoved,
     // system.rs

@@ -74,6 +74,12 @@ payloads! {
         receipt_id: ReceiptId, key: Name, generation: u32, reversed_by: RunId,
     }
 
+    /// The attempt died between intent and receipt: nobody knows whether the effect happened. Moved on by
+    /// `intent:settled`, by a late `receipt:recorded`, or, where the tool is idempotent, by the next intent.
+    "intent:lost" IntentLost Fact on "effect" {
+        key: Name, generation: u32, pipeline_id: RunId, step: StepId, epoch: u64,
+    }
+
     /// An intent without a receipt was settled by a probe or a human.
     "intent:settled" IntentSettled Fact on "effect" {
         key: Name, generation: u32, pipeline_id: RunId, step: StepId, epoch: u64, outcome: Settled, probed: bool,

@@ -170,9 +170,15 @@ payloads! {
         pipeline_id: RunId, step: StepId, name: Name, key: Option<Name>,
     }
 
-    /// Part of the budget is set aside for an attempt; settled by `cost:recorded`.
+    /// Part of the budget is set aside for an attempt; settled by `cost:recorded`, or given back by
+    /// `budget:released`.
     "budget:reserved" BudgetReserved Fact on "run" {
-        pipeline_id: RunId, step: StepId, epoch: u64, usd_micros: u64, tokens: u64,
+        pipeline_id: RunId, step: StepId, epoch: u64, usd_micros: u64, tokens: u64, time_ms: Option<u64>, writes: Option<u64>,
+    }
+
+    /// The attempt ended without a cost: what was set aside for it is free again.
+    "budget:released" BudgetReleased Fact on "run" {
+        pipeline_id: RunId, step: StepId, epoch: u64,
     }
 
     /// The budget is used up: the step waits for an approval, its work is kept.
@@ -180,14 +186,14 @@ payloads! {
         pipeline_id: RunId, step: StepId, dimension: crate::budget::Dimension, limit: u64, needed: u64,
     }
 
-    /// A human raised the budget.
+    /// A human raised the budget to these limits; 0 leaves one as it is.
     "budget:raised" BudgetRaised Fact on "run" {
-        pipeline_id: RunId, usd_micros: u64, tokens: u64, time_ms: u64,
+        pipeline_id: RunId, usd_micros: u64, tokens: u64, time_ms: u64, writes: Option<u64>,
     }
 
     /// What an attempt cost. Releases its reservation.
     "cost:recorded" CostRecorded Fact on "run" {
         pipeline_id: RunId, step: StepId, epoch: u64, provider: Name, model: Name, usd_micros: u64,
-        tokens_input: u64, tokens_output: u64,
+        tokens_input: u64, tokens_output: u64, time_ms: Option<u64>, writes: Option<u64>,
     }
 }
