@@ -199,7 +199,7 @@ events! {
     ApprovalExpired, ApprovalCancelled,
     IntentRecorded, ReceiptRecorded, ReceiptReversed, IntentSettled,
     TriggerClaimed, TriggerCompleted, TriggerFailed, TriggerExpired,
-    ScheduleCreated, ScheduleFired, ScheduleSkipped, ScheduleSettled, SchedulePaused, ScheduleResumed, ScheduleRemoved,
+    ScheduleCreated, ScheduleFired, ScheduleSkipped, ScheduleQueued, ScheduleSettled, SchedulePaused, ScheduleResumed, ScheduleRemoved,
     // system.rs
     TimerStart, SystemStarted, SystemShutdown, SystemRecovered, SealCreated, KeyRotated, ValueRedacted, EvidenceExported,
     TenantConfigured, Escalate, NoticeRequested, NoticeSent, OutboxPosted, OutboxSettled, Custom,
