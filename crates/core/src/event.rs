@@ -202,7 +202,7 @@ events! {
     ApprovalExpired, ApprovalCancelled,
     IntentRecorded, ReceiptRecorded, ReceiptReversed, IntentLost, IntentSettled,
     TriggerClaimed, TriggerCompleted, TriggerFailed, TriggerExpired,
-    ScheduleCreated, ScheduleFired, ScheduleSkipped, ScheduleSettled, SchedulePaused, ScheduleResumed, ScheduleRemoved,
+    ScheduleCreated, ScheduleFired, ScheduleSkipped, ScheduleQueued, ScheduleSettled, SchedulePaused, ScheduleResumed, ScheduleRemoved,
     // system.rs
     TimerStart, SystemStarted, SystemShutdown, SystemRecovered, SealCreated, KeyRotated, ValueRedacted, EvidenceExported,
     TenantConfigured, Escalate, NoticeRequested, NoticeSent, OutboxPosted, OutboxSettled, Custom,

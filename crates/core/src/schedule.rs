@@ -1,6 +1,36 @@
-//! Schedules.
+//! Schedules: one run per slot, once.
+//!
+//! ```text
+//!  absent ──configure──▶ active ◀──pause, resume──▶ paused
+//!                          │ ▲                        │
+//!                   remove ▼ │ configure      remove  ▼
+//!                        removed ◀────────────────────┘
+//! ```
+//!
+//! A slot is a time at which the spec asks for a run. The shell computes slots and their jitter; this machine
+//! decides which of them become runs. Invariants: every slot fires at most once, also across restarts, because
+//! slots up to `last_slot` are settled and it only grows; with overlap `skip` and `queue` at most one run is
+//! under way; slots before the schedule existed or while it was paused never fire.
+//!
+//! `catch_up` is about slots that passed while nobody looked. With `none` the latest slot still fires when it is
+//! no older than [`GRACE`] and the jitter, so that a slow start of the process does not lose a nightly run.
 
+use crate::code::Code;
+use crate::digest::Digest;
+use crate::effect::Effect;
+use crate::event::{
+    Event, ScheduleCreated, ScheduleFired, SchedulePaused, ScheduleQueued, ScheduleRemoved, ScheduleResumed,
+    ScheduleSettled, ScheduleSkipped,
+};
+use crate::id::{Name, RunId, Scoped};
+use crate::machine::{Decision, Row, table};
+use crate::time::{Millis, Span};
 use crate::word::words;
+use alloc::collections::{BTreeSet, VecDeque};
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 words! {
     /// What happens to slots that passed while nothing ran.
@@ -37,3 +67,539 @@ words! {
         Paused = "paused",
     }
 }
+
+/// How late a slot may be, jitter apart, and still not count as missed.
+pub const GRACE: Span = Span::secs(60);
+/// The most slots that are settled at once. Older ones stay for the next time.
+pub const SLOTS_MAX: usize = 1_000;
+/// The most slots that wait for the run before them. Further ones are skipped.
+pub const HELD_MAX: usize = 100;
+/// The most runs of a schedule under way at once, which only cancelled runs that do not end can reach.
+pub const LIVE_MAX: usize = 100;
+
+/// The machine's table.
+pub const TABLE: &[Row] = table! {
+    "absent": "configure" => "active";
+
+    "active": "configure" => "active";
+    "active": "due" => "active";
+    "active": "run_now" => "active";
+    "active": "settle" => "active";
+    "active": "pause" => "paused";
+    "active": "resume" => "active";
+    "active": "remove" => "removed";
+
+    "paused": "configure" => "paused";
+    "paused": "due" => "paused";
+    "paused": "run_now" => "paused";
+    "paused": "settle" => "paused";
+    "paused": "pause" => "paused";
+    "paused": "resume" => "active";
+    "paused": "remove" => "removed";
+
+    "removed": "configure" => "active";
+    "removed": "settle" => "removed";
+    "removed": "remove" => "removed";
+};
+
+/// What a runbook declares of a schedule.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// `cron` or `every`, as written.
+    pub spec: String,
+    /// Where its hours are counted.
+    pub timezone: Name,
+    /// How much later than its slot a run may begin.
+    pub jitter: Span,
+    /// What happens to missed slots.
+    pub catch_up: CatchUp,
+    /// What happens while a run is under way.
+    pub overlap: Overlap,
+    /// What a slot runs.
+    pub pipeline: Name,
+    /// In which version.
+    pub runbook_hash: Digest,
+    /// With which variables.
+    pub vars: Value,
+}
+
+/// Where a schedule stands.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum State {
+    /// Nobody declared it yet.
+    Absent,
+    /// Its slots make runs.
+    Active(Settings),
+    /// Its slots pass.
+    Paused(Settings),
+    /// The active runbook does not declare it any more. It keeps its memory in case it comes back.
+    Removed,
+}
+
+/// A slot that waits for the run before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Held {
+    /// When it was due.
+    pub slot: Millis,
+    /// The run it will make.
+    pub run: RunId,
+    /// Whether a human asked for it.
+    pub manual: bool,
+}
+
+/// A schedule.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Schedule {
+    /// Its name, with tenant and namespace.
+    pub id: Scoped,
+    /// When the shell should look for slots: the next slot and its jitter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_at: Option<Millis>,
+    /// Slots up to here never fire (again): the last one that was settled, or the time since which there is
+    /// something to settle. Only grows.
+    pub last_slot: Millis,
+    /// Runs under way.
+    pub live: BTreeSet<RunId>,
+    /// Slots that wait, oldest first.
+    pub held: VecDeque<Held>,
+    /// Where it stands.
+    pub state: State,
+}
+
+/// What a schedule can be told.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Input {
+    /// A deployed runbook declares it.
+    Configure {
+        /// What it declares.
+        settings: Settings,
+        /// The first slot under these settings, with jitter.
+        next_at: Option<Millis>,
+    },
+    /// `next_at` came.
+    Due {
+        /// The slots after `last_slot` up to now, at most [`SLOTS_MAX`].
+        slots: Vec<Millis>,
+        /// The next slot after those, with jitter.
+        next_at: Option<Millis>,
+        /// A fresh id for each slot.
+        runs: Vec<RunId>,
+    },
+    /// Somebody wants a run now.
+    RunNow {
+        /// Its id.
+        run: RunId,
+    },
+    /// A slot's run is terminal.
+    Settle {
+        /// Which one.
+        run: RunId,
+    },
+    /// Make no runs.
+    Pause,
+    /// Make runs again.
+    Resume {
+        /// The next slot, with jitter.
+        next_at: Option<Millis>,
+    },
+    /// No deployed runbook declares it any more.
+    Remove,
+}
+
+/// Why a schedule refuses.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Not declared, or not any more.
+    #[error("there is no schedule {0}")]
+    Absent(Scoped),
+    /// More slots than are settled at once.
+    #[error("{0} slots at once are more than {SLOTS_MAX}")]
+    TooManySlots(usize),
+    /// Too few ids, or one that is in use.
+    #[error("the ids for the slots' runs are too few, or one of them is in use")]
+    Runs,
+    /// A run is under way, and the schedule's overlap forbids another.
+    #[error("a run of {0} is under way")]
+    Busy(Scoped),
+}
+
+impl Error {
+    /// The stable code.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match self {
+            Error::Absent(_) => Code::NotFound,
+            Error::TooManySlots(_) | Error::Runs => Code::InvalidInput,
+            Error::Busy(_) => Code::LockBusy,
+        }
+    }
+}
+
+/// What becomes of a slot.
+enum Fate {
+    Fire,
+    Hold,
+    Skip(SkipReason),
+}
+
+impl Schedule {
+    /// A schedule of which nothing is known yet.
+    #[must_use]
+    pub fn new(id: Scoped) -> Schedule {
+        Schedule {
+            id,
+            next_at: None,
+            last_slot: Millis::default(),
+            live: BTreeSet::new(),
+            held: VecDeque::new(),
+            state: State::Absent,
+        }
+    }
+
+    /// The state's name in the table.
+    #[must_use]
+    pub fn state_name(&self) -> &'static str {
+        match self.state {
+            State::Absent => "absent",
+            State::Active(_) => "active",
+            State::Paused(_) => "paused",
+            State::Removed => "removed",
+        }
+    }
+
+    /// When the schedule next wants its slots.
+    #[must_use]
+    pub fn due(&self) -> Option<Millis> {
+        match self.state {
+            State::Active(_) => self.next_at,
+            State::Absent | State::Paused(_) | State::Removed => None,
+        }
+    }
+
+    /// Says what an input leads to.
+    ///
+    /// # Errors
+    /// [`Error`]: what the table does not have, and lists out of their bounds.
+    pub fn decide(&self, input: &Input, at: Millis) -> Result<Decision, Error> {
+        let unchanged = Ok(Decision::new());
+        match (&self.state, input) {
+            // The same runbook deployed again.
+            (State::Active(old) | State::Paused(old), Input::Configure { settings, .. }) if old == settings => {
+                unchanged
+            }
+            (
+                State::Absent | State::Active(_) | State::Paused(_) | State::Removed,
+                Input::Configure { settings, next_at },
+            ) => Ok(Decision::new().fact(self.created(settings, *next_at))),
+
+            (State::Active(settings), Input::Due { slots, next_at, runs }) => {
+                self.settle_slots(settings, slots, *next_at, runs, at)
+            }
+            // It was paused while the slots were computed.
+            (State::Paused(_), Input::Due { slots, next_at, .. }) => {
+                let skipped = self.fresh(slots, at)?.into_iter();
+                Ok(skipped.fold(Decision::new(), |decision, slot| {
+                    decision.fact(self.skipped(slot, SkipReason::Paused, *next_at))
+                }))
+            }
+
+            (State::Active(settings), Input::RunNow { run }) => self.run_now(settings, *run, true, at),
+            (State::Paused(settings), Input::RunNow { run }) => self.run_now(settings, *run, false, at),
+
+            (State::Active(settings), Input::Settle { run }) => Ok(self.settle(*run, Some(settings))),
+            // What waits, waits on until the schedule is resumed.
+            (State::Paused(_) | State::Removed, Input::Settle { run }) => Ok(self.settle(*run, None)),
+
+            (State::Active(_), Input::Pause) => {
+                Ok(Decision::new().fact(SchedulePaused { schedule: self.name() }))
+            }
+            // Asked for twice.
+            (State::Paused(_), Input::Pause) | (State::Active(_), Input::Resume { .. }) => unchanged,
+            (State::Paused(settings), Input::Resume { next_at }) => {
+                let decision =
+                    Decision::new().fact(ScheduleResumed { schedule: self.name(), next_at: *next_at });
+                Ok(if self.live.is_empty() { self.fire_held(decision, settings, *next_at) } else { decision })
+            }
+
+            (State::Active(_) | State::Paused(_), Input::Remove) => {
+                Ok(Decision::new().fact(ScheduleRemoved { schedule: self.name() }))
+            }
+            (State::Removed, Input::Remove) => unchanged,
+
+            (
+                State::Absent,
+                Input::Due { .. }
+                | Input::RunNow { .. }
+                | Input::Settle { .. }
+                | Input::Pause
+                | Input::Resume { .. }
+                | Input::Remove,
+            )
+            | (
+                State::Removed,
+                Input::Due { .. } | Input::RunNow { .. } | Input::Pause | Input::Resume { .. },
+            ) => Err(Error::Absent(self.id.clone())),
+        }
+    }
+
+    /// The slots that are not settled and not in the future, in order.
+    fn fresh(&self, slots: &[Millis], at: Millis) -> Result<BTreeSet<Millis>, Error> {
+        if slots.len() > SLOTS_MAX {
+            return Err(Error::TooManySlots(slots.len()));
+        }
+        Ok(slots.iter().copied().filter(|&slot| slot > self.last_slot && slot <= at).collect())
+    }
+
+    fn settle_slots(
+        &self,
+        settings: &Settings,
+        slots: &[Millis],
+        next_at: Option<Millis>,
+        runs: &[RunId],
+        at: Millis,
+    ) -> Result<Decision, Error> {
+        let fresh = self.fresh(slots, at)?;
+        let mut decision = Decision::new();
+        let Some(&latest) = fresh.last() else {
+            // Nothing to settle, but the time to look again must move on, or the schedule would be due for ever.
+            let moves = next_at != self.next_at && self.next_at.is_some_and(|due| due <= at);
+            let resumed = ScheduleResumed { schedule: self.name(), next_at };
+            return Ok(if moves { decision.fact(resumed) } else { decision });
+        };
+        let mut ids = runs.iter().copied();
+        let mut used = BTreeSet::new();
+        let (mut busy, mut held) = (!self.live.is_empty(), self.held.len());
+        for slot in fresh {
+            let fate = match Self::caught_up(settings, slot, latest, at) {
+                true => self.fate(settings.overlap, slot == latest, busy, held),
+                false => Fate::Skip(SkipReason::Missed),
+            };
+            if let Fate::Skip(reason) = fate {
+                decision = decision.fact(self.skipped(slot, reason, next_at));
+                continue;
+            }
+            let run = ids.next().filter(|run| !self.knows(*run) && used.insert(*run)).ok_or(Error::Runs)?;
+            let queued = Held { slot, run, manual: false };
+            if let Fate::Hold = fate {
+                held += 1;
+                decision = decision.fact(self.queued(queued, next_at));
+            } else {
+                busy = true;
+                decision = self.fire(self.cancel_live(decision, settings), settings, queued, next_at);
+            }
+        }
+        Ok(decision)
+    }
+
+    /// Whether a slot gets its chance, by how the schedule catches up.
+    fn caught_up(settings: &Settings, slot: Millis, latest: Millis, at: Millis) -> bool {
+        match settings.catch_up {
+            CatchUp::All => true,
+            CatchUp::One => slot == latest,
+            CatchUp::None => slot == latest && at <= slot + GRACE + settings.jitter,
+        }
+    }
+
+    /// What becomes of a slot that gets its chance, by the schedule's overlap.
+    fn fate(&self, overlap: Overlap, is_latest: bool, busy: bool, held: usize) -> Fate {
+        match overlap {
+            Overlap::Skip | Overlap::Queue if !busy && held == 0 => Fate::Fire,
+            Overlap::Skip => Fate::Skip(SkipReason::Overlap),
+            Overlap::Queue if held < HELD_MAX => Fate::Hold,
+            Overlap::Queue => Fate::Skip(SkipReason::Overlap),
+            // A run that the next slot cancels at once is not worth starting.
+            Overlap::Cancel if is_latest && self.live.len() < LIVE_MAX => Fate::Fire,
+            Overlap::Cancel => Fate::Skip(SkipReason::Overlap),
+        }
+    }
+
+    fn run_now(
+        &self,
+        settings: &Settings,
+        run: RunId,
+        may_wait: bool,
+        at: Millis,
+    ) -> Result<Decision, Error> {
+        if self.knows(run) {
+            return Ok(Decision::new());
+        }
+        let queued = Held { slot: at, run, manual: true };
+        match self.fate(settings.overlap, true, !self.live.is_empty(), self.held.len()) {
+            Fate::Fire => {
+                let decision = self.cancel_live(Decision::new(), settings);
+                Ok(self.fire(decision, settings, queued, self.next_at))
+            }
+            Fate::Hold if may_wait => Ok(Decision::new().fact(self.queued(queued, self.next_at))),
+            Fate::Hold | Fate::Skip(_) => Err(Error::Busy(self.id.clone())),
+        }
+    }
+
+    fn settle(&self, run: RunId, settings: Option<&Settings>) -> Decision {
+        // Told twice, or a run that was never ours.
+        if !self.live.contains(&run) {
+            return Decision::new();
+        }
+        let decision = Decision::new().fact(ScheduleSettled { schedule: self.name(), pipeline_id: run });
+        match settings {
+            Some(settings) if self.live.len() == 1 => self.fire_held(decision, settings, self.next_at),
+            Some(_) | None => decision,
+        }
+    }
+
+    fn fire_held(&self, decision: Decision, settings: &Settings, next_at: Option<Millis>) -> Decision {
+        match self.held.front() {
+            Some(&held) => self.fire(decision, settings, held, next_at),
+            None => decision,
+        }
+    }
+
+    fn fire(
+        &self,
+        decision: Decision,
+        settings: &Settings,
+        held: Held,
+        next_at: Option<Millis>,
+    ) -> Decision {
+        let Held { slot, run, manual } = held;
+        decision
+            .fact(ScheduleFired { schedule: self.name(), slot, pipeline_id: run, manual, next_at })
+            .effect(Effect::StartSlot {
+                schedule: self.id.clone(),
+                run,
+                slot,
+                pipeline: settings.pipeline.clone(),
+                runbook: settings.runbook_hash,
+                vars: settings.vars.clone(),
+            })
+    }
+
+    fn cancel_live(&self, decision: Decision, settings: &Settings) -> Decision {
+        if settings.overlap != Overlap::Cancel {
+            return decision;
+        }
+        self.live.iter().fold(decision, |decision, &run| {
+            let reason = "the schedule's next slot is due".to_string();
+            decision.effect(Effect::CancelRun { run, reason })
+        })
+    }
+
+    fn created(&self, settings: &Settings, next_at: Option<Millis>) -> ScheduleCreated {
+        ScheduleCreated {
+            schedule: self.name(),
+            namespace: Name::clean(self.id.namespace()),
+            spec: settings.spec.clone(),
+            timezone: settings.timezone.clone(),
+            jitter_ms: settings.jitter.0,
+            catch_up: settings.catch_up,
+            overlap: settings.overlap,
+            pipeline: settings.pipeline.clone(),
+            runbook_hash: settings.runbook_hash,
+            next_at,
+            vars: settings.vars.clone().into(),
+        }
+    }
+
+    fn skipped(&self, slot: Millis, reason: SkipReason, next_at: Option<Millis>) -> ScheduleSkipped {
+        ScheduleSkipped { schedule: self.name(), slot, reason, next_at }
+    }
+
+    fn queued(&self, held: Held, next_at: Option<Millis>) -> ScheduleQueued {
+        let Held { slot, run, manual } = held;
+        ScheduleQueued { schedule: self.name(), slot, pipeline_id: run, manual, next_at }
+    }
+
+    fn name(&self) -> Name {
+        Name::clean(self.id.name())
+    }
+
+    fn knows(&self, run: RunId) -> bool {
+        self.live.contains(&run) || self.held.iter().any(|held| held.run == run)
+    }
+
+    /// What a fact does to the schedule. Facts of other schedules and streams leave it as it is.
+    #[must_use]
+    pub fn apply(mut self, event: &Event, at: Millis) -> Schedule {
+        match event {
+            Event::ScheduleCreated(e) if e.schedule.as_str() == self.id.name() => self.configure(e, at),
+            Event::ScheduleFired(e) if e.schedule.as_str() == self.id.name() => {
+                self.held.retain(|held| held.run != e.pipeline_id);
+                self.live.insert(e.pipeline_id);
+                self.pass(e.slot, e.manual, e.next_at);
+            }
+            Event::ScheduleQueued(e) if e.schedule.as_str() == self.id.name() => {
+                self.held.push_back(Held { slot: e.slot, run: e.pipeline_id, manual: e.manual });
+                self.pass(e.slot, e.manual, e.next_at);
+            }
+            Event::ScheduleSkipped(e) if e.schedule.as_str() == self.id.name() => {
+                self.pass(e.slot, false, e.next_at);
+            }
+            Event::ScheduleSettled(e) if e.schedule.as_str() == self.id.name() => {
+                self.live.remove(&e.pipeline_id);
+            }
+            Event::SchedulePaused(e) if e.schedule.as_str() == self.id.name() => {
+                if let State::Active(settings) = self.state {
+                    self.state = State::Paused(settings);
+                }
+            }
+            Event::ScheduleResumed(e) if e.schedule.as_str() == self.id.name() => {
+                if let State::Paused(settings) = self.state {
+                    self.state = State::Active(settings);
+                    // Slots that passed during the pause do not count as missed.
+                    self.last_slot = self.last_slot.max(at);
+                }
+                self.next_at = e.next_at;
+            }
+            Event::ScheduleRemoved(e) if e.schedule.as_str() == self.id.name() => {
+                self.state = State::Removed;
+                self.next_at = None;
+                self.held.clear();
+            }
+            // The wide enum is narrowed here: what is not this schedule's is somebody else's.
+            _ => {}
+        }
+        self
+    }
+
+    fn configure(&mut self, event: &ScheduleCreated, at: Millis) {
+        let settings = Settings {
+            spec: event.spec.clone(),
+            timezone: event.timezone.clone(),
+            jitter: Span(event.jitter_ms),
+            catch_up: event.catch_up,
+            overlap: event.overlap,
+            pipeline: event.pipeline.clone(),
+            runbook_hash: event.runbook_hash,
+            vars: event.vars.get().unwrap_or_default(),
+        };
+        let same_slots = match &self.state {
+            State::Active(old) | State::Paused(old) => {
+                old.spec == settings.spec && old.timezone == settings.timezone
+            }
+            State::Absent | State::Removed => false,
+        };
+        if !same_slots {
+            // New slots count from here; old ones that were missed stay owed where only the rest changed.
+            self.last_slot = self.last_slot.max(at);
+        }
+        self.next_at = event.next_at;
+        self.state = match self.state {
+            State::Paused(_) => State::Paused(settings),
+            State::Absent | State::Active(_) | State::Removed => State::Active(settings),
+        };
+    }
+
+    fn pass(&mut self, slot: Millis, manual: bool, next_at: Option<Millis>) {
+        // A run by hand is no slot: the one that is due still comes.
+        if !manual {
+            self.last_slot = self.last_slot.max(slot);
+        }
+        self.next_at = next_at;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -119,6 +119,11 @@ payloads! {
         schedule: Name, slot: Millis, reason: SkipReason, next_at: Option<Millis>,
     }
 
+    /// The slot waits until the run before it is terminal; `schedule:fired` follows for the same slot and run.
+    "schedule:queued" ScheduleQueued Fact on "schedule" {
+        schedule: Name, slot: Millis, pipeline_id: RunId, manual: bool, next_at: Option<Millis>,
+    }
+
     /// The slot's run is terminal.
     "schedule:settled" ScheduleSettled Fact on "schedule" { schedule: Name, pipeline_id: RunId }
 

@@ -25,6 +25,7 @@ payloads! {
     /// A signed Merkle root over (stream, version, head) of what changed since the last seal.
     "seal:created" SealCreated Fact on "system" {
         number: u64, root: Digest, leaves: u64, previous: Option<Digest>, key_id: Name, signature: Signature,
+        sealed_at: Option<Millis>, through: Option<u64>,
     }
 
     /// Seals are signed with another key from here on; signed with the old one where there was one.
