@@ -5,10 +5,11 @@
 
 use crate::approval;
 use crate::attempt::Report;
+use crate::budget::{Amount, Cost};
 use crate::code::Code;
 use crate::digest::Digest;
 use crate::effect::{Effect, Lease, Told};
-use crate::event::{CheckpointSaved, CostRecorded, Event, PolicyDecided};
+use crate::event::{CheckpointSaved, Event, PolicyDecided};
 use crate::guard::GuardInputs;
 use crate::id::{AgentId, ApprovalId, Holder, ItemId, Name, NoticeId, ReceiptId, RunId, Scoped, SessionId, StepId, WorkspaceId};
 use crate::idempotency::Source as KeySource;
@@ -141,7 +142,7 @@ pub enum Command {
 
     // Steps.
     /// Lease a step to an executor.
-    Lease { run: RunId, step: StepId, owner: Name, agent: Option<AgentId> },
+    Lease { run: RunId, step: StepId, owner: Name, agent: Option<AgentId>, reserve: Amount },
     /// An executor reports on an attempt.
     Report { run: RunId, step: StepId, epoch: u64, report: Report, receipt: Option<Box<Receipted>> },
     /// Policy answers.
@@ -155,7 +156,9 @@ pub enum Command {
     /// Progress is saved, or a message put on the run.
     Checkpoint(Box<CheckpointSaved>),
     /// An attempt cost something.
-    Cost(Box<CostRecorded>),
+    Cost { run: RunId, step: StepId, epoch: u64, costs: Vec<Cost> },
+    /// A human raises the budget.
+    Raise { run: RunId, to: Amount },
     /// Something happens to an agent's task.
     Task { run: RunId, step: StepId, input: task::Input },
     /// A message was sent, or given up on.
@@ -205,7 +208,7 @@ pub enum Command {
     /// Something happens to a workspace.
     Workspace { workspace: WorkspaceId, tenant: Name, input: workspace::Input },
     /// Something happens to a session.
-    Session { session: SessionId, tenant: Name, input: workspace::SessionInput },
+    Session { session: SessionId, tenant: Name, input: workspace::session::Input },
     /// Look at the clock for a stream.
     Tick(StreamId),
 }
@@ -308,6 +311,6 @@ macro_rules! refusals {
 
 refusals! {
     crate::run::Error, crate::step::Error, lock::Error, semaphore::Error, queue::Error, item::Error, worker::Error,
-    schedule::Error, crate::idempotency::Error, crate::receipt::Error, workspace::Error, crate::caps::Error,
+    schedule::Error, crate::idempotency::Error, crate::receipt::Error, crate::receipt::key::Error, workspace::Error, workspace::session::Error, crate::caps::Error,
     crate::runbook::Error, task::Error,
 }

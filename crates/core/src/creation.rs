@@ -1,5 +1,6 @@
 //! Creation: how runs come to be, once per delivery, with variables that fit.
 
+use crate::budget::Limits;
 use crate::code::Code;
 use crate::command::{Command, Create, Outcome, Refusal, Reply};
 use crate::digest::Digest;
@@ -66,7 +67,7 @@ fn created(create: &Create, runbook: &Runbook, def: &Pipeline, lineage: Lineage,
     };
     let own_deadline = def.deadline.map(|span| given.at + span);
     let budget = runbook.budget.iter().chain(&def.budget);
-    let lowest = |pick: fn(&crate::runbook::BudgetDef) -> Option<u64>| budget.clone().filter_map(pick).min();
+    let lowest = |pick: fn(&Limits) -> Option<u64>| budget.clone().filter_map(pick).min();
     let first = def.steps.first().copied();
     Ok(PipelineCreated {
         id: create.id,
@@ -94,6 +95,7 @@ fn created(create: &Create, runbook: &Runbook, def: &Pipeline, lineage: Lineage,
         budget_tokens: lowest(|b| b.tokens),
         writes_max: runbook.caps.and_then(|caps| caps.max_writes_per_run),
         workspace: create.workspace,
+        budget_time_ms: lowest(|b| b.time_ms),
     })
 }
 

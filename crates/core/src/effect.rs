@@ -95,6 +95,8 @@ pub enum Told {
     SlotsGranted { step: StepId, semaphore: Name, epoch: u64 },
     /// What the run or step held was taken from it: it held too long, or somebody broke the hold.
     HoldLost { step: Option<StepId>, name: Name },
+    /// The lock or semaphore cannot be waited for at all.
+    HoldRefused { step: Option<StepId>, code: crate::code::Code, message: String },
     /// A run it waits for, or called, is terminal.
     RunEnded {
         run: RunId,

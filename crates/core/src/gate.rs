@@ -15,7 +15,7 @@ use crate::event::{
     ApprovalRequested, GuardBlocked, GuardFailed, GuardPassed, GuardWarned, NoticeRequested, PipelineUnblocked,
     PolicyDecided, StepSkipped,
 };
-use crate::guard::{self, GuardInputs, OnFailure};
+use crate::guard::{self, GuardInputs, GuardResult, OnFailure};
 use crate::id::{ApprovalId, Name, NoticeId};
 use crate::machine::{Decision, Given};
 use crate::pipeline;
@@ -43,7 +43,7 @@ pub(crate) fn pass(run: &Run, node: &StepDef, step: &Step, given: &mut Given<'_>
     let asks_policy =
         step.group.is_none() && matches!(node.kind, Kind::Run { .. } | Kind::Tool { .. } | Kind::Agent { .. });
     if asks_policy {
-        match run.policy.standing(&step.id, &step.tool, step.action_hash.as_ref(), Some(&given.policy)) {
+        match run.policy.standing(&step.id, &step.tool, step.action_hash.as_ref(), &given.policy) {
             None => return Some(ask_policy(run, node, step, given)),
             Some(decision) => match decision.verdict {
                 Verdict::Allow => {}
@@ -110,8 +110,9 @@ fn ask_policy(run: &Run, node: &StepDef, step: &Step, given: &Given<'_>) -> Deci
 /// The question to policy about a step.
 #[must_use]
 pub fn evaluate_policy(run: &Run, node: &StepDef, step: &Step) -> Effect {
-    let approvals = run.rare.approvals.values().filter(|a| a.step == step.id).map(Approval::approvals).sum();
-    let own = policy::scope(&step.tool) == policy::Scope::PerStep;
+    let own = policy::scope(step.tool.as_str()) == policy::Scope::PerStep;
+    let agreed = |a: &Approval| a.needed() - a.missing().min(a.needed());
+    let approvals = run.rare.approvals.values().filter(|a| a.step == step.id).map(agreed).sum();
     Effect::EvaluatePolicy {
         run: run.id(),
         step: step.id.clone(),
@@ -135,10 +136,10 @@ struct Asked {
 impl Asked {
     fn by_policy(decision: &policy::Decision) -> Asked {
         Asked {
-            tier: decision.tier.unwrap_or(Tier::High),
-            two_person: decision.two_person,
-            count: decision.count.max(1),
-            approvers: decision.approvers.clone(),
+            tier: decision.stake(),
+            two_person: decision.two_person.unwrap_or(false),
+            count: decision.count.unwrap_or(1).max(1),
+            approvers: decision.approvers.clone().unwrap_or_default(),
             reasons: decision.reasons.clone(),
             expires: decision.expires.unwrap_or(APPROVAL_EXPIRES),
         }
@@ -249,16 +250,11 @@ pub fn guard_gathered(
     let mut out = Decision::new();
     let (pipeline_id, id) = (run.id(), step.id.clone());
     for warning in evaluated.warnings {
-        out = out.fact(GuardWarned {
-            pipeline_id,
-            step: id.clone(),
-            after,
-            guard: warning.guard,
-            unknown: warning.unknown,
-            detail: warning.detail,
-        });
+        if let GuardResult::Failed { guard, unknown, detail, .. } = warning {
+            out = out.fact(GuardWarned { pipeline_id, step: id.clone(), after, guard, unknown, detail });
+        }
     }
-    let Some(failed) = evaluated.failed else {
+    let GuardResult::Failed { guard, action, unknown, detail } = evaluated.result else {
         out = out.fact(GuardPassed { pipeline_id, step: id, after });
         if after {
             let input = step::Input::Succeed { epoch: step.epoch, output: None, reused_from: None };
@@ -269,9 +265,8 @@ pub fn guard_gathered(
         }
         return Ok(out);
     };
-    let (guard, unknown, detail) = (failed.guard, failed.unknown, failed.detail);
     let since = step.waiting.as_ref().map_or(given.at, |w| w.since);
-    let (delay, give_up) = match failed.action {
+    let (delay, give_up) = match action {
         OnFailure::Block | OnFailure::Warn => (Some(GUARD_EVERY), None),
         OnFailure::Retry { delay, give_up } => (Some(delay), give_up.map(|span| since + span)),
         OnFailure::Fail { message } => {
@@ -334,7 +329,8 @@ pub fn decide_approval(
             return Ok(out);
         }
     };
-    let failure = Failure::new(code, after.why().unwrap_or_else(|| code.title().to_string()));
+    let why = after.decisions.last().and_then(|decided| decided.reason.clone());
+    let failure = Failure::new(code, why.unwrap_or_else(|| code.title().to_string()));
     let input = step::Input::Fail { epoch: step.epoch, failure, retry_at: None };
     pipeline::end(run, step, input, given, &mut moved);
     out.facts.extend(moved.facts);
@@ -384,6 +380,20 @@ pub fn told(run: &Run, told: &Told, given: &mut Given<'_>) -> Result<Decision, E
             let mut out = Decision::new();
             pipeline::end(run, step, step::Input::Skip(Box::new(skipped)), given, &mut out);
             Ok(out)
+        }
+        Told::HoldRefused { step: Some(step), code, message } => {
+            let step = run.need(step)?;
+            let mut out = Decision::new();
+            if step.status == step::Status::WaitingExternal {
+                let failure = Failure::new(*code, message.clone());
+                pipeline::end(run, step, step::Input::Fail { epoch: step.epoch, failure, retry_at: None }, given, &mut out);
+            }
+            Ok(out)
+        }
+        Told::HoldRefused { step: None, code, message } => {
+            run.must_live()?;
+            let duration_ms = given.at.since(run.born.created_at).0;
+            Ok(pipeline::failed(run, duration_ms, None, Failure::new(*code, message.clone())))
         }
         Told::HoldLost { step: None, name } => {
             // The run goes on: whoever breaks a lock knows why, and the fencing epoch tells the resource.

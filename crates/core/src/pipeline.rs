@@ -15,18 +15,18 @@ use crate::code::Code;
 use crate::effect::Effect;
 use crate::event::{
     PipelineAdvanced, PipelineCancelled, PipelineCompleted, PipelineEntered, PipelineFailed, StepSkipped,
-    StrategyExhausted, StrategyFallback,
 };
 use crate::gate;
 use crate::id::{Name, RunId, StepId};
 use crate::machine::{Decision, Given};
 use crate::private::Private;
 use crate::run::{Run, Section};
-use crate::runbook::{Compensate, FallbackOn, ITEMS_MAX, Kind, Node, Pipeline, StepDef, WaitFor};
+use crate::runbook::{Compensate, ITEMS_MAX, Kind, Node, Pipeline, StepDef, WaitFor};
 use crate::scope;
 use crate::step::{self, FailFast, Failure, Gate, GroupKind, Shape, Skip, Status, Step, Wait};
+use crate::strategy::{self, Strategy};
 use crate::time::Span;
-use alloc::string::{String, ToString};
+use alloc::string::ToString;
 use alloc::vec::Vec;
 use serde_json::Value;
 
@@ -272,6 +272,7 @@ fn next_approach(run: &Run, def: &Pipeline, place: u32, step: &Step, node: &Step
         (Status::Failed, Some(failure)) => failure.clone(),
         (Status::Failed, None) => Failure::new(Code::StepFailed, "the approach failed"),
         (Status::Cancelled, _) => Failure::new(Code::Cancelled, "the approach was cancelled"),
+        // A member that has ended otherwise has done what it was for.
         (
             Status::Succeeded
             | Status::Skipped
@@ -285,43 +286,26 @@ fn next_approach(run: &Run, def: &Pipeline, place: u32, step: &Step, node: &Step
             _,
         ) => return close(run, place, step, None, node, given),
     };
-    let conditions = approaches.get(group.next as usize - 1).map_or(&[][..], |a| a.fallback_on.as_slice());
-    let Some(matched) = conditions.iter().find_map(|condition| matches_failure(condition, &failure)) else {
+    let list = approaches.iter().map(|def| def.approach.clone()).collect();
+    let Ok(mut strategy) = Strategy::new(run.id(), step.id.clone(), list) else {
         return close(run, place, step, Some(failure), node, given);
     };
-    if group.next >= group.shape.total {
-        let exhausted = StrategyExhausted { pipeline_id: run.id(), step: step.id.clone(), approaches: group.shape.total };
-        let failure = Failure::new(Code::StrategyExhausted, failure.message);
-        let closed = close(run, place, step, Some(failure), node, given);
-        let mut out = Decision::new().fact(exhausted);
-        out.facts.extend(closed.facts);
-        out.effects.extend(closed.effects);
-        return out;
-    }
-    let fallback = StrategyFallback {
-        pipeline_id: run.id(),
-        step: step.id.clone(),
-        from: group.next - 1,
-        to: group.next,
-        matched,
+    strategy.current = group.next - 1;
+    let timed_out = failure.code.as_str() == Code::TimedOut.as_str();
+    let result = if timed_out { strategy::Input::TimeOut } else { strategy::Input::Fail { error: failure.message.clone() } };
+    let Ok(Decision { facts, reply, .. }) = strategy.decide(&result, given.at) else {
+        return close(run, place, step, Some(failure), node, given);
     };
-    let opened = open(run, def, Some(place), member(node, step, group.next), group.next, given);
-    let mut out = Decision::new().fact(fallback);
-    out.facts.extend(opened.facts);
-    out.effects.extend(opened.effects);
-    out
-}
-
-/// What of the condition the failure matches.
-fn matches_failure(condition: &FallbackOn, failure: &Failure) -> Option<String> {
-    match condition {
-        FallbackOn::Any => Some("any".to_string()),
-        FallbackOn::Timeout => (failure.code.as_str() == Code::TimedOut.as_str()).then(|| "timeout".to_string()),
-        FallbackOn::Error(pattern) => {
-            let found = failure.message.to_lowercase().contains(&pattern.to_lowercase());
-            found.then(|| pattern.clone())
+    let then = match reply {
+        strategy::Outcome::TryNext { next } => open(run, def, Some(place), member(node, step, next), next, given),
+        strategy::Outcome::Exhausted => {
+            let failure = Failure::new(Code::StrategyExhausted, failure.message);
+            close(run, place, step, Some(failure), node, given)
         }
-    }
+        strategy::Outcome::Failed => close(run, place, step, Some(failure), node, given),
+        strategy::Outcome::Success => close(run, place, step, None, node, given),
+    };
+    Decision { facts: facts.into_iter().chain(then.facts).collect(), effects: then.effects, reply: () }
 }
 
 /// Ends a group: with what its members gave, or with the failure, or with another try.

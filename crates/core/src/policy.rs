@@ -308,6 +308,13 @@ impl Ledger {
             .or_else(|| shared.filter(|d| fresh(d, policy_version, None, d.approvals)))
     }
 
+    /// What holds for a whole run holds for the runs it calls and for those that go on from it: they do the same
+    /// under the same policy, and each asks again when the policy moves.
+    #[must_use]
+    pub fn for_child(&self, run: RunId) -> Vec<PolicyDecided> {
+        self.tools.iter().map(|(tool, decision)| decision.event(run, None, tool.clone())).collect()
+    }
+
     /// What a fact does: decisions are remembered, those of ended steps forgotten.
     #[must_use]
     pub fn apply(mut self, event: &Event, _at: Millis) -> Ledger {

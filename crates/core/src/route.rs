@@ -3,7 +3,7 @@
 use crate::command::{Command, Create, Outcome, Refusal, Reply};
 use crate::effect::{Effect, Route, Told};
 use crate::event::Event;
-use crate::id::{Holder, ItemId};
+use crate::id::{Holder, ItemId, Scoped};
 use crate::lifecycle;
 use crate::lock::{self, Lock};
 use crate::machine::{Decision, Given};
@@ -11,7 +11,8 @@ use crate::run::{Initiator, Run, Source, Status, Trigger};
 use crate::semaphore::{self, Semaphore};
 use crate::stream::StreamId;
 use crate::turn::{View, lock_of, of_stream, semaphore_of, tenant_of};
-use crate::workspace::{Session, Workspace};
+use crate::workspace::Workspace;
+use crate::workspace::session::Session;
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -185,26 +186,52 @@ pub(crate) fn coordinate(view: &dyn View, command: &Command, given: &Given<'_>) 
     }
 }
 
-fn on_lock(view: &dyn View, lock: &crate::id::Scoped, input: &lock::Input, given: &Given<'_>) -> Result<Outcome, Refusal> {
+fn on_lock(view: &dyn View, lock: &Scoped, input: &lock::Input, given: &Given<'_>) -> Result<Outcome, Refusal> {
     let decided = match lock_of(view, lock)? {
-        Some(known) => known.decide(input, view.beats(), given.at)?,
-        None => Lock::new(lock.clone()).decide(input, view.beats(), given.at)?,
+        Some(known) => known.decide(input, view.beats(), given.at),
+        None => Lock::new(lock.clone()).decide(input, view.beats(), given.at),
     };
-    let Decision { facts, effects, reply } = decided;
+    let Decision { facts, effects, reply } = match (decided, input) {
+        (Ok(decision), _) => decision,
+        (Err(error), lock::Input::Acquire(ask)) => return refused(&ask.holder, error.into()),
+        (Err(error), _) => return Err(error.into()),
+    };
     let mut out = of_stream(StreamId::Lock(lock.clone()), &tenant_of(lock), facts, Reply::Lock(reply));
     effects.into_iter().for_each(|effect| other(effect, &mut out));
     Ok(out)
 }
 
-fn on_semaphore(view: &dyn View, semaphore: &crate::id::Scoped, input: &semaphore::Input, given: &Given<'_>) -> Result<Outcome, Refusal> {
+fn on_semaphore(
+    view: &dyn View,
+    semaphore: &Scoped,
+    input: &semaphore::Input,
+    given: &Given<'_>,
+) -> Result<Outcome, Refusal> {
     let decided = match semaphore_of(view, semaphore)? {
-        Some(known) => known.decide(input, view.beats(), given.at)?,
-        None => Semaphore::new(semaphore.clone()).decide(input, view.beats(), given.at)?,
+        Some(known) => known.decide(input, view.beats(), given.at),
+        None => Semaphore::new(semaphore.clone()).decide(input, view.beats(), given.at),
     };
-    let Decision { facts, effects, reply } = decided;
+    let Decision { facts, effects, reply } = match (decided, input) {
+        (Ok(decision), _) => decision,
+        (Err(error), semaphore::Input::Acquire(ask)) => return refused(&ask.holder, error.into()),
+        (Err(error), _) => return Err(error.into()),
+    };
     let stream = StreamId::Semaphore(semaphore.clone());
     let mut out = of_stream(stream, &tenant_of(semaphore), facts, Reply::Semaphore(reply));
     effects.into_iter().for_each(|effect| other(effect, &mut out));
+    Ok(out)
+}
+
+/// A run or step that cannot even stand in line is told, or it would wait for ever; anybody else is refused.
+fn refused(holder: &Holder, refusal: Refusal) -> Result<Outcome, Refusal> {
+    let (run, step) = match holder {
+        Holder::Run(run) => (*run, None),
+        Holder::Step(run, step) => (*run, Some(step.clone())),
+        Holder::Worker(_) | Holder::Outside(_) => return Err(refusal),
+    };
+    let Refusal::Error { code, message } = refusal else { return Err(refusal) };
+    let mut out = Outcome::reply(Reply::Nothing);
+    out.follow.push(Command::Tell { run, told: Told::HoldRefused { step, code, message } });
     Ok(out)
 }
 

@@ -17,14 +17,14 @@
 //! steps pass, [`crate::attempt`] leases them and takes reports.
 
 use crate::approval::Approval;
-use crate::budget::Budget;
+use crate::budget::{Budget, Limits};
 use crate::code::Code;
 use crate::digest::Digest;
 use crate::event::Event;
 use crate::id::{ApprovalId, Holder, Name, NoticeId, RunId, Scoped, StepId, WorkspaceId};
 use crate::policy::Ledger;
 use crate::private::Private;
-use crate::step::{self, FailFast, Failure, Group, GroupKind, Shape, Step, Wait};
+use crate::step::{self, FailFast, Failure, Group, GroupKind, Shape, Step};
 use crate::task::Task;
 use crate::time::Millis;
 use crate::word::words;
@@ -215,8 +215,10 @@ pub struct Run {
     pub ended: u32,
     /// What policy decided.
     pub policy: Ledger,
+    /// The policy that decided last.
+    pub policy_version: Option<Digest>,
     /// What it may cost and did.
-    pub budget: Budget,
+    pub budget: Box<Budget>,
     /// Outside writes so far.
     pub writes: u32,
     /// What few runs have.
@@ -293,7 +295,8 @@ struct Saved {
     steps: Vec<Step>,
     ended: u32,
     policy: Ledger,
-    budget: Budget,
+    policy_version: Option<Digest>,
+    budget: Box<Budget>,
     writes: u32,
     rare: Box<Rare>,
 }
@@ -315,6 +318,7 @@ impl From<Run> for Saved {
             steps: run.steps,
             ended: run.ended,
             policy: run.policy,
+            policy_version: run.policy_version,
             budget: run.budget,
             writes: run.writes,
             rare: run.rare,
@@ -339,6 +343,7 @@ impl From<Saved> for Run {
             steps: saved.steps,
             ended: saved.ended,
             policy: saved.policy,
+            policy_version: saved.policy_version,
             budget: saved.budget,
             writes: saved.writes,
             rare: saved.rare,
@@ -473,7 +478,8 @@ impl Run {
             steps: Vec::new(),
             ended: 0,
             policy: Ledger::default(),
-            budget: Budget::of_run(e),
+            policy_version: None,
+            budget: Box::new(Budget::new(e.id, limits(e))),
             writes: 0,
             rare: Box::default(),
             index: BTreeMap::new(),
@@ -655,8 +661,7 @@ impl Run {
         let deadline = self.born.deadline_at.filter(|_| self.stopping.is_none());
         let steps = self.live().filter_map(Step::due);
         let approvals = self.rare.approvals.values().filter_map(Approval::due);
-        let tasks = self.rare.tasks.values().filter_map(Task::due);
-        deadline.into_iter().chain(steps).chain(approvals).chain(tasks).min()
+        deadline.into_iter().chain(steps).chain(approvals).min()
     }
 
     /// When its first lease runs out, unless it was extended.
@@ -713,6 +718,7 @@ impl Run {
     #[must_use]
     pub fn allowed(&self, step: &Step, version: Option<&Digest>) -> bool {
         use crate::policy::Verdict;
+        let Some(version) = version.or(self.policy_version.as_ref()) else { return false };
         let Some(decision) = self.policy.standing(&step.id, &step.tool, step.action_hash.as_ref(), version) else {
             return false;
         };
@@ -726,8 +732,10 @@ impl Run {
     /// Whether a human approved exactly this action under this policy.
     #[must_use]
     pub fn approved(&self, step: &Step, version: &Digest) -> bool {
-        let hash = step.action_hash.unwrap_or_default();
-        self.rare.approvals.values().any(|a| a.step == step.id && a.permits(&hash, version))
+        // A step without an action of its own is recorded once and never rendered again, so what was shown to the
+        // human is what it does.
+        let permits = |a: &&Approval| a.permits(step.action_hash.as_ref().unwrap_or(&a.action_hash), version);
+        self.rare.approvals.values().filter(|a| a.step == step.id).any(|a| permits(&a))
     }
 
     fn change(&mut self, step: &StepId, event: &Event, at: Millis) {
@@ -737,6 +745,9 @@ impl Run {
         let blank = Step::pending(slot.id.clone(), slot.node, slot.tool.clone());
         *slot = core::mem::replace(slot, blank).apply(event, at);
         if slot.status.is_terminal() && !before {
+            if !self.policy.steps.is_empty() {
+                self.policy = core::mem::take(&mut self.policy).apply(event, at);
+            }
             self.ended += 1;
             slot.ended = self.ended;
             self.member_ended(i);
@@ -864,7 +875,10 @@ impl Run {
                 self.reach(&e.step, e.node, &e.tool, e.parent.as_ref());
                 self.change(&e.step, event, at);
             }
-            Event::StepStarted(e) => self.change(&e.step, event, at),
+            Event::StepStarted(e) => {
+                self.writes += u32::from(self.step(&e.step).is_some_and(Step::writes));
+                self.change(&e.step, event, at);
+            }
             Event::StepWaiting(e) => self.change(&e.step, event, at),
             Event::StepReady(e) => {
                 self.rare.guards.remove(&e.step);
@@ -886,6 +900,7 @@ impl Run {
             }
 
             Event::PolicyDecided(e) => {
+                self.policy_version = Some(e.policy_version);
                 self.policy = core::mem::take(&mut self.policy).apply(event, at);
                 match &e.step {
                     Some(step) => {
@@ -897,7 +912,7 @@ impl Run {
                 }
             }
             Event::ApprovalRequested(e) => {
-                self.rare.approvals.insert(e.approval_id, Approval::requested(e, at));
+                self.rare.approvals.insert(e.approval_id, Approval::new(e, at));
             }
             Event::ApprovalDecided(e) => self.change_approval(e.approval_id, event, at),
             Event::ApprovalRefused(e) => self.change_approval(e.approval_id, event, at),
@@ -935,8 +950,13 @@ impl Run {
                     }
                 }
             }
-            Event::BudgetReserved(_) | Event::BudgetRaised(_) | Event::CostRecorded(_) | Event::BudgetExceeded(_) => {
-                self.budget = core::mem::take(&mut self.budget).apply(event, at);
+            Event::BudgetReserved(_)
+            | Event::BudgetReleased(_)
+            | Event::BudgetExceeded(_)
+            | Event::BudgetRaised(_)
+            | Event::CostRecorded(_) => {
+                let blank = Budget::new(self.born.id, Limits::default());
+                *self.budget = core::mem::replace(&mut *self.budget, blank).apply(event, at);
             }
             Event::NoticeRequested(e) => {
                 let message = e.message.get().unwrap_or_default();
@@ -1011,8 +1031,7 @@ fn sequence(section: Section, total: u32) -> Group {
     Group::new(Shape { kind: GroupKind::Sequence, total, width: 1, fail_fast })
 }
 
-/// What a wait needs a human for.
-#[must_use]
-pub fn needs_human(wait: Wait) -> bool {
-    matches!(wait, Wait::Approval | Wait::Budget | Wait::Escalation | Wait::Outcome)
+/// What a run may cost, as it was created.
+fn limits(e: &crate::event::PipelineCreated) -> Limits {
+    Limits { usd_micros: e.budget_usd_micros, tokens: e.budget_tokens, time_ms: e.budget_time_ms, writes: None }
 }

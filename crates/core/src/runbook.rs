@@ -6,6 +6,8 @@
 //! after its group, so there are no cycles.
 
 use crate::approval::Tier;
+use crate::budget::Limits;
+use crate::caps::Caps;
 use crate::code::Code;
 use crate::guard::Guard;
 use crate::id::Name;
@@ -13,6 +15,7 @@ use crate::policy::Risk;
 use crate::receipt::Semantics;
 use crate::schedule::{CatchUp, Overlap};
 use crate::step::FailFast;
+use crate::strategy::Approach;
 use crate::template::{Expr, Template};
 use crate::time::Span;
 use crate::word::words;
@@ -68,10 +71,10 @@ pub struct Runbook {
     pub locks: BTreeMap<Name, LockDef>,
     /// What it may do at most: can only tighten the tenant's caps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub caps: Option<CapsDef>,
+    pub caps: Option<Caps>,
     /// What it may cost at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub budget: Option<BudgetDef>,
+    pub budget: Option<Limits>,
 }
 
 /// A named sequence of steps.
@@ -89,7 +92,7 @@ pub struct Pipeline {
     pub lock: Option<LockUse>,
     /// What a run may cost at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub budget: Option<BudgetDef>,
+    pub budget: Option<Limits>,
     /// How long a run may take, waits included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Span>,
@@ -296,22 +299,10 @@ impl Kind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ApproachDef {
-    /// What it does.
+    /// The step that carries it out.
     pub node: Node,
-    /// Which failures the next approach is for.
-    pub fallback_on: Vec<FallbackOn>,
-}
-
-/// A failure that the next approach is for.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum FallbackOn {
-    /// One whose text contains this.
-    Error(String),
-    /// Any.
-    Any,
-    /// A time-out.
-    Timeout,
+    /// Its name, and which failures the next approach is for.
+    pub approach: Approach,
 }
 
 /// What a `wait` step waits for.
@@ -501,7 +492,7 @@ pub struct AgentDef {
     pub max_recovery_attempts: u32,
     /// What it may cost at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub budget: Option<BudgetDef>,
+    pub budget: Option<Limits>,
 }
 
 words! {
@@ -607,36 +598,6 @@ pub struct LockDef {
     /// How long anybody may hold it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_hold_duration: Option<Span>,
-}
-
-/// Caps of a runbook.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CapsDef {
-    /// Steps under way at once.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_concurrency: Option<u32>,
-    /// Runs begun in a minute.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_runs_per_min: Option<u32>,
-    /// Outside writes of a run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_writes_per_run: Option<u32>,
-}
-
-/// A budget of a runbook, a pipeline or an agent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct BudgetDef {
-    /// Money, in millionths of a dollar.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub usd_micros: Option<u64>,
-    /// Tokens.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tokens: Option<u64>,
-    /// Time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub time: Option<Span>,
 }
 
 /// Why a definition does not hold together.

@@ -1,1 +1,433 @@
-//! Under construction.
+//! The materialised state: every stream folded from its facts, and the indexes that `pick` draws from.
+//!
+//! Applying a record is all that ever changes it, so it is the same whether it was lived through or replayed,
+//! and a snapshot of each stream with its version plus the records after it give the whole. The indexes are
+//! derived: they are rebuilt from the streams and never saved. What they say are hints; the streams decide.
+
+use crate::audit::Sealer;
+use crate::caps::Caps;
+use crate::digest::Digest;
+use crate::event::Event;
+use crate::id::{Name, RunId, Scoped};
+use crate::idempotency::Key;
+use crate::index::Indexes;
+use crate::item::Item;
+use crate::lock::Lock;
+use crate::machine::Beats;
+use crate::queue::Queue;
+use crate::receipt::key::EffectKey;
+use crate::record::Record;
+use crate::run::Run;
+use crate::runbook::Runbook;
+use crate::schedule::Schedule;
+use crate::semaphore::Semaphore;
+use crate::stream::StreamId;
+use crate::time::Millis;
+use crate::turn::{Found, Overlay, View};
+use crate::worker::Worker;
+use crate::workspace::Workspace;
+use crate::workspace::session::Session;
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use serde::{Deserialize, Serialize};
+
+/// What a stream is folded into.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Body {
+    /// A run.
+    Run(Box<Run>),
+    /// A queue's settings.
+    Queue(Queue),
+    /// An item.
+    Item(Box<Item>),
+    /// A lock.
+    Lock(Box<Lock>),
+    /// A semaphore.
+    Semaphore(Box<Semaphore>),
+    /// A worker.
+    Worker(Box<Worker>),
+    /// A schedule.
+    Schedule(Box<Schedule>),
+    /// An ingress key.
+    Trigger(Box<Key>),
+    /// An effect key.
+    Effect(Box<EffectKey>),
+    /// A runbook's content. Many runs share it.
+    Runbook(Arc<Runbook>),
+    /// The hash of a name's active version.
+    Deployment(Option<Digest>),
+    /// A working directory.
+    Workspace(Workspace),
+    /// A session.
+    Session(Session),
+    /// A tenant.
+    Tenant(Tenant),
+    /// The installation.
+    System(Box<Sealer>),
+}
+
+/// What is known of a tenant.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tenant {
+    /// What it may do at most.
+    pub caps: Caps,
+    /// Its share when others want to run too.
+    pub weight: u32,
+    /// The policy in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy_version: Option<Digest>,
+}
+
+/// A stream: its body, and where its records are.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stream {
+    /// How many records it has.
+    pub ver: u64,
+    /// The chain value after the last of them, once it is known.
+    pub head: Digest,
+    /// The time of the last of them.
+    pub at: Millis,
+    /// Whose it is.
+    pub tenant: Name,
+    /// What they fold to.
+    pub body: Body,
+}
+
+/// The saved form of one stream.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Snapshot {
+    /// The version of this form.
+    pub form: u32,
+    /// Which stream.
+    pub stream: StreamId,
+    /// What it was folded to, and up to where.
+    pub state: Stream,
+}
+
+impl Snapshot {
+    /// The form that this version writes.
+    pub const FORM: u32 = 1;
+}
+
+/// Why a record does not follow, or a snapshot cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// A record is missing, or comes twice.
+    #[error("{stream} is at version {have}, the record is version {ver}")]
+    Gap {
+        /// Which stream.
+        stream: StreamId,
+        /// Where it is.
+        have: u64,
+        /// What came.
+        ver: u64,
+    },
+    /// The first record of a stream does not make one.
+    #[error("{stream} cannot begin with `{tag}`")]
+    Beginning {
+        /// Which stream.
+        stream: StreamId,
+        /// What came.
+        tag: &'static str,
+    },
+    /// A runbook in the log that this version does not understand.
+    #[error("the runbook in {stream} cannot be read: {message}")]
+    Runbook {
+        /// Which stream.
+        stream: StreamId,
+        /// Why.
+        message: String,
+    },
+    /// A snapshot of another form.
+    #[error("the snapshot has form {0}, this version reads form {form}", form = Snapshot::FORM)]
+    Form(u32),
+}
+
+/// Everything.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    streams: BTreeMap<StreamId, Stream>,
+    indexes: Indexes,
+    /// Heartbeats: outside log and snapshot.
+    pub beats: Beats,
+}
+
+impl PartialEq for State {
+    /// Indexes follow from the streams, and heartbeats belong to no log.
+    fn eq(&self, other: &State) -> bool {
+        self.streams == other.streams
+    }
+}
+
+/// The stream that a first record makes.
+fn begin(stream: &StreamId, event: &Event, tenant: &Name, at: Millis) -> Result<Body, Error> {
+    let refuse = || Error::Beginning { stream: stream.clone(), tag: event.tag() };
+    Ok(match (stream, event) {
+        (StreamId::Run(id), Event::PipelineCreated(e)) if *id == e.id => Body::Run(Box::new(Run::create(e, tenant, at))),
+        (StreamId::Run(_), _) => return Err(refuse()),
+        (StreamId::Runbook(_), Event::RunbookLoaded(e)) => {
+            let runbook = serde_json::from_value(e.runbook.clone())
+                .map_err(|error| Error::Runbook { stream: stream.clone(), message: error.to_string() })?;
+            Body::Runbook(Arc::new(runbook))
+        }
+        (StreamId::Runbook(_), _) => return Err(refuse()),
+        (StreamId::Queue(id), _) => Body::Queue(Queue::new(id.clone())),
+        (StreamId::Item(_), _) => Body::Item(Box::new(Item::absent(tenant.clone()))),
+        (StreamId::Lock(id), _) => Body::Lock(Box::new(Lock::new(id.clone()))),
+        (StreamId::Semaphore(id), _) => Body::Semaphore(Box::new(Semaphore::new(id.clone()))),
+        (StreamId::Worker(id), _) => Body::Worker(Box::new(Worker::new(id.clone()))),
+        (StreamId::Schedule(id), _) => Body::Schedule(Box::new(Schedule::new(id.clone()))),
+        (StreamId::Trigger(id), _) => Body::Trigger(Box::new(Key::new(Name::clean(id.name())))),
+        (StreamId::Effect(id), _) => Body::Effect(Box::new(EffectKey::new(Name::clean(id.name())))),
+        (StreamId::Deployment(_), _) => Body::Deployment(None),
+        (StreamId::Workspace(id), _) => Body::Workspace(Workspace::new(*id)),
+        (StreamId::Session(id), _) => Body::Session(Session::new(*id)),
+        (StreamId::Tenant(_), _) => Body::Tenant(Tenant { weight: 1, ..Tenant::default() }),
+        (StreamId::System, _) => Body::System(Box::default()),
+    })
+}
+
+/// What a fact does to a machine that is moved through its `apply`.
+fn through<T>(slot: &mut T, blank: T, apply: impl FnOnce(T) -> T) {
+    *slot = apply(core::mem::replace(slot, blank));
+}
+
+impl Body {
+    /// What a fact does to the stream.
+    fn apply(&mut self, event: &Event, at: Millis) {
+        match self {
+            Body::Run(run) => run.fold(event, at),
+            Body::Queue(queue) => through(queue, Queue::new(queue.id.clone()), |q| q.apply(event, at)),
+            Body::Item(item) => {
+                let blank = Item::absent(Name::clean("_"));
+                through(&mut **item, blank, |i| i.apply(event, at));
+            }
+            Body::Lock(lock) => through(&mut **lock, Lock::new(lock.name.clone()), |l| l.apply(event, at)),
+            Body::Semaphore(semaphore) => {
+                through(&mut **semaphore, Semaphore::new(semaphore.name.clone()), |s| s.apply(event, at));
+            }
+            Body::Worker(worker) => through(&mut **worker, Worker::new(worker.id.clone()), |w| w.apply(event, at)),
+            Body::Schedule(schedule) => {
+                through(&mut **schedule, Schedule::new(schedule.id.clone()), |s| s.apply(event, at));
+            }
+            Body::Trigger(key) => through(&mut **key, Key::new(key.key.clone()), |k| k.apply(event, at)),
+            Body::Effect(key) => through(&mut **key, EffectKey::new(key.key.clone()), |k| k.apply(event, at)),
+            // The content under a hash never changes.
+            Body::Runbook(_) => {}
+            Body::Deployment(active) => match event {
+                Event::RunbookDeployed(e) => *active = Some(e.hash),
+                Event::RunbookWithdrawn(_) => *active = None,
+                // tidy: nothing else happens to a name.
+                _ => {}
+            },
+            Body::Workspace(workspace) => {
+                through(workspace, Workspace::new(workspace.id), |w| w.apply(event, at));
+            }
+            Body::Session(session) => through(session, Session::new(session.id), |s| s.apply(event, at)),
+            Body::Tenant(tenant) => tenant.apply(event),
+            Body::System(sealer) => through(&mut **sealer, Sealer::default(), |s| s.apply(event, at)),
+        }
+    }
+}
+
+impl Tenant {
+    fn apply(&mut self, event: &Event) {
+        match event {
+            Event::TenantConfigured(e) => {
+                self.caps = Caps {
+                    max_concurrency: e.max_concurrency,
+                    max_runs_per_min: e.max_runs_per_min,
+                    max_writes_per_run: e.max_writes_per_run,
+                };
+                self.weight = e.weight.max(1);
+            }
+            Event::PolicyLoaded(e) => self.policy_version = Some(e.policy_version),
+            // tidy: nothing else happens to a tenant.
+            _ => {}
+        }
+    }
+}
+
+impl State {
+    /// Nothing has happened.
+    #[must_use]
+    pub fn new() -> State {
+        State::default()
+    }
+
+    /// A stream.
+    #[must_use]
+    pub fn stream(&self, id: &StreamId) -> Option<&Stream> {
+        self.streams.get(id)
+    }
+
+    /// Every stream, in order.
+    pub fn streams(&self) -> impl Iterator<Item = (&StreamId, &Stream)> {
+        self.streams.iter()
+    }
+
+    /// A run.
+    #[must_use]
+    pub fn run(&self, id: RunId) -> Option<&Run> {
+        match self.streams.get(&StreamId::Run(id)).map(|stream| &stream.body) {
+            Some(Body::Run(run)) => Some(run),
+            Some(_) | None => None,
+        }
+    }
+
+    /// The indexes behind `pick`.
+    #[must_use]
+    pub fn indexes(&self) -> &Indexes {
+        &self.indexes
+    }
+
+    /// The indexes, for picking what moves them.
+    pub fn indexes_mut(&mut self) -> &mut Indexes {
+        &mut self.indexes
+    }
+
+    /// Applies a fact that has no record yet: the next of its stream.
+    ///
+    /// # Errors
+    /// A first fact that makes no stream.
+    pub fn apply_fact(&mut self, id: &StreamId, tenant: &Name, event: &Event, at: Millis) -> Result<u64, Error> {
+        if let Some(stream) = self.streams.get_mut(id) {
+            stream.ver += 1;
+            stream.at = at.never_before(stream.at);
+            let at = stream.at;
+            stream.body.apply(event, at);
+            return Ok(stream.ver);
+        }
+        let mut body = begin(id, event, tenant, at)?;
+        if !matches!(body, Body::Run(_) | Body::Runbook(_)) {
+            body.apply(event, at);
+        }
+        let stream = Stream { ver: 1, head: Digest::default(), at, tenant: tenant.clone(), body };
+        self.streams.insert(id.clone(), stream);
+        Ok(1)
+    }
+
+    /// Files a stream anew in the indexes: after facts of it were applied.
+    pub fn refresh(&mut self, id: &StreamId) {
+        let stream = self.streams.get(id);
+        self.indexes.file(id, stream, &self.beats);
+    }
+
+    /// Applies a record: replay does nothing else. One that was applied before is passed over, as the records after a
+    /// fuzzy snapshot may be.
+    ///
+    /// # Errors
+    /// A gap in the stream, or a first record that makes none.
+    pub fn apply_event(&mut self, record: &Record) -> Result<(), Error> {
+        let have = self.streams.get(&record.stream).map_or(0, |stream| stream.ver);
+        if record.ver <= have {
+            return Ok(());
+        }
+        if record.ver != have + 1 {
+            return Err(Error::Gap { stream: record.stream.clone(), have, ver: record.ver });
+        }
+        self.apply_fact(&record.stream, &record.tenant, &record.event, record.at)?;
+        self.sealed(&record.stream, record.chain);
+        self.refresh(&record.stream);
+        Ok(())
+    }
+
+    /// The chain value of a stream's last record became known.
+    pub fn sealed(&mut self, id: &StreamId, head: Digest) {
+        if let Some(stream) = self.streams.get_mut(id) {
+            stream.head = head;
+        }
+    }
+
+    /// The saved form of a stream.
+    #[must_use]
+    pub fn save(&self, id: &StreamId) -> Option<Snapshot> {
+        let state = self.streams.get(id)?.clone();
+        Some(Snapshot { form: Snapshot::FORM, stream: id.clone(), state })
+    }
+
+    /// Takes a saved stream, unless a later one is there.
+    ///
+    /// # Errors
+    /// A form that this version does not know.
+    pub fn restore(&mut self, snapshot: Snapshot) -> Result<(), Error> {
+        if snapshot.form != Snapshot::FORM {
+            return Err(Error::Form(snapshot.form));
+        }
+        let later = self.streams.get(&snapshot.stream).is_some_and(|have| have.ver >= snapshot.state.ver);
+        if !later {
+            let id = snapshot.stream.clone();
+            self.streams.insert(snapshot.stream, snapshot.state);
+            self.refresh(&id);
+        }
+        Ok(())
+    }
+
+    /// Drops a stream from memory: one that has ended and whose history is kept elsewhere.
+    pub fn evict(&mut self, id: &StreamId) -> Option<Stream> {
+        let stream = self.streams.remove(id);
+        self.indexes.file(id, None, &self.beats);
+        stream
+    }
+
+    /// Notes a heartbeat.
+    pub fn beat(&mut self, holder: crate::id::Holder, at: Millis) {
+        self.beats.seen.insert(holder, at);
+    }
+}
+
+impl View for State {
+    fn find(&self, stream: &StreamId) -> Found<'_> {
+        match self.streams.get(stream) {
+            Some(stream) => Found::Here(&stream.body),
+            None => Found::Absent,
+        }
+    }
+
+    fn beats(&self) -> &Beats {
+        &self.beats
+    }
+
+    fn dependents(&self, run: RunId) -> Vec<RunId> {
+        self.indexes.dependents(run)
+    }
+
+    fn best(&self, queue: &Scoped, n: usize, at: Millis) -> Vec<crate::id::ItemId> {
+        self.indexes.best(queue, n, at)
+    }
+
+    fn depth(&self, queue: &Scoped, key: Option<&Name>) -> (u64, Option<crate::id::ItemId>) {
+        self.indexes.depth(queue, key)
+    }
+
+    fn consumers(&self, queue: &Scoped) -> Vec<Scoped> {
+        self.indexes.consumers(queue)
+    }
+
+    fn admit_run(&self, tenant: &Name, at: Millis) -> Result<(), crate::caps::Error> {
+        self.indexes.admit_run(tenant, at)
+    }
+}
+
+impl Overlay for State {
+    fn apply(&mut self, facts: &[crate::command::Fact], at: Millis) {
+        let mut touched: Vec<&StreamId> = Vec::new();
+        for fact in facts {
+            // A decision begins a stream with the fact that makes it; were it otherwise, the record would be refused
+            // on replay too.
+            if self.apply_fact(&fact.stream, &fact.tenant, &fact.event, at).is_ok() && !touched.contains(&&fact.stream) {
+                touched.push(&fact.stream);
+            }
+        }
+        for stream in touched {
+            self.refresh(stream);
+        }
+    }
+}

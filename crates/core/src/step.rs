@@ -589,6 +589,12 @@ impl Step {
         self.id.as_str().strip_prefix(definition.as_str()).unwrap_or("")
     }
 
+    /// Whether it changes something outside.
+    #[must_use]
+    pub fn writes(&self) -> bool {
+        self.action_hash.is_some() && self.semantics.is_some()
+    }
+
     /// Who holds its locks and slots.
     #[must_use]
     pub fn holder(&self, run: RunId) -> Holder {

@@ -11,7 +11,7 @@
 
 use crate::attempt;
 use crate::code::Code;
-use crate::command::{Command, Create, Fact, Outcome, Receipted, Refusal, Reply};
+use crate::command::{Command, Fact, Outcome, Receipted, Refusal, Reply};
 use crate::digest::Digest;
 use crate::effect::{Effect, Told};
 use crate::event::{Event, NoticeSent, PipelineDeleted, RunbookDeployed, RunbookLoaded};
@@ -21,13 +21,14 @@ use crate::lifecycle;
 use crate::machine::{Beats, Decision, Given};
 use crate::pipeline;
 use crate::private::Private;
-use crate::receipt;
+use crate::receipt::{self, key};
 use crate::route;
 use crate::run::{Run, Status};
 use crate::runbook::{KeyScope, Pipeline, Runbook, StepDef};
 use crate::state::Body;
 use crate::step::Step;
 use crate::stream::StreamId;
+use alloc::boxed::Box;
 use alloc::string::ToString;
 use alloc::vec::Vec;
 
@@ -103,9 +104,9 @@ lookup! {
     /// A workspace.
     workspace_of(crate::id::WorkspaceId) -> Workspace, Workspace: crate::workspace::Workspace;
     /// A session.
-    session_of(crate::id::SessionId) -> Session, Session: crate::workspace::Session;
+    session_of(crate::id::SessionId) -> Session, Session: crate::workspace::session::Session;
     /// An effect key.
-    effect_of(Scoped) -> Effect, Effect: receipt::EffectKey;
+    effect_of(Scoped) -> Effect, Effect: receipt::key::EffectKey;
 }
 
 /// A run with its pipeline.
@@ -250,10 +251,10 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
             let Decision { facts, reply, .. } = known.decide(input, given.at)?;
             Ok(of_stream(StreamId::Trigger(key.clone()), &tenant_of(key), facts, Reply::Key(reply)))
         }
-        Command::Reverse { key, receipt, by } => {
-            let known = effect_of(view, key)?.ok_or_else(|| missing("effect", key))?;
-            let reversed = known.decide(&receipt::Input::Reverse { receipt_id: *receipt, by: *by }, given.at)?;
-            Ok(of_stream(StreamId::Effect(key.clone()), &tenant_of(key), reversed.facts, Reply::Done))
+        Command::Reverse { key: stream, receipt, by } => {
+            let known = effect_of(view, stream)?.ok_or_else(|| missing("effect", stream))?;
+            let reversed = known.decide(&key::Input::Reverse { receipt_id: *receipt, by: *by }, given.at)?;
+            Ok(of_stream(StreamId::Effect(stream.clone()), &tenant_of(stream), reversed.facts, Reply::Done))
         }
         Command::Load { hash, tenant, runbook, source } => {
             if runbook_of(view, hash)?.is_some() {
@@ -401,24 +402,21 @@ fn lease(
     let node = loaded.node(step)?;
     let Decision { facts, effects, reply } = attempt::lease(run, node, step, owner, agent, given)?;
     let mut lease = reply;
-    let Some(key) = effect_key(run, node, step)? else {
+    let Some(stream) = effect_key(run, node, step)? else {
         let leased = Decision { facts, effects, reply: () };
-        return Ok(of_run(view, run, leased, Reply::Leased(alloc::boxed::Box::new(lease))));
+        return Ok(of_run(view, run, leased, Reply::Leased(Box::new(lease))));
     };
-    let fresh = || receipt::EffectKey::new(name_of(&key));
-    let known = effect_of(view, &key)?.cloned().unwrap_or_else(fresh);
+    let fresh = || receipt::key::EffectKey::new(name_of(&stream));
+    let known = effect_of(view, &stream)?.cloned().unwrap_or_else(fresh);
     let action = crate::scope::action(node, step);
-    let intend = receipt::Input::Intend(receipt::Intend {
-        run: id,
-        step: step.id.clone(),
-        epoch: step.epoch,
-        tool: action.tool.clone(),
-        operation: action.operation.clone(),
-        target: action.target.clone(),
+    let intend = key::Input::Intend(Box::new(key::Proposal {
+        attempt: attempt_of(run, step, step.epoch),
+        action,
         action_hash: crate::scope::action_hash(node, step),
         semantics: step.semantics.unwrap_or(receipt::Semantics::AtMostOnce),
-    });
-    if run.born.writes_max.is_some_and(|max| run.writes >= max) && !known.is_settled() {
+    }));
+    let happened = matches!(known.state, key::State::Succeeded { .. });
+    if run.born.writes_max.is_some_and(|max| run.writes >= max) && !happened {
         let refused = pipeline::refuse(run, step, Code::CapExceeded, "the run may not write more often", given);
         return Ok(of_run(view, run, refused, Reply::Done));
     }
@@ -430,26 +428,26 @@ fn lease(
         }
     };
     match intended.reply {
-        receipt::Reply::Reuse { response, run: from } => {
+        key::Reply::Reuse { response, run: from } => {
             let mut out = Decision { facts, effects: Vec::new(), reply: () };
             let started = out.facts.iter().fold(step.clone(), |step, fact| step.apply(fact, given.at));
             let input = crate::step::Input::Succeed { epoch: started.epoch, output: response, reused_from: Some(from) };
             pipeline::end(run, &started, input, given, &mut out);
             Ok(of_run(view, run, out, Reply::Reused))
         }
-        receipt::Reply::Granted { .. } => {
-            lease.idempotency_key = name_of(&key);
+        key::Reply::Granted { .. } => {
+            lease.idempotency_key = name_of(&stream);
             let execute = effects.into_iter().map(|effect| match effect {
-                Effect::Execute(_) => Effect::Execute(alloc::boxed::Box::new(lease.clone())),
+                Effect::Execute(_) => Effect::Execute(Box::new(lease.clone())),
                 other => other,
             });
             let leased = Decision { facts, effects: execute.collect(), reply: () };
-            let mut out = of_run(view, run, leased, Reply::Leased(alloc::boxed::Box::new(lease.clone())));
+            let mut out = of_run(view, run, leased, Reply::Leased(Box::new(lease.clone())));
             let tenant = &run.born.tenant;
-            out.facts.extend(of_stream(StreamId::Effect(key), tenant, intended.facts, Reply::Done).facts);
+            out.facts.extend(of_stream(StreamId::Effect(stream), tenant, intended.facts, Reply::Done).facts);
             Ok(out)
         }
-        receipt::Reply::Done | receipt::Reply::Standing => {
+        key::Reply::Recorded { .. } | key::Reply::Standing => {
             Err(Refusal::new(Code::Internal, "an intent was neither granted nor reused"))
         }
     }
@@ -470,14 +468,14 @@ fn report(
     let run = loaded.run;
     let step = run.need(step)?;
     let node = loaded.node(step)?;
-    let key = effect_key(run, node, step)?;
+    let stream = effect_key(run, node, step)?;
     let mut settled = Vec::new();
-    if let Some(key) = &key {
-        let known = effect_of(view, key)?;
+    if let Some(stream) = &stream {
+        let known = effect_of(view, stream)?;
         let input = match (receipted, report) {
             (Some(receipt), _) => Some(receipt_input(receipt, run, step, epoch)),
             (None, attempt::Report::Lost { .. }) => {
-                Some(receipt::Input::Lost { run: id, step: step.id.clone(), epoch })
+                Some(key::Input::Lost { attempt: attempt_of(run, step, epoch) })
             }
             (None, attempt::Report::Returned { .. } | attempt::Report::Done { .. } | attempt::Report::Failed { .. } | attempt::Report::Stopped) => None,
         };
@@ -493,24 +491,27 @@ fn report(
         Err(error) if settled.is_empty() => return Err(error.into()),
         Err(_) => Outcome::reply(Reply::Done),
     };
-    if let Some(key) = key {
-        out.facts.extend(of_stream(StreamId::Effect(key), &run.born.tenant, settled, Reply::Done).facts);
+    if let Some(stream) = stream {
+        out.facts.extend(of_stream(StreamId::Effect(stream), &run.born.tenant, settled, Reply::Done).facts);
     }
     Ok(out)
 }
 
 fn receipt_input(receipted: &Receipted, run: &Run, step: &Step, epoch: u64) -> receipt::Input {
-    receipt::Input::Receipt(alloc::boxed::Box::new(receipt::Received {
+    key::Input::Receipt(Box::new(key::Report {
         receipt_id: receipted.id,
-        run: run.id(),
-        step: step.id.clone(),
-        epoch,
+        attempt: attempt_of(run, step, epoch),
         status: receipted.status,
         reversible: receipted.reversible,
         reverse: receipted.reverse.clone(),
         request: receipted.request.clone(),
         response: receipted.response.clone(),
     }))
+}
+
+/// The attempt as its effect key knows it.
+fn attempt_of(run: &Run, step: &Step, epoch: u64) -> key::Attempt {
+    key::Attempt { run: run.id(), step: step.id.clone(), epoch }
 }
 
 fn resolve(
@@ -526,21 +527,21 @@ fn resolve(
     let run = loaded.run;
     let step = run.need(step)?;
     let node = loaded.node(step)?;
-    let key = effect_key(run, node, step)?;
+    let stream = effect_key(run, node, step)?;
     let mut settled = Vec::new();
-    if let Some(known) = key.as_ref().map(|key| effect_of(view, key)).transpose()?.flatten() {
+    if let Some(known) = stream.as_ref().map(|stream| effect_of(view, stream)).transpose()?.flatten() {
         let outcome = match resolution {
             Resolution::Done => receipt::Settled::Done,
             Resolution::Retry => receipt::Settled::NotDone,
             Resolution::Fail => receipt::Settled::Abandoned,
         };
-        let input = receipt::Input::Settle { outcome, probed };
+        let input = key::Input::Settle { attempt: attempt_of(run, step, step.epoch), outcome, probed };
         settled = known.decide(&input, given.at).map(|decision| decision.facts).unwrap_or_default();
     }
     let resolved = attempt::resolve(run, step, resolution, probed, reason, output, given)?;
     let mut out = of_run(view, run, resolved, Reply::Done);
-    if let Some(key) = key {
-        out.facts.extend(of_stream(StreamId::Effect(key), &run.born.tenant, settled, Reply::Done).facts);
+    if let Some(stream) = stream {
+        out.facts.extend(of_stream(StreamId::Effect(stream), &run.born.tenant, settled, Reply::Done).facts);
     }
     Ok(out)
 }

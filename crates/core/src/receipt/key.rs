@@ -23,7 +23,7 @@
 use super::{Action, Outcome, Receipt, Reversal, Semantics, Settled, bounded};
 use crate::code::Code;
 use crate::digest::Digest;
-use crate::event::{Event, IntentLost, IntentRecorded, IntentSettled, ReceiptRecorded, ReceiptReversed};
+use crate::event::{IntentLost, IntentRecorded, IntentSettled, ReceiptRecorded, ReceiptReversed};
 use crate::id::{Name, ReceiptId, RunId, StepId};
 use crate::machine::{Decision, Row, table};
 use crate::private::Private;

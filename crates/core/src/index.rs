@@ -1,0 +1,371 @@
+//! The indexes behind `pick`: what is ready, due, waiting or best, derived from the streams.
+//!
+//! Each stream is filed by a few facts about it. When it changes, what it was filed by before is taken out and
+//! what it is filed by now is put in: O(log n) for each, whatever the number of streams.
+
+use crate::caps::{Caps, Entry, Fair, Window};
+use crate::id::{ApprovalId, ItemId, Name, RunId, Scoped};
+use crate::item::Item;
+use crate::machine::Beats;
+use crate::queue::Index as QueueIndex;
+use crate::run::{BlockedOn, Run, Status};
+use crate::state::{Body, Stream};
+use crate::step::Wait;
+use crate::stream::StreamId;
+use crate::time::Millis;
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+/// What a stream is filed by.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Card {
+    due: Option<Millis>,
+    lease_due: Option<Millis>,
+    run: Option<Box<RunCard>>,
+    item: Option<Box<Item>>,
+    consumes: Option<Scoped>,
+}
+
+/// What a run is filed by.
+#[derive(Clone, Debug, PartialEq)]
+struct RunCard {
+    tenant: Name,
+    namespace: Name,
+    priority: i32,
+    created_at: Millis,
+    status: Status,
+    ready: bool,
+    active: u32,
+    needs: Vec<RunId>,
+    approvals: Vec<ApprovalId>,
+    events: Vec<(Name, Option<Name>)>,
+}
+
+/// An external event that a run waits for, in a tenant and namespace.
+type Awaited = (Name, Name, Name, Option<Name>);
+
+/// Everything that is filed.
+#[derive(Clone, Debug, Default)]
+pub struct Indexes {
+    cards: BTreeMap<StreamId, Card>,
+    due: BTreeSet<(Millis, StreamId)>,
+    leases: BTreeSet<(Millis, StreamId)>,
+    ready: Fair<RunId>,
+    active: BTreeMap<Name, u32>,
+    caps: BTreeMap<Name, Caps>,
+    windows: BTreeMap<Name, Window>,
+    dependents: BTreeMap<RunId, BTreeSet<RunId>>,
+    approvals: BTreeMap<ApprovalId, RunId>,
+    awaited: BTreeMap<Awaited, BTreeSet<RunId>>,
+    statuses: BTreeMap<(Name, Status), u64>,
+    queues: BTreeMap<Scoped, QueueIndex>,
+    consumers: BTreeMap<Scoped, BTreeSet<Scoped>>,
+}
+
+fn run_card(run: &Run) -> RunCard {
+    let needs = match run.blocked.as_deref() {
+        Some(BlockedOn::Runs(runs)) => runs.clone(),
+        Some(BlockedOn::Lock(_) | BlockedOn::Cap(_)) | None => Vec::new(),
+    };
+    let events = run.live().filter_map(|step| {
+        let waiting = step.waiting.as_ref().filter(|waiting| waiting.reason == Wait::Event)?;
+        Some((waiting.on.clone()?, waiting.key.clone()))
+    });
+    let open = |a: &&crate::approval::Approval| a.status == crate::approval::Status::Requested;
+    RunCard {
+        tenant: run.born.tenant.clone(),
+        namespace: run.born.namespace.clone(),
+        priority: run.born.priority,
+        created_at: run.born.created_at,
+        status: run.status(),
+        ready: run.leasable().next().is_some(),
+        active: run.leases(),
+        needs,
+        approvals: run.rare.approvals.values().filter(open).map(|a| a.id).collect(),
+        events: events.collect(),
+    }
+}
+
+fn card(stream: &Stream, beats: &Beats) -> Card {
+    let mut card = Card::default();
+    match &stream.body {
+        Body::Run(run) => {
+            card.due = run.due();
+            card.lease_due = run.lease_due();
+            card.run = Some(Box::new(run_card(run)));
+        }
+        Body::Item(item) => {
+            card.item = Some(item.clone());
+            card.due = item.due();
+        }
+        Body::Lock(lock) => card.due = lock.due(beats),
+        Body::Semaphore(semaphore) => card.due = semaphore.due(beats),
+        Body::Schedule(schedule) => card.due = schedule.due(),
+        Body::Trigger(key) => card.due = key.due(),
+        Body::Worker(worker) => card.consumes = worker.subscription().map(|subscription| subscription.queue),
+        Body::Queue(_)
+        | Body::Effect(_)
+        | Body::Runbook(_)
+        | Body::Deployment(_)
+        | Body::Workspace(_)
+        | Body::Session(_)
+        | Body::Tenant(_)
+        | Body::System(_) => {}
+    }
+    card
+}
+
+impl Indexes {
+    /// Files a stream by what it is now; one that is gone is taken out.
+    pub fn file(&mut self, id: &StreamId, stream: Option<&Stream>, beats: &Beats) {
+        if let Some(Stream { body: Body::Tenant(tenant), .. }) = stream
+            && let StreamId::Tenant(name) = id
+        {
+            self.caps.insert(name.clone(), tenant.caps);
+            self.ready.weigh(name, tenant.weight);
+        }
+        let new = stream.map(|stream| card(stream, beats)).unwrap_or_default();
+        let old = self.cards.get(id).cloned().unwrap_or_default();
+        if old == new {
+            return;
+        }
+        move_time(&mut self.due, id, old.due, new.due);
+        move_time(&mut self.leases, id, old.lease_due, new.lease_due);
+        self.file_run(id, old.run.as_deref(), new.run.as_deref());
+        self.file_item(old.item.as_deref(), new.item.as_deref());
+        self.file_worker(id, old.consumes.as_ref(), new.consumes.as_ref());
+        if stream.is_some() {
+            self.cards.insert(id.clone(), new);
+        } else {
+            self.cards.remove(id);
+        }
+    }
+
+    fn file_run(&mut self, id: &StreamId, old: Option<&RunCard>, new: Option<&RunCard>) {
+        let StreamId::Run(run) = *id else { return };
+        if old == new {
+            return;
+        }
+        if let Some(old) = old {
+            if old.ready {
+                self.ready.remove(entry(old, run));
+            }
+            count(&mut self.active, &old.tenant, old.active, false);
+            count(&mut self.statuses, &(old.tenant.clone(), old.status), 1, false);
+            for needed in &old.needs {
+                unlink(&mut self.dependents, needed, &run);
+            }
+            for approval in &old.approvals {
+                self.approvals.remove(approval);
+            }
+            for event in &old.events {
+                unlink(&mut self.awaited, &awaited(old, event), &run);
+            }
+        }
+        let Some(new) = new else { return };
+        if old.is_none() {
+            self.windows.entry(new.tenant.clone()).or_default().record(new.created_at);
+        }
+        if new.ready {
+            self.ready.push(entry(new, run));
+        }
+        count(&mut self.active, &new.tenant, new.active, true);
+        count(&mut self.statuses, &(new.tenant.clone(), new.status), 1, true);
+        for needed in &new.needs {
+            self.dependents.entry(*needed).or_default().insert(run);
+        }
+        for approval in &new.approvals {
+            self.approvals.insert(*approval, run);
+        }
+        for event in &new.events {
+            self.awaited.entry(awaited(new, event)).or_default().insert(run);
+        }
+    }
+
+    fn file_item(&mut self, old: Option<&Item>, new: Option<&Item>) {
+        let Some(body) = new.or(old).and_then(Item::body) else { return };
+        let index = self.queues.entry(body.queue.clone()).or_default();
+        match (old, new) {
+            (_, Some(new)) => {
+                let absent = Item::absent(Name::clean("_"));
+                index.apply(old.unwrap_or(&absent), new);
+            }
+            (Some(old), None) => index.forget(old),
+            (None, None) => {}
+        }
+    }
+
+    fn file_worker(&mut self, id: &StreamId, old: Option<&Scoped>, new: Option<&Scoped>) {
+        let StreamId::Worker(worker) = id else { return };
+        if let Some(queue) = old {
+            unlink(&mut self.consumers, queue, worker);
+        }
+        if let Some(queue) = new {
+            self.consumers.entry(queue.clone()).or_default().insert(worker.clone());
+        }
+    }
+
+    /// Streams that want a tick by `at`, earliest first.
+    pub fn due(&self, at: Millis) -> impl Iterator<Item = &StreamId> {
+        self.due.iter().take_while(move |(due, _)| *due <= at).map(|(_, stream)| stream)
+    }
+
+    /// When the next stream wants a tick.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Millis> {
+        self.due.first().map(|(due, _)| *due)
+    }
+
+    /// Runs with leases that end by `at` unless they were extended.
+    pub fn leases_due(&self, at: Millis) -> impl Iterator<Item = &StreamId> {
+        self.leases.iter().take_while(move |(due, _)| *due <= at).map(|(_, stream)| stream)
+    }
+
+    /// The run whose turn it is to get a step leased, by fairness, priority and age, within the caps. It goes back in
+    /// line when it changes; [`Indexes::put_back`] puts back one that was not leased.
+    pub fn next_ready(&mut self) -> Option<RunId> {
+        self.ready.next(&self.active, &self.caps).map(|entry| entry.key)
+    }
+
+    /// Puts a run back in line.
+    pub fn put_back(&mut self, run: RunId) {
+        if let Some(card) = self.cards.get(&StreamId::Run(run)).and_then(|card| card.run.as_deref())
+            && card.ready
+        {
+            self.ready.push(entry(card, run));
+        }
+    }
+
+    /// How many runs have a step that can be leased.
+    #[must_use]
+    pub fn ready_len(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// Runs that wait for this one.
+    #[must_use]
+    pub fn dependents(&self, run: RunId) -> Vec<RunId> {
+        self.dependents.get(&run).map(|set| set.iter().copied().collect()).unwrap_or_default()
+    }
+
+    /// The run of an open approval.
+    #[must_use]
+    pub fn approval(&self, id: ApprovalId) -> Option<RunId> {
+        self.approvals.get(&id).copied()
+    }
+
+    /// Runs that wait for an external event.
+    #[must_use]
+    pub fn awaiting(&self, tenant: &Name, namespace: &Name, name: &Name, key: Option<&Name>) -> Vec<RunId> {
+        let awaited = (tenant.clone(), namespace.clone(), name.clone(), key.cloned());
+        self.awaited.get(&awaited).map(|set| set.iter().copied().collect()).unwrap_or_default()
+    }
+
+    /// The best items of a queue.
+    #[must_use]
+    pub fn best(&self, queue: &Scoped, n: usize, at: Millis) -> Vec<ItemId> {
+        self.queues.get(queue).map(|index| index.peek(n, at)).unwrap_or_default()
+    }
+
+    /// Moves items whose time has come among those that can be taken. Called before picking.
+    pub fn promote(&mut self, queue: &Scoped, at: Millis) {
+        if let Some(index) = self.queues.get_mut(queue) {
+            index.promote(at);
+        }
+    }
+
+    /// How many items of a queue wait, and which has this key.
+    #[must_use]
+    pub fn depth(&self, queue: &Scoped, key: Option<&Name>) -> (u64, Option<ItemId>) {
+        let Some(index) = self.queues.get(queue) else { return (0, None) };
+        (index.depth(), key.and_then(|key| index.known(key)))
+    }
+
+    /// The index of a queue.
+    #[must_use]
+    pub fn queue(&self, queue: &Scoped) -> Option<&QueueIndex> {
+        self.queues.get(queue)
+    }
+
+    /// The started workers of a queue.
+    #[must_use]
+    pub fn consumers(&self, queue: &Scoped) -> Vec<Scoped> {
+        self.consumers.get(queue).map(|set| set.iter().cloned().collect()).unwrap_or_default()
+    }
+
+    /// Whether a tenant may begin another run.
+    ///
+    /// # Errors
+    /// The cap that says no.
+    pub fn admit_run(&self, tenant: &Name, at: Millis) -> Result<(), crate::caps::Error> {
+        match (self.caps.get(tenant), self.windows.get(tenant)) {
+            (Some(caps), Some(window)) => caps.admit_run(window, at),
+            (None, _) | (_, None) => Ok(()),
+        }
+    }
+
+    /// Steps under way for a tenant.
+    #[must_use]
+    pub fn active(&self, tenant: &Name) -> u32 {
+        self.active.get(tenant).copied().unwrap_or_default()
+    }
+
+    /// Runs by tenant and status: the gauges.
+    pub fn statuses(&self) -> impl Iterator<Item = (&Name, Status, u64)> {
+        self.statuses.iter().map(|((tenant, status), n)| (tenant, *status, *n))
+    }
+}
+
+fn entry(card: &RunCard, run: RunId) -> Entry<RunId> {
+    Entry {
+        tenant: card.tenant.clone(),
+        namespace: card.namespace.clone(),
+        priority: card.priority,
+        seq: card.created_at.0,
+        key: run,
+    }
+}
+
+fn awaited(card: &RunCard, (name, key): &(Name, Option<Name>)) -> Awaited {
+    (card.tenant.clone(), card.namespace.clone(), name.clone(), key.clone())
+}
+
+fn move_time(set: &mut BTreeSet<(Millis, StreamId)>, id: &StreamId, old: Option<Millis>, new: Option<Millis>) {
+    if old == new {
+        return;
+    }
+    if let Some(old) = old {
+        set.remove(&(old, id.clone()));
+    }
+    if let Some(new) = new {
+        set.insert((new, id.clone()));
+    }
+}
+
+fn unlink<K: Ord, V: Ord>(map: &mut BTreeMap<K, BTreeSet<V>>, key: &K, value: &V) {
+    if let Some(set) = map.get_mut(key) {
+        set.remove(value);
+        if set.is_empty() {
+            map.remove(key);
+        }
+    }
+}
+
+fn count<K: Ord + Clone, N>(map: &mut BTreeMap<K, N>, key: &K, n: N, up: bool)
+where
+    N: Copy + Default + PartialEq + core::ops::AddAssign + core::ops::SubAssign,
+{
+    if n == N::default() {
+        return;
+    }
+    let slot = map.entry(key.clone()).or_default();
+    if up {
+        *slot += n;
+    } else {
+        *slot -= n;
+    }
+    if *slot == N::default() {
+        map.remove(key);
+    }
+}
