@@ -4,20 +4,21 @@
 //! force, and it is one commit with the intent. Whatever comes back is checked against the epoch: of two who
 //! believe to have the step, one is right.
 
+use crate::budget::{self, Amount, Cost, Limits};
 use crate::code::Code;
 use crate::effect::{Effect, Lease};
-use crate::event::{CheckpointSaved, CostRecorded, ShellExited};
+use crate::event::{CheckpointSaved, ShellExited};
 use crate::gate;
 use crate::id::{AgentId, Name, RunId, StepId};
 use crate::machine::{Decision, Given};
 use crate::pipeline;
-use crate::private::Private;
 use crate::run::{Error, Run};
 use crate::runbook::{Kind, StepDef};
 use crate::step::{self, Failure, Resolution, Status, Step, Wait};
 use crate::time::{Millis, Span};
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
+use alloc::vec::Vec;
 use serde_json::Value;
 
 /// How long to wait after the first, second, third and every later failure, where nobody says otherwise.
@@ -76,7 +77,19 @@ pub fn retry_at(run: &Run, node: &StepDef, step: &Step, failure: &Failure, retry
     run.born.deadline_at.is_none_or(|deadline| at < deadline).then_some(at)
 }
 
-/// Leases a step: facts and the permission to act, which is released after the commit.
+/// What an executor asks for.
+#[derive(Clone, Copy, Debug)]
+pub struct Wish<'a> {
+    /// Who it is.
+    pub owner: &'a Name,
+    /// The agent that will work, where one does.
+    pub agent: Option<AgentId>,
+    /// What the attempt may cost.
+    pub reserve: Amount,
+}
+
+/// Leases a step: facts and the permission to act, which is released after the commit. Where the budget does not
+/// reach, the step waits for a human and there is no lease.
 ///
 /// # Errors
 /// The run has ended or is stopped, policy has not allowed the step, a gate is closed, or it is leased already.
@@ -84,10 +97,9 @@ pub fn lease(
     run: &Run,
     node: &StepDef,
     step: &Step,
-    owner: &Name,
-    agent: Option<AgentId>,
+    wish: &Wish<'_>,
     given: &mut Given<'_>,
-) -> Result<Decision<Lease>, Error> {
+) -> Result<Decision<Option<Lease>>, Error> {
     run.must_live()?;
     let forward = matches!(step.section, crate::run::Section::Main | crate::run::Section::OnFailure);
     if run.suspended || run.stopping.is_some() && forward {
@@ -96,9 +108,23 @@ pub fn lease(
     if step.status == Status::Ready && !run.allowed(step, Some(&given.policy)) {
         return Err(Error::Policy(step.id.clone()));
     }
-    let ttl = given.lease_ttl;
-    let input = step::Input::Lease { owner: Some(owner.clone()), ttl, timeout: node.timeout, agent, child: None };
+    let (ttl, owner) = (given.lease_ttl, wish.owner);
+    let timeout = node.timeout;
+    let input = step::Input::Lease { owner: Some(owner.clone()), ttl, timeout, agent: wish.agent, child: None };
     let started = step.decide(run.id(), &input, given.at)?;
+    let mut facts = Vec::new();
+    if run.budget.limits != Limits::default() {
+        let reserve = budget::Input::Reserve { step: step.id.clone(), epoch: step.epoch, amount: wish.reserve };
+        let reserved = run.budget.decide(&reserve, given.at)?;
+        facts = reserved.facts;
+        if let budget::Reply::Exceeded(excess) = reserved.reply {
+            let on = Some(Name::clean(excess.dimension.as_str()));
+            let input = step::Input::Wait { reason: Wait::Budget, on, key: None, until: None, output: None };
+            facts.extend(step.decide(run.id(), &input, given.at)?.facts);
+            return Ok(Decision { facts, effects: gate::release(run, step), reply: None });
+        }
+    }
+    facts.extend(started.facts);
     let lease = Lease {
         run: run.id(),
         step: step.id.clone(),
@@ -113,7 +139,7 @@ pub fn lease(
         node: step.node,
     };
     let effect = Effect::Execute(Box::new(lease.clone()));
-    Ok(Decision { facts: started.facts, effects: started.effects, reply: lease }.effect(effect))
+    Ok(Decision { facts, effects: started.effects, reply: Some(lease) }.effect(effect))
 }
 
 /// What identifies the step's side effect: declared, or the lineage and the step's name.
@@ -185,6 +211,10 @@ pub fn report(run: &Run, node: &StepDef, step: &Step, epoch: u64, report: &Repor
     out.facts.extend(decided.facts);
     if after.status.is_terminal() {
         out.effects.extend(gate::release(run, step));
+    }
+    if after.epoch != step.epoch || after.status.is_terminal() {
+        let release = budget::Input::Release { step: step.id.clone(), epoch };
+        out.facts.extend(run.budget.decide(&release, given.at)?.facts);
     }
     if after.status == Status::OutcomeUnknown {
         out = unknown(run, step, &after, out, given);
@@ -297,8 +327,7 @@ pub fn resolve(
 ///
 /// # Errors
 /// The epoch is stale, the step is not running, or the run has ended.
-pub fn checkpoint(run: &Run, saved: &CheckpointSaved, given: &Given<'_>) -> Result<Decision, Error> {
-    let _ = given;
+pub fn checkpoint(run: &Run, saved: &CheckpointSaved) -> Result<Decision, Error> {
     run.must_live()?;
     if let Some(id) = &saved.step {
         let step = run.need(id)?;
@@ -333,19 +362,31 @@ pub fn resume(run: &Run, step: &Step) -> Resume {
     }
 }
 
-/// An attempt cost something.
+/// An attempt cost something. It counts even after the run's end: the money is spent.
 ///
 /// # Errors
-/// There is no such step.
-pub fn cost(run: &Run, cost: &CostRecorded) -> Result<Decision, Error> {
-    run.need(&cost.step)?;
-    Ok(Decision::new().fact(cost.clone()))
+/// There is no such step, or a later attempt was settled already.
+pub fn cost(run: &Run, step: &StepId, epoch: u64, costs: &[Cost], given: &Given<'_>) -> Result<Decision, Error> {
+    run.need(step)?;
+    let settle = budget::Input::Settle { step: step.clone(), epoch, costs: costs.to_vec() };
+    let Decision { facts, effects, .. } = run.budget.decide(&settle, given.at)?;
+    Ok(Decision { facts, effects, reply: () })
 }
 
-/// The text of a private error, for those who only have the record.
-#[must_use]
-pub fn text(error: &Private<String>) -> String {
-    error.get().unwrap_or_else(|| "(redacted)".to_string())
+/// A human raises the budget: what waited for it goes on.
+///
+/// # Errors
+/// The run has ended.
+pub fn raise(run: &Run, to: Amount, given: &Given<'_>) -> Result<Decision, Error> {
+    run.must_live()?;
+    let Decision { facts, effects, .. } = run.budget.decide(&budget::Input::Raise { to }, given.at)?;
+    let mut out = Decision { facts, effects, reply: () };
+    let waits = |step: &&Step| step.waiting.as_ref().is_some_and(|w| w.reason == Wait::Budget);
+    for step in run.live().filter(waits) {
+        let input = step::Input::Open { after: Wait::Budget, on: None, epoch: None };
+        out.facts.extend(step.decide(run.id(), &input, given.at)?.facts);
+    }
+    Ok(out)
 }
 
 /// Which steps of a run an executor's loss concerns.

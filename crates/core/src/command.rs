@@ -13,7 +13,7 @@ use crate::event::{CheckpointSaved, Event, PolicyDecided};
 use crate::guard::GuardInputs;
 use crate::id::{AgentId, ApprovalId, Holder, ItemId, Name, NoticeId, ReceiptId, RunId, Scoped, SessionId, StepId, WorkspaceId};
 use crate::idempotency::Source as KeySource;
-use crate::receipt::{Outcome, Reversal};
+use crate::receipt::{self, Reversal};
 use crate::run::{Initiator, Subject, Trigger};
 use crate::runbook::Runbook;
 use crate::step::Resolution;
@@ -83,7 +83,7 @@ pub struct Receipted {
     /// The receipt's id, made by the shell.
     pub id: ReceiptId,
     /// Whether it happened.
-    pub status: Outcome,
+    pub status: receipt::Outcome,
     /// Whether it can be taken back.
     pub reversible: bool,
     /// How.

@@ -65,7 +65,7 @@ impl Command {
     #[must_use]
     pub fn from_effect(effect: &Effect) -> Option<Command> {
         match effect.clone() {
-            Effect::AcquireLock { lock: name, holder, wait, give_up_at } => {
+            Effect::AcquireLock { lock: name, holder, wait, give_up_at, .. } => {
                 Some(Command::AcquireLock { name, holder, metadata: None, wait, give_up_at })
             }
             Effect::ReleaseLock { lock: name, holder } => Some(Command::ReleaseLock { name, holder }),

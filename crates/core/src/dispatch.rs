@@ -85,7 +85,7 @@ fn push(view: &dyn View, queue: &Scoped, pushed: &Pushed, given: &Given<'_>) -> 
 fn take(view: &dyn View, queue: &Scoped, holder: &Holder, given: &Given<'_>) -> Result<Outcome, Refusal> {
     let known = queue_of(view, queue)?.ok_or_else(|| missing("queue", &queue.name()))?;
     known.decide(&queue::Input::Take, given.at)?;
-    let Some(&best) = view.best(queue, 1, given.at).first() else { return Ok(Outcome::reply(Reply::Nothing)) };
+    let Some(&best) = view.best(queue, 1).first() else { return Ok(Outcome::reply(Reply::Nothing)) };
     let take = Take { holder: holder.clone(), worker: None, run: None, visibility: true };
     on_item(view, best, &item::Input::Take(take), given)
 }
@@ -93,11 +93,12 @@ fn take(view: &dyn View, queue: &Scoped, holder: &Holder, given: &Given<'_>) -> 
 fn on_item(view: &dyn View, id: ItemId, input: &item::Input, given: &Given<'_>) -> Result<Outcome, Refusal> {
     let item = item_of(view, &id)?.ok_or_else(|| missing("item", &id))?;
     let Decision { facts, effects, reply } = item.decide(input, given.at)?;
-    let tenant = item.body().map(|body| tenant_of(&body.queue)).unwrap_or_else(|| Name::clean("default"));
+    let queue = item.body().map(item::Body::scoped).ok_or_else(|| missing("item", &id))?;
+    let tenant = tenant_of(&queue);
     let wakes = !facts.is_empty();
     let mut out = routed(of_stream(StreamId::Item(id), &tenant, facts, Reply::Item(reply)), effects);
-    if let Some(queue) = item.body().map(|body| &body.queue).filter(|_| wakes) {
-        out.follow.extend(view.consumers(queue).into_iter().map(|worker| Command::Dispatch { worker }));
+    if wakes {
+        out.follow.extend(view.consumers(&queue).into_iter().map(|worker| Command::Dispatch { worker }));
     }
     Ok(out)
 }
@@ -115,9 +116,9 @@ fn dispatch(view: &dyn View, id: &Scoped, given: &mut Given<'_>) -> Result<Outco
     let Some(settings) = worker.settings().filter(|_| worker.capacity_left() > 0) else {
         return Ok(Outcome::reply(Reply::Nothing));
     };
-    let queue = &settings.queue;
+    let Some(queue) = &worker.queue() else { return Ok(Outcome::reply(Reply::Nothing)) };
     let open = queue_of(view, queue)?.is_some_and(|known| known.decide(&queue::Input::Take, given.at).is_ok());
-    let Some(best) = view.best(queue, 1, given.at).first().copied().filter(|_| open) else {
+    let Some(best) = view.best(queue, 1).first().copied().filter(|_| open) else {
         return Ok(Outcome::reply(Reply::Nothing));
     };
     let item = item_of(view, &best)?.ok_or_else(|| missing("item", &best))?;
@@ -146,7 +147,7 @@ fn dispatch(view: &dyn View, id: &Scoped, given: &mut Given<'_>) -> Result<Outco
         pipeline: settings.pipeline.clone(),
         name: settings.pipeline.clone(),
         cwd: settings.project_root.clone(),
-        vars: body.data.clone().unwrap_or(Value::Null),
+        vars: body.data.clone(),
         trigger: Trigger {
             source: Source::Queue,
             key: Some(name_of(id)),

@@ -96,14 +96,14 @@ fn card(stream: &Stream, beats: &Beats) -> Card {
             card.run = Some(Box::new(run_card(run)));
         }
         Body::Item(item) => {
-            card.item = Some(item.clone());
+            card.item = Some(Box::new(item.without_data()));
             card.due = item.due();
         }
         Body::Lock(lock) => card.due = lock.due(beats),
         Body::Semaphore(semaphore) => card.due = semaphore.due(beats),
         Body::Schedule(schedule) => card.due = schedule.due(),
         Body::Trigger(key) => card.due = key.due(),
-        Body::Worker(worker) => card.consumes = worker.subscription().map(|subscription| subscription.queue),
+        Body::Worker(worker) => card.consumes = worker.queue(),
         Body::Queue(_)
         | Body::Effect(_)
         | Body::Runbook(_)
@@ -185,7 +185,7 @@ impl Indexes {
 
     fn file_item(&mut self, old: Option<&Item>, new: Option<&Item>) {
         let Some(body) = new.or(old).and_then(Item::body) else { return };
-        let index = self.queues.entry(body.queue.clone()).or_default();
+        let index = self.queues.entry(body.scoped()).or_default();
         match (old, new) {
             (_, Some(new)) => {
                 let absent = Item::absent(Name::clean("_"));
@@ -262,15 +262,15 @@ impl Indexes {
         self.awaited.get(&awaited).map(|set| set.iter().copied().collect()).unwrap_or_default()
     }
 
-    /// The best items of a queue.
+    /// The best items of a queue, of those whose time had come when [`Indexes::promote`] was last called.
     #[must_use]
-    pub fn best(&self, queue: &Scoped, n: usize, at: Millis) -> Vec<ItemId> {
-        self.queues.get(queue).map(|index| index.peek(n, at)).unwrap_or_default()
+    pub fn best(&self, queue: &Scoped, n: usize) -> Vec<ItemId> {
+        self.queues.get(queue).map(|index| index.peek(n)).unwrap_or_default()
     }
 
-    /// Moves items whose time has come among those that can be taken. Called before picking.
-    pub fn promote(&mut self, queue: &Scoped, at: Millis) {
-        if let Some(index) = self.queues.get_mut(queue) {
+    /// Moves items whose time has come among those that can be taken. Called at the start of a turn.
+    pub fn promote(&mut self, at: Millis) {
+        for index in self.queues.values_mut() {
             index.promote(at);
         }
     }

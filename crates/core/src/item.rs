@@ -312,6 +312,22 @@ impl Item {
         }
     }
 
+    /// The item without what is to be worked on: all that an index needs.
+    #[must_use]
+    pub fn without_data(&self) -> Item {
+        let mut bare = self.clone();
+        match &mut bare {
+            Item::Absent { .. } => {}
+            Item::Pending { body, .. }
+            | Item::Processing { body, .. }
+            | Item::Completed { body }
+            | Item::Failed { body }
+            | Item::Dead { body, .. }
+            | Item::Dropped { body, .. } => body.data = Value::Null,
+        }
+        bare
+    }
+
     /// When it next wants to be looked at: when it may be taken, or when its claim times out.
     #[must_use]
     pub const fn due(&self) -> Option<Millis> {

@@ -6,6 +6,8 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod agency;
+pub mod index;
 pub mod approval;
 pub mod attempt;
 pub mod gate;

@@ -84,12 +84,11 @@ impl Run {
 ///
 /// # Errors
 /// It has begun already, or has ended.
-pub fn begin(run: &Run, def: &Pipeline, unmet: Vec<RunId>, given: &Given<'_>) -> Result<Decision, Error> {
+pub fn begin(run: &Run, def: &Pipeline, unmet: Vec<RunId>) -> Result<Decision, Error> {
     run.must_live()?;
     if run.started_at.is_some() {
         return Err(run.refuse("begin"));
     }
-    let _ = given;
     let out = Decision::new();
     if !unmet.is_empty() {
         return Ok(out.fact(PipelineBlocked { id: run.id(), on: BlockedOn::Runs(unmet) }));
@@ -135,15 +134,21 @@ pub fn needed_ended(run: &Run, other: RunId, status: Status, given: &Given<'_>) 
         return Ok(Decision::new());
     }
     if status != Status::Completed {
-        let message = alloc::format!("run {other}, which it needs, ended as {status}");
-        let duration_ms = given.at.since(run.born.created_at).0;
-        return Ok(pipeline::failed(run, duration_ms, None, Failure::new(Code::StepFailed, message)));
+        return Ok(needed_failed(run, other, status, given));
     }
     let left: Vec<RunId> = unmet.iter().copied().filter(|id| *id != other).collect();
     Ok(match left.is_empty() {
         true => Decision::new().fact(PipelineUnblocked { id: run.id(), epoch: None }),
         false => Decision::new().fact(PipelineBlocked { id: run.id(), on: BlockedOn::Runs(left) }),
     })
+}
+
+/// A run that needs one that did not complete fails, before it has begun.
+#[must_use]
+pub fn needed_failed(run: &Run, other: RunId, status: Status, given: &Given<'_>) -> Decision {
+    let message = alloc::format!("run {other}, which it needs, ended as {status}");
+    let duration_ms = given.at.since(run.born.created_at).0;
+    pipeline::failed(run, duration_ms, None, Failure::new(Code::StepFailed, message))
 }
 
 /// Nothing of the run is leased until it is resumed. What is under way, goes on.

@@ -664,6 +664,12 @@ impl Run {
         deadline.into_iter().chain(steps).chain(approvals).min()
     }
 
+    /// How many of its steps are leased to an executor.
+    #[must_use]
+    pub fn leases(&self) -> u32 {
+        self.live().filter(|step| step.status == step::Status::Running && step.lease.is_some()).count() as u32
+    }
+
     /// When its first lease runs out, unless it was extended.
     #[must_use]
     pub fn lease_due(&self) -> Option<Millis> {

@@ -194,9 +194,12 @@ fn begin(stream: &StreamId, event: &Event, tenant: &Name, at: Millis) -> Result<
     })
 }
 
-/// What a fact does to a machine that is moved through its `apply`.
-fn through<T>(slot: &mut T, blank: T, apply: impl FnOnce(T) -> T) {
-    *slot = apply(core::mem::replace(slot, blank));
+/// Moves a machine through its `apply`, with a blank one in its place meanwhile.
+macro_rules! through {
+    ($slot:expr, $blank:expr, $event:expr, $at:expr) => {{
+        let blank = $blank;
+        *$slot = core::mem::replace($slot, blank).apply($event, $at);
+    }};
 }
 
 impl Body {
@@ -204,21 +207,14 @@ impl Body {
     fn apply(&mut self, event: &Event, at: Millis) {
         match self {
             Body::Run(run) => run.fold(event, at),
-            Body::Queue(queue) => through(queue, Queue::new(queue.id.clone()), |q| q.apply(event, at)),
-            Body::Item(item) => {
-                let blank = Item::absent(Name::clean("_"));
-                through(&mut **item, blank, |i| i.apply(event, at));
-            }
-            Body::Lock(lock) => through(&mut **lock, Lock::new(lock.name.clone()), |l| l.apply(event, at)),
-            Body::Semaphore(semaphore) => {
-                through(&mut **semaphore, Semaphore::new(semaphore.name.clone()), |s| s.apply(event, at));
-            }
-            Body::Worker(worker) => through(&mut **worker, Worker::new(worker.id.clone()), |w| w.apply(event, at)),
-            Body::Schedule(schedule) => {
-                through(&mut **schedule, Schedule::new(schedule.id.clone()), |s| s.apply(event, at));
-            }
-            Body::Trigger(key) => through(&mut **key, Key::new(key.key.clone()), |k| k.apply(event, at)),
-            Body::Effect(key) => through(&mut **key, EffectKey::new(key.key.clone()), |k| k.apply(event, at)),
+            Body::Queue(queue) => through!(queue, Queue::new(queue.id.clone()), event, at),
+            Body::Item(item) => through!(&mut **item, Item::absent(Name::clean("_")), event, at),
+            Body::Lock(lock) => through!(&mut **lock, Lock::new(lock.name.clone()), event, at),
+            Body::Semaphore(held) => through!(&mut **held, Semaphore::new(held.name.clone()), event, at),
+            Body::Worker(worker) => through!(&mut **worker, Worker::new(worker.id.clone()), event, at),
+            Body::Schedule(plan) => through!(&mut **plan, Schedule::new(plan.id.clone()), event, at),
+            Body::Trigger(key) => through!(&mut **key, Key::new(key.key.clone()), event, at),
+            Body::Effect(key) => through!(&mut **key, EffectKey::new(key.key.clone()), event, at),
             // The content under a hash never changes.
             Body::Runbook(_) => {}
             Body::Deployment(active) => match event {
@@ -227,12 +223,10 @@ impl Body {
                 // tidy: nothing else happens to a name.
                 _ => {}
             },
-            Body::Workspace(workspace) => {
-                through(workspace, Workspace::new(workspace.id), |w| w.apply(event, at));
-            }
-            Body::Session(session) => through(session, Session::new(session.id), |s| s.apply(event, at)),
+            Body::Workspace(place) => through!(place, Workspace::new(place.id), event, at),
+            Body::Session(session) => through!(session, Session::new(session.id), event, at),
             Body::Tenant(tenant) => tenant.apply(event),
-            Body::System(sealer) => through(&mut **sealer, Sealer::default(), |s| s.apply(event, at)),
+            Body::System(sealer) => through!(&mut **sealer, Sealer::default(), event, at),
         }
     }
 }
@@ -399,8 +393,8 @@ impl View for State {
         self.indexes.dependents(run)
     }
 
-    fn best(&self, queue: &Scoped, n: usize, at: Millis) -> Vec<crate::id::ItemId> {
-        self.indexes.best(queue, n, at)
+    fn best(&self, queue: &Scoped, n: usize) -> Vec<crate::id::ItemId> {
+        self.indexes.best(queue, n)
     }
 
     fn depth(&self, queue: &Scoped, key: Option<&Name>) -> (u64, Option<crate::id::ItemId>) {
@@ -417,6 +411,10 @@ impl View for State {
 }
 
 impl Overlay for State {
+    fn open(&mut self, at: Millis) {
+        self.indexes.promote(at);
+    }
+
     fn apply(&mut self, facts: &[crate::command::Fact], at: Millis) {
         let mut touched: Vec<&StreamId> = Vec::new();
         for fact in facts {

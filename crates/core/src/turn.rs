@@ -55,7 +55,7 @@ pub trait View {
     /// Runs that wait for this one.
     fn dependents(&self, run: RunId) -> Vec<RunId>;
     /// The best items of a queue.
-    fn best(&self, queue: &Scoped, n: usize, at: crate::time::Millis) -> Vec<ItemId>;
+    fn best(&self, queue: &Scoped, n: usize) -> Vec<ItemId>;
     /// How many items of a queue wait, and which has this key.
     fn depth(&self, queue: &Scoped, key: Option<&Name>) -> (u64, Option<ItemId>);
     /// The started workers of a queue.
@@ -187,7 +187,9 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
             Ok(of_run(view, run, deleted, Reply::Done))
         }
 
-        Command::Lease { run, step, owner, agent } => lease(view, *run, step, owner, *agent, given),
+        Command::Lease { run, step, owner, agent, reserve } => {
+            lease(view, *run, step, attempt::Wish { owner, agent: *agent, reserve: *reserve }, given)
+        }
         Command::Report { run, step, epoch, report, receipt } => {
             self::report(view, *run, step, *epoch, report, receipt.as_deref(), given)
         }
@@ -214,13 +216,18 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
             let run = load(view, saved.pipeline_id)?.run;
             Ok(of_run(view, run, attempt::checkpoint(run, saved)?, Reply::Done))
         }
-        Command::Cost(cost) => {
-            let run = load(view, cost.pipeline_id)?.run;
-            Ok(of_run(view, run, attempt::cost(run, cost)?, Reply::Done))
+        Command::Cost { run, step, epoch, costs } => {
+            let run = load(view, *run)?.run;
+            Ok(of_run(view, run, attempt::cost(run, step, *epoch, costs, given)?, Reply::Done))
+        }
+        Command::Raise { run, to } => {
+            let run = load(view, *run)?.run;
+            Ok(of_run(view, run, attempt::raise(run, *to, given)?, Reply::Done))
         }
         Command::Task { run, step, input } => {
             let run = load(view, *run)?.run;
-            Ok(of_run(view, run, crate::attempt::task(run, step, input, given)?, Reply::Done))
+            let runbook = runbook_of(view, &run.born.runbook)?.ok_or_else(|| missing("runbook", &run.born.runbook))?;
+            Ok(of_run(view, run, crate::agency::task(run, runbook, step, input, given)?, Reply::Done))
         }
         Command::Noticed { run, notice, delivered } => {
             let run = load(view, *run)?.run;
@@ -336,8 +343,8 @@ fn begin(view: &dyn View, id: RunId, given: &mut Given<'_>) -> Result<Outcome, R
         match run_of(view, needed)?.map(Run::status) {
             // One that is not there any more was completed and forgotten, or never was: creation checked that.
             None | Some(Status::Completed) => {}
-            Some(Status::Failed | Status::Cancelled) => {
-                let failed = lifecycle::needed_failed(run, *needed, given);
+            Some(status @ (Status::Failed | Status::Cancelled)) => {
+                let failed = lifecycle::needed_failed(run, *needed, status, given);
                 return Ok(of_run(view, run, failed, Reply::Done));
             }
             Some(
@@ -392,16 +399,18 @@ fn lease(
     view: &dyn View,
     id: RunId,
     step: &StepId,
-    owner: &Name,
-    agent: Option<crate::id::AgentId>,
+    wish: attempt::Wish<'_>,
     given: &mut Given<'_>,
 ) -> Result<Outcome, Refusal> {
     let loaded = load(view, id)?;
     let run = loaded.run;
     let step = run.need(step)?;
     let node = loaded.node(step)?;
-    let Decision { facts, effects, reply } = attempt::lease(run, node, step, owner, agent, given)?;
-    let mut lease = reply;
+    let Decision { facts, effects, reply } = attempt::lease(run, node, step, &wish, given)?;
+    let Some(mut lease) = reply else {
+        // The budget is used up: the step waits for a human.
+        return Ok(of_run(view, run, Decision { facts, effects, reply: () }, Reply::Nothing));
+    };
     let Some(stream) = effect_key(run, node, step)? else {
         let leased = Decision { facts, effects, reply: () };
         return Ok(of_run(view, run, leased, Reply::Leased(Box::new(lease))));
@@ -497,7 +506,7 @@ fn report(
     Ok(out)
 }
 
-fn receipt_input(receipted: &Receipted, run: &Run, step: &Step, epoch: u64) -> receipt::Input {
+fn receipt_input(receipted: &Receipted, run: &Run, step: &Step, epoch: u64) -> key::Input {
     key::Input::Receipt(Box::new(key::Report {
         receipt_id: receipted.id,
         attempt: attempt_of(run, step, epoch),
@@ -582,6 +591,8 @@ fn tick(view: &dyn View, stream: &StreamId, given: &mut Given<'_>) -> Result<Out
 
 /// Where a turn keeps what it has decided so far.
 pub trait Overlay: View {
+    /// A turn begins: hints that depend on the time are brought up to it.
+    fn open(&mut self, at: crate::time::Millis);
     /// Applies facts, so that the next decision sees them.
     fn apply(&mut self, facts: &[Fact], at: crate::time::Millis);
 }
@@ -605,6 +616,7 @@ pub struct Turn {
 /// The command's own refusal. What follows cannot refuse the command any more: a follow-up that comes too late, as
 /// when it tells an ended run that its lock is free, is dropped.
 pub fn drive(overlay: &mut dyn Overlay, command: &Command, given: &mut Given<'_>) -> Result<Turn, Refusal> {
+    overlay.open(given.at);
     let Outcome { facts, effects, follow, reply } = decide(overlay, command, given)?;
     overlay.apply(&facts, given.at);
     let mut turn = Turn { facts, effects, reply, left: Vec::new() };

@@ -177,6 +177,18 @@ impl Worker {
         }
     }
 
+    /// The queue it consumes while it is started.
+    #[must_use]
+    pub fn queue(&self) -> Option<Scoped> {
+        match &self.state {
+            State::Started(settings) => {
+                let [tenant, namespace] = [self.id.tenant(), self.id.namespace()].map(Name::clean);
+                Some(Scoped::new(&tenant, &namespace, &settings.queue))
+            }
+            State::Absent | State::Stopped(_) => None,
+        }
+    }
+
     /// How many items it could take now.
     #[must_use]
     pub fn capacity_left(&self) -> u32 {

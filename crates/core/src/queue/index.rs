@@ -89,6 +89,12 @@ impl Index {
         self.ready.iter().take(n).map(|(_, _, id)| *id).collect()
     }
 
+    /// The `n` items to be taken first, best first, of those that were promoted.
+    #[must_use]
+    pub fn peek(&self, n: usize) -> Vec<ItemId> {
+        self.ready.iter().take(n).map(|(_, _, id)| *id).collect()
+    }
+
     /// Moves the delayed items whose time has come to the others. Each is moved once.
     pub fn promote(&mut self, at: Millis) {
         while let Some(&(due, rank)) = self.delayed.first()
