@@ -140,7 +140,8 @@ fn run_events() -> Vec<(Actor, Event)> {
         ),
         (
             Actor::SYSTEM,
-            StepUnknown { pipeline_id: RUN, step: step.clone(), epoch: 1, last_seen: None, probe: false }.into(),
+            StepUnknown { pipeline_id: RUN, step: step.clone(), epoch: 1, last_seen: None, probe: false }
+                .into(),
         ),
         (
             ann,
@@ -248,8 +249,12 @@ fn contents() -> Contents {
         let proof = proof(&leaves, &leaf.stream).unwrap();
         contents.inclusions.push(Inclusion { leaf: leaf.clone(), seal: 2, proof });
     }
-    let mut rotation =
-        Rotation { key_id: name("k2"), public_key: public("k2"), replaces: Some(name("k1")), signature: None };
+    let mut rotation = Rotation {
+        key_id: name("k2"),
+        public_key: public("k2"),
+        replaces: Some(name("k1")),
+        signature: None,
+    };
     rotation.signature = Some(sign_with("k1", &rotation.signed_bytes()));
     contents.seals = vec![first, second];
     contents.keys = vec![rotation];
@@ -302,11 +307,17 @@ fn damage_to_records_is_found_even_under_a_fresh_manifest() {
         });
         chain.unwrap()
     };
-    assert_eq!(broken(&|l| l[3] = l[3].replace("\"by\":\"user:ann\"", "\"by\":\"user:bob\"")), (4, Broken::Changed));
+    assert_eq!(
+        broken(&|l| l[3] = l[3].replace("\"by\":\"user:ann\"", "\"by\":\"user:bob\"")),
+        (4, Broken::Changed)
+    );
     assert_eq!(broken(&|l| drop(l.remove(3))), (4, Broken::Dropped));
     assert_eq!(broken(&|l| l.swap(3, 4)), (4, Broken::Swapped));
     assert_eq!(broken(&|l| l.insert(4, l[3].clone())), (5, Broken::Doubled(4)));
-    assert_eq!(broken(&|l| l[0] = l[0].replace("secret-ticket", "other-ticket")), (1, Broken::Value("vars".into())));
+    assert_eq!(
+        broken(&|l| l[0] = l[0].replace("secret-ticket", "other-ticket")),
+        (1, Broken::Value("vars".into()))
+    );
     // Cutting off the end breaks no chain, but the sealed head is not there any more.
     let findings = found(|c| drop(c.streams[0].lines.pop()));
     assert!(matches!(&findings[0], Finding::Inclusion { ver: 8, .. }), "{findings:?}");

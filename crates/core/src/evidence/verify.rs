@@ -1,6 +1,7 @@
 //! Checking a bundle: manifest, keys, seals, chains, inclusion; then, and only then, reading it.
 
-use super::verdict::{self, Verdict};
+use super::reading;
+use super::verdict::Verdict;
 use super::{Artifact, Bundle, Contents, SCHEMA};
 use crate::audit::{self, Break, Head, Rotation, Seal, Unsound, verify_inclusion};
 use crate::digest::{Digest, Signature};
@@ -115,11 +116,7 @@ pub fn verify(
         findings.push(Finding::Incomplete(run));
     }
     files(&contents.artifacts, &contents.files, &mut findings);
-    if findings.is_empty() {
-        Ok(verdict::read(manifest, &contents, &walked))
-    } else {
-        Err(bounded(findings))
-    }
+    if findings.is_empty() { Ok(reading::read(manifest, &contents, &walked)) } else { Err(bounded(findings)) }
 }
 
 fn bounded(mut findings: Vec<Finding>) -> Vec<Finding> {
