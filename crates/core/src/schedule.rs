@@ -17,20 +17,20 @@
 
 use crate::code::Code;
 use crate::digest::Digest;
-use crate::effect::Effect;
 use crate::event::{
-    Event, ScheduleCreated, ScheduleFired, SchedulePaused, ScheduleQueued, ScheduleRemoved, ScheduleResumed,
-    ScheduleSettled, ScheduleSkipped,
+    Event, ScheduleCreated, SchedulePaused, ScheduleRemoved, ScheduleResumed, ScheduleSettled,
 };
 use crate::id::{Name, RunId, Scoped};
 use crate::machine::{Decision, Row, table};
 use crate::time::{Millis, Span};
 use crate::word::words;
 use alloc::collections::{BTreeSet, VecDeque};
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+mod facts;
 
 words! {
     /// What happens to slots that passed while nothing ran.
@@ -288,7 +288,9 @@ impl Schedule {
         let unchanged = Ok(Decision::new());
         match (&self.state, input) {
             // The same runbook deployed again.
-            (State::Active(old) | State::Paused(old), Input::Configure { settings, .. }) if old == settings => {
+            (State::Active(old) | State::Paused(old), Input::Configure { settings, .. })
+                if old == settings =>
+            {
                 unchanged
             }
             (
@@ -448,72 +450,6 @@ impl Schedule {
             Some(settings) if self.live.len() == 1 => self.fire_held(decision, settings, self.next_at),
             Some(_) | None => decision,
         }
-    }
-
-    fn fire_held(&self, decision: Decision, settings: &Settings, next_at: Option<Millis>) -> Decision {
-        match self.held.front() {
-            Some(&held) => self.fire(decision, settings, held, next_at),
-            None => decision,
-        }
-    }
-
-    fn fire(
-        &self,
-        decision: Decision,
-        settings: &Settings,
-        held: Held,
-        next_at: Option<Millis>,
-    ) -> Decision {
-        let Held { slot, run, manual } = held;
-        decision
-            .fact(ScheduleFired { schedule: self.name(), slot, pipeline_id: run, manual, next_at })
-            .effect(Effect::StartSlot {
-                schedule: self.id.clone(),
-                run,
-                slot,
-                pipeline: settings.pipeline.clone(),
-                runbook: settings.runbook_hash,
-                vars: settings.vars.clone(),
-            })
-    }
-
-    fn cancel_live(&self, decision: Decision, settings: &Settings) -> Decision {
-        if settings.overlap != Overlap::Cancel {
-            return decision;
-        }
-        self.live.iter().fold(decision, |decision, &run| {
-            let reason = "the schedule's next slot is due".to_string();
-            decision.effect(Effect::CancelRun { run, reason })
-        })
-    }
-
-    fn created(&self, settings: &Settings, next_at: Option<Millis>) -> ScheduleCreated {
-        ScheduleCreated {
-            schedule: self.name(),
-            namespace: Name::clean(self.id.namespace()),
-            spec: settings.spec.clone(),
-            timezone: settings.timezone.clone(),
-            jitter_ms: settings.jitter.0,
-            catch_up: settings.catch_up,
-            overlap: settings.overlap,
-            pipeline: settings.pipeline.clone(),
-            runbook_hash: settings.runbook_hash,
-            next_at,
-            vars: settings.vars.clone().into(),
-        }
-    }
-
-    fn skipped(&self, slot: Millis, reason: SkipReason, next_at: Option<Millis>) -> ScheduleSkipped {
-        ScheduleSkipped { schedule: self.name(), slot, reason, next_at }
-    }
-
-    fn queued(&self, held: Held, next_at: Option<Millis>) -> ScheduleQueued {
-        let Held { slot, run, manual } = held;
-        ScheduleQueued { schedule: self.name(), slot, pipeline_id: run, manual, next_at }
-    }
-
-    fn name(&self) -> Name {
-        Name::clean(self.id.name())
     }
 
     fn knows(&self, run: RunId) -> bool {

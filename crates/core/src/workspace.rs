@@ -283,7 +283,11 @@ impl Workspace {
 
             (State::Creating(spec) | State::Ready(spec), Input::Drop) => Ok(self.dropped(spec)),
             (State::Creating(spec) | State::Ready(spec), Input::End(status)) => {
-                if spec.keep.decide(*status) { unchanged } else { Ok(self.dropped(spec)) }
+                if spec.keep.decide(*status) {
+                    unchanged
+                } else {
+                    Ok(self.dropped(spec))
+                }
             }
             // It goes already.
             (State::Dropping(_), Input::Drop | Input::End(_)) => unchanged,
@@ -466,7 +470,10 @@ mod tests {
         let made = workspace.decide(&create(), AT).unwrap();
         assert_eq!(after(&[create()]).outstanding().as_ref(), made.effects.first());
         let gone = after(&[create(), Input::Ready]).decide(&Input::Drop, AT).unwrap();
-        assert_eq!(after(&[create(), Input::Ready, Input::Drop]).outstanding().as_ref(), gone.effects.first());
+        assert_eq!(
+            after(&[create(), Input::Ready, Input::Drop]).outstanding().as_ref(),
+            gone.effects.first()
+        );
         assert_eq!(after(&[create(), Input::Ready]).outstanding(), None);
     }
 

@@ -8,6 +8,7 @@ use crate::digest::Digest;
 use crate::record::{Check, Record};
 use crate::stream::StreamId;
 use crate::wire;
+use alloc::boxed::Box;
 use alloc::string::String;
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +27,7 @@ pub struct Head {
 pub enum Broken {
     /// The line is no record.
     #[error("the line is not a record: {0}")]
-    Unreadable(wire::Error),
+    Unreadable(Box<wire::Error>),
     /// The line belongs to another stream.
     #[error("the record belongs to {0}")]
     Foreign(StreamId),
@@ -101,7 +102,7 @@ fn diagnose(stream: &StreamId, place: Head, line: &str, rest: &[&str]) -> Broken
     let ver = place.ver.saturating_add(1);
     let record = match Record::decode(line, Check::Form) {
         Ok(record) => record,
-        Err(error) => return Broken::Unreadable(error),
+        Err(error) => return Broken::Unreadable(Box::new(error)),
     };
     if record.stream != *stream {
         return Broken::Foreign(record.stream);

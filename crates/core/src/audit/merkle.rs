@@ -142,7 +142,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn leaves(count: u64) -> Vec<Leaf> {
-        let leaf = |n: u64| Leaf { stream: StreamId::Run(RunId(n.into())), ver: n + 1, head: Digest([n as u8; 32]) };
+        let leaf =
+            |n: u64| Leaf { stream: StreamId::Run(RunId(n.into())), ver: n + 1, head: Digest([n as u8; 32]) };
         (0..count).map(leaf).collect()
     }
 

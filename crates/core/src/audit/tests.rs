@@ -87,9 +87,7 @@ fn the_table_holds() {
             ("rotate", Input::Rotate(rotation("k2", Some("k1")))),
         ],
     }
-    .check(|sealer, input| {
-        step(sealer, input).map(|next| next.state_name()).map_err(|error| error.code())
-    });
+    .check(|sealer, input| step(sealer, input).map(|next| next.state_name()).map_err(|error| error.code()));
 }
 
 #[test]
@@ -100,12 +98,8 @@ fn a_change_is_sealed_within_the_interval_and_a_seal_is_no_change() {
     assert_eq!(sealer.due(), Some(Millis(1_000) + INTERVAL));
     let input = signed(&sealer, Millis(11_000));
     let Decision { facts, .. } = sealer.decide(&input, Millis(11_000)).unwrap();
-    let own = Record {
-        stream: StreamId::System,
-        event: facts[0].clone(),
-        at: Millis(11_000),
-        ..record(1, 1, 3)
-    };
+    let own =
+        Record { stream: StreamId::System, event: facts[0].clone(), at: Millis(11_000), ..record(1, 1, 3) };
     let sealed = sealer.observe(&own);
     assert_eq!((sealed.due(), sealed.number, sealed.state_name()), (None, 1, "clean"));
     assert_eq!(sealed.previous, Some(seal_of(&input).hash()));

@@ -1,6 +1,7 @@
 //! Tests of the schedule machine.
 
 use super::*;
+use crate::effect::Effect;
 use crate::testing::{Proof, name};
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -188,10 +189,8 @@ fn slots_of_a_pause_are_not_owed() {
 #[test]
 fn what_waits_goes_on_after_a_pause() {
     let schedule = active(CatchUp::All, Overlap::Queue);
-    let paused = after(
-        schedule,
-        &[(due(1, 2), slot(2)), (Input::Pause, slot(2)), (settle(1), slot(2) + Span(1))],
-    );
+    let paused =
+        after(schedule, &[(due(1, 2), slot(2)), (Input::Pause, slot(2)), (settle(1), slot(2) + Span(1))]);
     assert_eq!((paused.live.len(), paused.held.len()), (0, 1));
     let resume = Input::Resume { next_at: Some(slot(3)) };
     assert_eq!(started(&paused.decide(&resume, slot(2) + Span(2)).unwrap()), [(2, slot(2))]);

@@ -1,6 +1,7 @@
 //! Tests of the task machine.
 
 use super::*;
+use crate::effect::Effect;
 use crate::testing::{Proof, name};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -150,9 +151,10 @@ fn a_nudge_counts_and_is_recorded_before_it_is_sent() {
 fn a_restart_is_a_new_epoch_and_the_last_one_fails() {
     let mut task = running();
     for epoch in 1..=3 {
-        assert_eq!(task.decide(&recover(epoch, Recovery::Restart), START).unwrap().effects, [Effect::Kill {
-            session: SessionId(u128::from(epoch))
-        }]);
+        assert_eq!(
+            task.decide(&recover(epoch, Recovery::Restart), START).unwrap().effects,
+            [Effect::Kill { session: SessionId(u128::from(epoch)) }]
+        );
         task = after(task, &[recover(epoch, Recovery::Restart)], START);
         assert_eq!((task.epoch, task.session, task.state), (epoch + 1, None, State::Pending));
         assert_eq!(step(&task, &start(epoch), START).unwrap_err().code(), Code::LeaseStaleEpoch);

@@ -1,0 +1,318 @@
+//! Reading a verdict from records that a walk and a seal have proved.
+
+use super::verdict::{
+    Approval, Decided, Effected, Exceptions, Gap, Place, Policy, Proved, Received, Redaction, Resolved,
+    Unknown, Verdict, Vote,
+};
+use super::verify::Walked;
+use super::{Contents, Manifest};
+use crate::event::{ApprovalRequested, Event, IntentRecorded, PolicyDecided};
+use crate::id::{ApprovalId, StepId};
+use crate::record::Record;
+use crate::run::Status;
+use crate::stream::StreamId;
+use crate::{approval, policy};
+use alloc::collections::BTreeMap;
+use alloc::string::ToString;
+use alloc::vec::Vec;
+use serde_json::Value;
+
+/// Reads the verdict from proved records.
+pub(super) fn read(manifest: &Manifest, contents: &Contents, walked: &BTreeMap<StreamId, Walked>) -> Verdict {
+    let mut verdict = Verdict {
+        run: manifest.run,
+        tenant: None,
+        pipeline: None,
+        runbook: None,
+        status: None,
+        made_at: manifest.made_at,
+        streams: walked.iter().filter_map(|(stream, walked)| proved(stream, walked)).collect(),
+        effects: Vec::new(),
+        approvals: Vec::new(),
+        policies: Vec::new(),
+        costs: BTreeMap::new(),
+        artifacts: contents.artifacts.clone(),
+        exceptions: Exceptions { redactions: redactions(contents), ..Exceptions::default() },
+        not_proved: Vec::new(),
+    };
+    let mut notes = Notes::default();
+    if let Some(run) = walked.get(&StreamId::Run(manifest.run)) {
+        verdict.tenant = run.records.first().map(|record| record.tenant.clone());
+        run.records.iter().for_each(|record| verdict.on_run(record, &mut notes));
+    }
+    for (stream, walked) in walked {
+        match stream {
+            StreamId::Effect(_) => walked.records.iter().for_each(|record| verdict.on_effect(record, &notes)),
+            StreamId::Tenant(_) => walked.records.iter().for_each(|record| verdict.on_tenant(record)),
+            StreamId::Run(_)
+            | StreamId::Queue(_)
+            | StreamId::Item(_)
+            | StreamId::Lock(_)
+            | StreamId::Semaphore(_)
+            | StreamId::Worker(_)
+            | StreamId::Schedule(_)
+            | StreamId::Trigger(_)
+            | StreamId::Runbook(_)
+            | StreamId::Deployment(_)
+            | StreamId::Workspace(_)
+            | StreamId::Session(_)
+            | StreamId::System => {}
+        }
+    }
+    verdict.conclude(&notes);
+    verdict
+}
+
+/// What is remembered of the run's stream until the effects' streams are read.
+#[derive(Default)]
+struct Notes {
+    decisions: Vec<(PolicyDecided, Place)>,
+    /// Attempts with an outside action.
+    acting: Vec<(StepId, u64)>,
+}
+
+impl Verdict {
+    fn on_run(&mut self, record: &Record, notes: &mut Notes) {
+        let place = || place(record);
+        match &record.event {
+            Event::PipelineCreated(e) => {
+                self.pipeline = Some(e.kind.clone());
+                self.runbook = Some(e.runbook_hash);
+            }
+            Event::PipelineCompleted(_) => self.status = Some(Status::Completed),
+            Event::PipelineFailed(_) => self.status = Some(Status::Failed),
+            Event::PipelineCancelled(_) => self.status = Some(Status::Cancelled),
+            Event::PolicyDecided(e) => notes.decisions.push((e.clone(), place())),
+            Event::StepStarted(e) if e.action_hash.is_some() => {
+                notes.acting.push((e.step.clone(), e.epoch));
+            }
+            Event::ApprovalRequested(e) => self.approvals.push(requested(e, place())),
+            Event::ApprovalDecided(e) => {
+                if e.own_request && e.decision == approval::Verdict::Approved {
+                    self.exceptions.self_approvals.push(place());
+                }
+                if let Some(approval) = self.approvals.iter_mut().find(|a| a.id == e.approval_id) {
+                    approval.votes.push(Vote {
+                        by: e.decided_by.clone(),
+                        verdict: e.decision,
+                        channel: e.channel,
+                        own_request: e.own_request,
+                        place: place(),
+                    });
+                    if e.settled {
+                        approval.status = match e.decision {
+                            approval::Verdict::Approved => approval::Status::Approved,
+                            approval::Verdict::Rejected => approval::Status::Rejected,
+                        };
+                    }
+                }
+            }
+            Event::ApprovalExpired(e) => self.settle(e.approval_id, approval::Status::Expired),
+            Event::ApprovalCancelled(e) => self.settle(e.approval_id, approval::Status::Cancelled),
+            Event::StepUnknown(e) => {
+                let (step, place) = (e.step.clone(), place());
+                self.exceptions.unknown.push(Unknown { step, place, resolved: None });
+            }
+            Event::StepResolved(e) => {
+                let open = |unknown: &&mut Unknown| unknown.step == e.step && unknown.resolved.is_none();
+                if let Some(unknown) = self.exceptions.unknown.iter_mut().find(open) {
+                    let (resolution, probed) = (e.resolution, e.probed);
+                    unknown.resolved = Some(Resolved { resolution, probed, place: place() });
+                }
+            }
+            Event::CostRecorded(e) => {
+                let cost = self.costs.entry(alloc::format!("{}/{}", e.provider, e.model)).or_default();
+                cost.usd_micros = cost.usd_micros.saturating_add(e.usd_micros);
+                cost.tokens_input = cost.tokens_input.saturating_add(e.tokens_input);
+                cost.tokens_output = cost.tokens_output.saturating_add(e.tokens_output);
+            }
+            // The rest of the run's life is in the records; a report needs no more of it.
+            _ => {}
+        }
+    }
+
+    fn settle(&mut self, id: ApprovalId, status: approval::Status) {
+        self.approvals.iter_mut().filter(|a| a.id == id).for_each(|a| a.status = status);
+    }
+
+    fn on_effect(&mut self, record: &Record, notes: &Notes) {
+        match &record.event {
+            // A lineage shares its keys: only this run's effects are told here.
+            Event::IntentRecorded(e) if e.pipeline_id == self.run => {
+                let effect = self.effected(e, place(record), notes);
+                self.effects.push(effect);
+            }
+            Event::ReceiptRecorded(e) if e.pipeline_id == self.run => {
+                let received =
+                    Received { receipt: e.receipt_id, status: e.status, late: e.late, place: place(record) };
+                if let Some(effect) = self.effect(&record.stream, e.generation, Some(e.epoch)) {
+                    effect.receipt = Some(received);
+                }
+            }
+            Event::IntentSettled(e) if e.pipeline_id == self.run => {
+                let settled = (e.outcome, place(record));
+                if let Some(effect) = self.effect(&record.stream, e.generation, Some(e.epoch)) {
+                    effect.settled = Some(settled);
+                }
+            }
+            Event::ReceiptReversed(e) => {
+                let by = e.reversed_by;
+                if let Some(effect) = self.effect(&record.stream, e.generation, None) {
+                    effect.reversed_by = Some(by);
+                }
+            }
+            // An effect's stream has no other facts that a report needs.
+            _ => {}
+        }
+    }
+
+    /// The last intent in a key's stream, of a generation and, where it is known, of an attempt.
+    fn effect(&mut self, stream: &StreamId, generation: u32, epoch: Option<u64>) -> Option<&mut Effected> {
+        self.effects.iter_mut().rev().find(|effect| {
+            let same_attempt = epoch.is_none_or(|epoch| effect.epoch == epoch);
+            effect.intent.stream == *stream && effect.generation == generation && same_attempt
+        })
+    }
+
+    fn effected(&self, intent: &IntentRecorded, place: Place, notes: &Notes) -> Effected {
+        let concerns = |e: &PolicyDecided| match &e.step {
+            Some(step) => *step == intent.step && e.action_hash == Some(intent.action_hash),
+            None => e.tool == intent.tool,
+        };
+        let decision = notes.decisions.iter().rev().find(|(e, p)| concerns(e) && p.at <= place.at);
+        let granted = |a: &&Approval| {
+            a.step == intent.step
+                && a.action_hash == intent.action_hash
+                && a.status == approval::Status::Approved
+        };
+        Effected {
+            step: intent.step.clone(),
+            key: intent.key.clone(),
+            generation: intent.generation,
+            epoch: intent.epoch,
+            tool: intent.tool.clone(),
+            operation: intent.operation.clone(),
+            target: intent.target.clone(),
+            action_hash: intent.action_hash,
+            decision: decision.map(|(e, place)| Decided {
+                verdict: e.verdict,
+                policy_version: e.policy_version,
+                rules: e.rules.clone(),
+                reasons: e.reasons.clone(),
+                place: place.clone(),
+            }),
+            approval: self.approvals.iter().find(granted).map(|a| a.id),
+            intent: place,
+            receipt: None,
+            settled: None,
+            reversed_by: None,
+        }
+    }
+
+    fn on_tenant(&mut self, record: &Record) {
+        if let Event::PolicyLoaded(e) = &record.event {
+            self.policies.push(Policy {
+                version: e.policy_version,
+                builtin: e.builtin,
+                text: e.text.as_ref().and_then(|text| text.get()),
+                place: place(record),
+            });
+        }
+    }
+
+    /// What only shows when everything was read.
+    fn conclude(&mut self, notes: &Notes) {
+        self.effects.sort_by_key(|effect| effect.intent.at);
+        let undecided = self.effects.iter().filter(|effect| {
+            let verdict = effect.decision.as_ref().map(|decision| decision.verdict);
+            match verdict {
+                Some(policy::Verdict::Allow) => false,
+                Some(policy::Verdict::NeedsApproval) => effect.approval.is_none(),
+                Some(policy::Verdict::Deny) | None => true,
+            }
+        });
+        self.exceptions.undecided = undecided.map(|effect| effect.intent.clone()).collect();
+        if self.status.is_none() {
+            self.not_proved.push(Gap::NotEnded);
+        }
+        for proved in &self.streams {
+            let stream = || proved.stream.clone();
+            if proved.through > proved.sealed_through {
+                self.not_proved.push(Gap::AfterSeal { stream: stream(), from: proved.sealed_through + 1 });
+            }
+            if proved.from > 1 {
+                self.not_proved.push(Gap::Excerpt { stream: stream(), from: proved.from });
+            }
+        }
+        for (step, epoch) in &notes.acting {
+            if !self.effects.iter().any(|effect| effect.step == *step) {
+                self.not_proved.push(Gap::NoIntent { step: step.clone(), epoch: *epoch });
+            }
+        }
+        for (decision, _) in &notes.decisions {
+            let version = decision.policy_version;
+            let known = self.policies.iter().any(|p| p.version == version && (p.builtin || p.text.is_some()));
+            let gap = Gap::NoPolicyText { version };
+            if !known && !self.not_proved.contains(&gap) {
+                self.not_proved.push(gap);
+            }
+        }
+        if !self.artifacts.is_empty() {
+            self.not_proved.push(Gap::Artifacts);
+        }
+    }
+}
+
+fn place(record: &Record) -> Place {
+    Place { stream: record.stream.clone(), ver: record.ver, at: record.at, by: record.by.clone() }
+}
+
+fn proved(stream: &StreamId, walked: &Walked) -> Option<Proved> {
+    let (sealed_through, seal) = walked.sealed?;
+    let through = walked.records.last()?.ver;
+    Some(Proved {
+        stream: stream.clone(),
+        from: walked.after.ver.saturating_add(1),
+        through,
+        sealed_through,
+        seal,
+    })
+}
+
+fn requested(e: &ApprovalRequested, place: Place) -> Approval {
+    Approval {
+        id: e.approval_id,
+        step: e.step.clone(),
+        action: e.action.get(),
+        action_hash: e.action_hash,
+        policy_version: e.policy_version,
+        requested_by: e.requested_by.clone(),
+        place,
+        votes: Vec::new(),
+        status: approval::Status::Requested,
+    }
+}
+
+/// Private fields whose digest stands before the chain and whose value does not stand after it.
+fn redactions(contents: &Contents) -> Vec<Redaction> {
+    let mut private: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for spec in Event::specs() {
+        let fields = spec.fields.iter().filter(|(_, kind)| kind.starts_with("private"));
+        private.insert(spec.tag, fields.map(|(field, _)| *field).collect());
+    }
+    let mut found = Vec::new();
+    for segment in &contents.streams {
+        for (line, ver) in segment.lines.iter().zip(segment.after.ver.saturating_add(1)..) {
+            let Ok(Value::Object(fields)) = serde_json::from_str(line) else { continue };
+            let tag = fields.get("type").and_then(Value::as_str).unwrap_or_default();
+            for field in private.get(tag).into_iter().flatten() {
+                let digest = alloc::format!("{field}{}", crate::private::DIGEST);
+                if fields.contains_key(&digest) && !fields.contains_key(*field) {
+                    let (stream, field) = (segment.stream.clone(), field.to_string());
+                    found.push(Redaction { stream, ver, field });
+                }
+            }
+        }
+    }
+    found
+}

@@ -1,0 +1,87 @@
+//! What a schedule's decisions are made of: the facts about its slots, and the effects of firing one.
+
+use super::{Held, Overlap, Schedule, Settings, SkipReason};
+use crate::effect::Effect;
+use crate::event::{ScheduleCreated, ScheduleFired, ScheduleQueued, ScheduleSkipped};
+use crate::id::Name;
+use crate::machine::Decision;
+use crate::time::Millis;
+use alloc::string::ToString;
+
+impl Schedule {
+    pub(super) fn fire_held(
+        &self,
+        decision: Decision,
+        settings: &Settings,
+        next_at: Option<Millis>,
+    ) -> Decision {
+        match self.held.front() {
+            Some(&held) => self.fire(decision, settings, held, next_at),
+            None => decision,
+        }
+    }
+
+    pub(super) fn fire(
+        &self,
+        decision: Decision,
+        settings: &Settings,
+        held: Held,
+        next_at: Option<Millis>,
+    ) -> Decision {
+        let Held { slot, run, manual } = held;
+        decision
+            .fact(ScheduleFired { schedule: self.name(), slot, pipeline_id: run, manual, next_at })
+            .effect(Effect::StartSlot {
+                schedule: self.id.clone(),
+                run,
+                slot,
+                pipeline: settings.pipeline.clone(),
+                runbook: settings.runbook_hash,
+                vars: settings.vars.clone(),
+            })
+    }
+
+    pub(super) fn cancel_live(&self, decision: Decision, settings: &Settings) -> Decision {
+        if settings.overlap != Overlap::Cancel {
+            return decision;
+        }
+        self.live.iter().fold(decision, |decision, &run| {
+            let reason = "the schedule's next slot is due".to_string();
+            decision.effect(Effect::CancelRun { run, reason })
+        })
+    }
+
+    pub(super) fn created(&self, settings: &Settings, next_at: Option<Millis>) -> ScheduleCreated {
+        ScheduleCreated {
+            schedule: self.name(),
+            namespace: Name::clean(self.id.namespace()),
+            spec: settings.spec.clone(),
+            timezone: settings.timezone.clone(),
+            jitter_ms: settings.jitter.0,
+            catch_up: settings.catch_up,
+            overlap: settings.overlap,
+            pipeline: settings.pipeline.clone(),
+            runbook_hash: settings.runbook_hash,
+            next_at,
+            vars: settings.vars.clone().into(),
+        }
+    }
+
+    pub(super) fn skipped(
+        &self,
+        slot: Millis,
+        reason: SkipReason,
+        next_at: Option<Millis>,
+    ) -> ScheduleSkipped {
+        ScheduleSkipped { schedule: self.name(), slot, reason, next_at }
+    }
+
+    pub(super) fn queued(&self, held: Held, next_at: Option<Millis>) -> ScheduleQueued {
+        let Held { slot, run, manual } = held;
+        ScheduleQueued { schedule: self.name(), slot, pipeline_id: run, manual, next_at }
+    }
+
+    pub(super) fn name(&self) -> Name {
+        Name::clean(self.id.name())
+    }
+}
