@@ -22,7 +22,13 @@ use alloc::string::ToString;
 ///
 /// # Errors
 /// There is no such step or task, its epoch is stale, or the run has ended.
-pub fn task(run: &Run, runbook: &Runbook, id: &StepId, input: &task::Input, given: &mut Given<'_>) -> Result<Decision, Error> {
+pub fn task(
+    run: &Run,
+    runbook: &Runbook,
+    id: &StepId,
+    input: &task::Input,
+    given: &mut Given<'_>,
+) -> Result<Decision, Error> {
     run.must_live()?;
     let step = run.need(id)?;
     let fresh;
@@ -61,9 +67,10 @@ pub fn task(run: &Run, runbook: &Runbook, id: &StepId, input: &task::Input, give
             Event::TaskEscalated(_) => {
                 step::Input::Wait { reason: Wait::Escalation, on: None, key: None, until: None, output: None }
             }
-            Event::TaskRestarting(_) => {
-                step::Input::Return { epoch: step.epoch, reason: Some("its session is started again".to_string()) }
-            }
+            Event::TaskRestarting(_) => step::Input::Return {
+                epoch: step.epoch,
+                reason: Some("its session is started again".to_string()),
+            },
             // tidy: the others say something of the task alone.
             _ => continue,
         };

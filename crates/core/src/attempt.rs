@@ -58,8 +58,21 @@ pub fn tries(node: &StepDef) -> u32 {
 }
 
 /// When a failed attempt is tried again, if it is: never after a deny, a rejection or an unknown outcome.
-pub fn retry_at(run: &Run, node: &StepDef, step: &Step, failure: &Failure, retryable: bool, given: &mut Given<'_>) -> Option<Millis> {
-    let final_codes = [Code::PolicyDenied, Code::ApprovalRejected, Code::ApprovalExpired, Code::OutcomeUnknown, Code::Cancelled];
+pub fn retry_at(
+    run: &Run,
+    node: &StepDef,
+    step: &Step,
+    failure: &Failure,
+    retryable: bool,
+    given: &mut Given<'_>,
+) -> Option<Millis> {
+    let final_codes = [
+        Code::PolicyDenied,
+        Code::ApprovalRejected,
+        Code::ApprovalExpired,
+        Code::OutcomeUnknown,
+        Code::Cancelled,
+    ];
     let is_final = final_codes.iter().any(|code| code.as_str() == failure.code.as_str());
     if is_final || run.stopping.is_some() || step.failures + 1 >= step.max_attempts {
         return None;
@@ -110,11 +123,13 @@ pub fn lease(
     }
     let (ttl, owner) = (given.lease_ttl, wish.owner);
     let timeout = node.timeout;
-    let input = step::Input::Lease { owner: Some(owner.clone()), ttl, timeout, agent: wish.agent, child: None };
+    let input =
+        step::Input::Lease { owner: Some(owner.clone()), ttl, timeout, agent: wish.agent, child: None };
     let started = step.decide(run.id(), &input, given.at)?;
     let mut facts = Vec::new();
     if run.budget.limits != Limits::default() {
-        let reserve = budget::Input::Reserve { step: step.id.clone(), epoch: step.epoch, amount: wish.reserve };
+        let reserve =
+            budget::Input::Reserve { step: step.id.clone(), epoch: step.epoch, amount: wish.reserve };
         let reserved = run.budget.decide(&reserve, given.at)?;
         facts = reserved.facts;
         if let budget::Reply::Exceeded(excess) = reserved.reply {
@@ -155,7 +170,14 @@ pub fn key(run: &Run, step: &Step) -> Name {
 ///
 /// # Errors
 /// The epoch is stale, the step is not running, or the run has ended.
-pub fn report(run: &Run, node: &StepDef, step: &Step, epoch: u64, report: &Report, given: &mut Given<'_>) -> Result<Decision, Error> {
+pub fn report(
+    run: &Run,
+    node: &StepDef,
+    step: &Step,
+    epoch: u64,
+    report: &Report,
+    given: &mut Given<'_>,
+) -> Result<Decision, Error> {
     let mut out = Decision::new();
     let exited = |code: Option<i32>, signal: Option<i32>, out: &mut Decision| {
         if let Some(exit_code) = code {
@@ -173,9 +195,15 @@ pub fn report(run: &Run, node: &StepDef, step: &Step, epoch: u64, report: &Repor
             } else if !node.after.is_empty() && step.status == Status::Running && !stopping {
                 fence(step, epoch)?;
                 let output = output.clone();
-                let input = step::Input::Wait { reason: Wait::GuardAfter, on: None, key: None, until: None, output };
+                let input =
+                    step::Input::Wait { reason: Wait::GuardAfter, on: None, key: None, until: None, output };
                 out.facts.extend(step.decide(run.id(), &input, given.at)?.facts);
-                let gather = Effect::GatherGuard { run: run.id(), step: step.id.clone(), node: step.node, after: true };
+                let gather = Effect::GatherGuard {
+                    run: run.id(),
+                    step: step.id.clone(),
+                    node: step.node,
+                    after: true,
+                };
                 return Ok(out.effect(gather));
             } else {
                 step::Input::Succeed { epoch, output: output.clone(), reused_from: None }
@@ -230,10 +258,14 @@ fn unknown(run: &Run, step: &Step, after: &Step, out: Decision, given: &mut Give
     }
     let message = alloc::format!(
         "Step {} of {} lost its executor between intent and receipt. Find out whether it happened, then: windlass resolve {} {} done|retry|fail",
-        step.id, run.id(), run.id(), step.id
+        step.id,
+        run.id(),
+        run.id(),
+        step.id
     );
     let notice = gate::notice(run, Some(step), crate::effect::Notice::Notify, &message, given);
-    let effect = Effect::Notify { notice: notice.notice, title: "Outcome unknown".to_string(), message, sound: true };
+    let effect =
+        Effect::Notify { notice: notice.notice, title: "Outcome unknown".to_string(), message, sound: true };
     out.fact(notice).effect(effect)
 }
 
@@ -249,8 +281,17 @@ fn timed_out(step: &Step, at: Millis) -> Option<Failure> {
     overdue.then(|| Failure::new(Code::TimedOut, "the attempt took longer than its `timeout`"))
 }
 
-fn failing(run: &Run, node: &StepDef, step: &Step, epoch: u64, failure: Failure, retryable: bool, given: &mut Given<'_>) -> step::Input {
-    let retry_at = retry_at(run, node, step, &failure, retryable, given).filter(|_| step.status == Status::Running);
+fn failing(
+    run: &Run,
+    node: &StepDef,
+    step: &Step,
+    epoch: u64,
+    failure: Failure,
+    retryable: bool,
+    given: &mut Given<'_>,
+) -> step::Input {
+    let retry_at =
+        retry_at(run, node, step, &failure, retryable, given).filter(|_| step.status == Status::Running);
     step::Input::Fail { epoch, failure, retry_at }
 }
 
@@ -299,25 +340,41 @@ pub fn resolve(
     let after = step.waiting.as_ref().map_or(Wait::Escalation, |w| w.reason);
     match resolution {
         Resolution::Retry => {
-            out.facts.extend(step.decide(run.id(), &step::Input::Open { after, on: None, epoch: None }, given.at)?.facts);
+            out.facts.extend(
+                step.decide(run.id(), &step::Input::Open { after, on: None, epoch: None }, given.at)?.facts,
+            );
         }
         Resolution::Fail => {
             let message = reason.unwrap_or_else(|| "given up by a human".to_string());
             let failure = Failure::new(Code::TaskStuck, message);
-            pipeline::end(run, step, step::Input::Fail { epoch: step.epoch, failure, retry_at: None }, given, &mut out);
+            pipeline::end(
+                run,
+                step,
+                step::Input::Fail { epoch: step.epoch, failure, retry_at: None },
+                given,
+                &mut out,
+            );
         }
         Resolution::Done => {
             // What a human did by hand still goes the way of every step: ready, running, succeeded.
-            let opened = step.decide(run.id(), &step::Input::Open { after, on: None, epoch: None }, given.at)?;
+            let opened =
+                step.decide(run.id(), &step::Input::Open { after, on: None, epoch: None }, given.at)?;
             let mut now = opened.facts.iter().fold(step.clone(), |step, fact| step.apply(fact, given.at));
             now.gates.clear();
             let owner = given.by.id.clone().or_else(|| Some(Name::clean(pipeline::OWN)));
-            let input = step::Input::Lease { owner, ttl: Span::ZERO, timeout: None, agent: None, child: None };
+            let input =
+                step::Input::Lease { owner, ttl: Span::ZERO, timeout: None, agent: None, child: None };
             let started = now.decide(run.id(), &input, given.at)?;
             now = started.facts.iter().fold(now, |step, fact| step.apply(fact, given.at));
             out.facts.extend(opened.facts);
             out.facts.extend(started.facts);
-            pipeline::end(run, &now, step::Input::Succeed { epoch: now.epoch, output, reused_from: None }, given, &mut out);
+            pipeline::end(
+                run,
+                &now,
+                step::Input::Succeed { epoch: now.epoch, output, reused_from: None },
+                given,
+                &mut out,
+            );
         }
     }
     Ok(out)
@@ -358,7 +415,9 @@ pub fn resume(run: &Run, step: &Step) -> Resume {
         (Some(checkpoint), _) if checkpoint.resumable => Resume::Reuse,
         (Some(checkpoint), _) if checkpoint.idempotent => Resume::Replay,
         (_, None | Some(crate::receipt::Semantics::Idempotent)) => Resume::Replay,
-        (_, Some(crate::receipt::Semantics::AtMostOnce | crate::receipt::Semantics::Reconcile)) => Resume::Ask,
+        (_, Some(crate::receipt::Semantics::AtMostOnce | crate::receipt::Semantics::Reconcile)) => {
+            Resume::Ask
+        }
     }
 }
 
@@ -366,7 +425,13 @@ pub fn resume(run: &Run, step: &Step) -> Resume {
 ///
 /// # Errors
 /// There is no such step, or a later attempt was settled already.
-pub fn cost(run: &Run, step: &StepId, epoch: u64, costs: &[Cost], given: &Given<'_>) -> Result<Decision, Error> {
+pub fn cost(
+    run: &Run,
+    step: &StepId,
+    epoch: u64,
+    costs: &[Cost],
+    given: &Given<'_>,
+) -> Result<Decision, Error> {
     run.need(step)?;
     let settle = budget::Input::Settle { step: step.clone(), epoch, costs: costs.to_vec() };
     let Decision { facts, effects, .. } = run.budget.decide(&settle, given.at)?;

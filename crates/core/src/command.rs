@@ -11,7 +11,10 @@ use crate::digest::Digest;
 use crate::effect::{Effect, Lease, Told};
 use crate::event::{CheckpointSaved, Event, PolicyDecided};
 use crate::guard::GuardInputs;
-use crate::id::{AgentId, ApprovalId, Holder, ItemId, Name, NoticeId, ReceiptId, RunId, Scoped, SessionId, StepId, WorkspaceId};
+use crate::id::{
+    AgentId, ApprovalId, Holder, ItemId, Name, NoticeId, ReceiptId, RunId, Scoped, SessionId, StepId,
+    WorkspaceId,
+};
 use crate::idempotency::Source as KeySource;
 use crate::receipt::{self, Reversal};
 use crate::run::{Initiator, Subject, Trigger};
@@ -152,7 +155,14 @@ pub enum Command {
     /// A human decides, or an approval is voided.
     Decide { run: RunId, approval: ApprovalId, input: approval::Input },
     /// A human or a probe settles an unknown outcome or an escalation.
-    Resolve { run: RunId, step: StepId, resolution: Resolution, probed: bool, reason: Option<String>, output: Option<Value> },
+    Resolve {
+        run: RunId,
+        step: StepId,
+        resolution: Resolution,
+        probed: bool,
+        reason: Option<String>,
+        output: Option<Value>,
+    },
     /// Progress is saved, or a message put on the run.
     Checkpoint(Box<CheckpointSaved>),
     /// An attempt cost something.
@@ -311,6 +321,6 @@ macro_rules! refusals {
 
 refusals! {
     crate::run::Error, crate::step::Error, lock::Error, semaphore::Error, queue::Error, item::Error, worker::Error,
-    schedule::Error, crate::idempotency::Error, crate::receipt::Error, crate::receipt::key::Error, workspace::Error, workspace::session::Error, crate::caps::Error,
+    schedule::Error, crate::idempotency::Error, receipt::Error, receipt::key::Error, workspace::Error, workspace::session::Error, crate::caps::Error,
     crate::runbook::Error, task::Error,
 }

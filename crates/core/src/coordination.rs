@@ -389,8 +389,13 @@ mod tests {
     #[test]
     fn effects_of_runs_become_commands() {
         let (lock, holder) = (scoped("merge"), step(1));
-        let effect =
-            Effect::AcquireLock { lock: lock.clone(), holder: holder.clone(), wait: true, give_up_at: None };
+        let effect = Effect::AcquireLock {
+            lock: lock.clone(),
+            holder: holder.clone(),
+            wait: true,
+            oust: false,
+            give_up_at: None,
+        };
         assert_eq!(Command::from_effect(&effect), Some(acquire("merge", step(1))));
         let effect = Effect::ReleaseLock { lock, holder };
         let expected = Command::ReleaseLock { name: scoped("merge"), holder: step(1) };
@@ -443,7 +448,7 @@ mod tests {
         let text = serde_json::to_string(&state).unwrap();
         assert_eq!(serde_json::from_str::<CoordinationState>(&text).unwrap(), state);
         // Facts of other streams change nothing.
-        let fact = crate::event::PipelineStarted { id: RunId(1) }.into();
+        let fact = crate::event::PipelineStarted { id: RunId(1), steps: 1 }.into();
         assert_eq!(state.clone().apply(&StreamId::Run(RunId(1)), &fact, Millis(9)), state);
     }
 }

@@ -54,7 +54,13 @@ fn born(create: &Create, decision: Decision) -> Outcome {
     out
 }
 
-fn created(create: &Create, runbook: &Runbook, def: &Pipeline, lineage: Lineage, given: &Given<'_>) -> Result<PipelineCreated, Refusal> {
+fn created(
+    create: &Create,
+    runbook: &Runbook,
+    def: &Pipeline,
+    lineage: Lineage,
+    given: &Given<'_>,
+) -> Result<PipelineCreated, Refusal> {
     let vars = variables(def, &create.vars)?;
     let lock = match &def.lock {
         None => None,
@@ -110,7 +116,10 @@ fn variables(def: &Pipeline, given: &Value) -> Result<Value, Refusal> {
         }
     };
     if let Some(unknown) = given.keys().find(|key| !def.vars.contains_key(key.as_str())) {
-        return Err(invalid(&alloc::format!("the pipeline has no variable `{}`", crate::wire::shorten(unknown))));
+        return Err(invalid(&alloc::format!(
+            "the pipeline has no variable `{}`",
+            crate::wire::shorten(unknown)
+        )));
     }
     let mut vars = Map::new();
     for (name, var) in &def.vars {
@@ -119,7 +128,9 @@ fn variables(def: &Pipeline, given: &Value) -> Result<Value, Refusal> {
                 fits(name, var, value)?;
                 vars.insert(name.to_string(), value.clone());
             }
-            None if var.required => return Err(invalid(&alloc::format!("the variable `{name}` is required"))),
+            None if var.required => {
+                return Err(invalid(&alloc::format!("the variable `{name}` is required")));
+            }
             None => {}
         }
     }
@@ -158,7 +169,9 @@ pub(crate) fn deliver(
         idempotency::Reply::Retry { run, .. } | idempotency::Reply::Duplicate { run, .. } => {
             return Ok(Outcome::reply(Reply::Known { run, in_flight: false }));
         }
-        idempotency::Reply::InFlight { run } => return Ok(Outcome::reply(Reply::Known { run, in_flight: true })),
+        idempotency::Reply::InFlight { run } => {
+            return Ok(Outcome::reply(Reply::Known { run, in_flight: true }));
+        }
         idempotency::Reply::Exhausted { run, .. } | idempotency::Reply::Failed { run, .. } => {
             return Ok(Outcome::reply(Reply::Known { run, in_flight: false }));
         }

@@ -15,7 +15,6 @@ use crate::worker::{self, Worker};
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use serde_json::Value;
 
 /// What the commands about queues, items, workers and schedules come to.
 pub(crate) fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
@@ -103,7 +102,12 @@ fn on_item(view: &dyn View, id: ItemId, input: &item::Input, given: &Given<'_>) 
     Ok(out)
 }
 
-fn on_worker(view: &dyn View, id: &Scoped, input: &worker::Input, given: &Given<'_>) -> Result<Outcome, Refusal> {
+fn on_worker(
+    view: &dyn View,
+    id: &Scoped,
+    input: &worker::Input,
+    given: &Given<'_>,
+) -> Result<Outcome, Refusal> {
     let known = worker_of(view, id)?.cloned().unwrap_or_else(|| Worker::new(id.clone()));
     let Decision { facts, effects, .. } = known.decide(input, given.at)?;
     Ok(routed(of_stream(StreamId::Worker(id.clone()), &tenant_of(id), facts, Reply::Done), effects))
@@ -117,7 +121,8 @@ fn dispatch(view: &dyn View, id: &Scoped, given: &mut Given<'_>) -> Result<Outco
         return Ok(Outcome::reply(Reply::Nothing));
     };
     let Some(queue) = &worker.queue() else { return Ok(Outcome::reply(Reply::Nothing)) };
-    let open = queue_of(view, queue)?.is_some_and(|known| known.decide(&queue::Input::Take, given.at).is_ok());
+    let open =
+        queue_of(view, queue)?.is_some_and(|known| known.decide(&queue::Input::Take, given.at).is_ok());
     let Some(best) = view.best(queue, 1).first().copied().filter(|_| open) else {
         return Ok(Outcome::reply(Reply::Nothing));
     };
@@ -177,10 +182,12 @@ fn dispatch(view: &dyn View, id: &Scoped, given: &mut Given<'_>) -> Result<Outco
         // An item that cannot become a run is at fault itself: it fails, and the next one has its turn.
         Err(Refusal::Error { code, message }) if code != crate::code::Code::CapExceeded => {
             let claimed = taken.facts.iter().fold(item.clone(), |item, fact| item.apply(fact, given.at));
-            let fail = item::Input::Fail { epoch, error: alloc::format!("{code}: {message}"), retryable: false };
+            let fail =
+                item::Input::Fail { epoch, error: alloc::format!("{code}: {message}"), retryable: false };
             let failed = claimed.decide(&fail, given.at)?;
             let facts = taken.facts.into_iter().chain(failed.facts).collect();
-            let mut out = routed(of_stream(StreamId::Item(best), &tenant, facts, Reply::Done), failed.effects);
+            let mut out =
+                routed(of_stream(StreamId::Item(best), &tenant, facts, Reply::Done), failed.effects);
             out.follow.push(Command::Dispatch { worker: id.clone() });
             Ok(out)
         }
@@ -222,7 +229,12 @@ fn settle(
     Ok(out)
 }
 
-fn on_schedule(view: &dyn View, id: &Scoped, input: &schedule::Input, given: &Given<'_>) -> Result<Outcome, Refusal> {
+fn on_schedule(
+    view: &dyn View,
+    id: &Scoped,
+    input: &schedule::Input,
+    given: &Given<'_>,
+) -> Result<Outcome, Refusal> {
     let known = schedule_of(view, id)?.cloned().unwrap_or_else(|| Schedule::new(id.clone()));
     let Decision { facts, effects, .. } = known.decide(input, given.at)?;
     let tenant = tenant_of(id);

@@ -12,8 +12,8 @@ use crate::approval::{self, Approval, Tier};
 use crate::code::Code;
 use crate::effect::{Effect, Notice, Told};
 use crate::event::{
-    ApprovalRequested, GuardBlocked, GuardFailed, GuardPassed, GuardWarned, NoticeRequested, PipelineUnblocked,
-    PolicyDecided, StepSkipped,
+    ApprovalRequested, GuardBlocked, GuardFailed, GuardPassed, GuardWarned, NoticeRequested,
+    PipelineUnblocked, PolicyDecided, StepSkipped,
 };
 use crate::guard::{self, GuardInputs, GuardResult, OnFailure};
 use crate::id::{ApprovalId, Name, NoticeId};
@@ -40,8 +40,8 @@ pub const GUARD_EVERY: Span = Span::secs(5);
 
 /// What the step's next gate asks for; none where it has passed them all.
 pub(crate) fn pass(run: &Run, node: &StepDef, step: &Step, given: &mut Given<'_>) -> Option<Decision> {
-    let asks_policy =
-        step.group.is_none() && matches!(node.kind, Kind::Run { .. } | Kind::Tool { .. } | Kind::Agent { .. });
+    let asks_policy = step.group.is_none()
+        && matches!(node.kind, Kind::Run { .. } | Kind::Tool { .. } | Kind::Agent { .. });
     if asks_policy {
         match run.policy.standing(&step.id, &step.tool, step.action_hash.as_ref(), &given.policy) {
             None => return Some(ask_policy(run, node, step, given)),
@@ -98,7 +98,14 @@ pub(crate) fn pass(run: &Run, node: &StepDef, step: &Step, given: &mut Given<'_>
     }))
 }
 
-fn wait(run: &Run, step: &Step, reason: Wait, on: Option<Name>, until: Option<crate::time::Millis>, given: &Given<'_>) -> Decision {
+fn wait(
+    run: &Run,
+    step: &Step,
+    reason: Wait,
+    on: Option<Name>,
+    until: Option<crate::time::Millis>,
+    given: &Given<'_>,
+) -> Decision {
     let input = step::Input::Wait { reason, on, key: None, until, output: None };
     step.decide(run.id(), &input, given.at).unwrap_or_default()
 }
@@ -196,7 +203,9 @@ pub fn release(run: &Run, step: &Step) -> Vec<Effect> {
 #[must_use]
 pub fn stop(run: &Run, step: &Step) -> Effect {
     match step.child {
-        Some(child) => Effect::CancelRun { run: child, reason: alloc::format!("its caller {} stops", run.id()) },
+        Some(child) => {
+            Effect::CancelRun { run: child, reason: alloc::format!("its caller {} stops", run.id()) }
+        }
         None => Effect::Stop { run: run.id(), step: step.id.clone(), epoch: step.epoch, grace: GRACE },
     }
 }
@@ -270,7 +279,14 @@ pub fn guard_gathered(
         OnFailure::Block | OnFailure::Warn => (Some(GUARD_EVERY), None),
         OnFailure::Retry { delay, give_up } => (Some(delay), give_up.map(|span| since + span)),
         OnFailure::Fail { message } => {
-            out = out.fact(GuardFailed { pipeline_id, step: id, after, guard, unknown, detail: detail.clone() });
+            out = out.fact(GuardFailed {
+                pipeline_id,
+                step: id,
+                after,
+                guard,
+                unknown,
+                detail: detail.clone(),
+            });
             let text = if message.is_empty() { detail } else { message };
             fail_guard(run, step, text, given, &mut out);
             return Ok(out);
@@ -301,15 +317,15 @@ pub fn decide_approval(
     input: &approval::Input,
     given: &mut Given<'_>,
 ) -> Result<Decision<approval::Reply>, Error> {
-    let approval =
-        run.rare.approvals.get(&id).ok_or_else(|| Error::Missing("approval", id.to_string()))?;
+    let approval = run.rare.approvals.get(&id).ok_or_else(|| Error::Missing("approval", id.to_string()))?;
     let mut out = approval.decide(input, given.at)?;
     if run.is_terminal() {
         // What came too late is in the audit; it moves nothing.
         return Ok(out);
     }
     let after = out.facts.iter().fold(approval.clone(), |approval, fact| approval.apply(fact, given.at));
-    let Some(step) = run.step(&approval.step).filter(|step| step.status == step::Status::WaitingApproval) else {
+    let Some(step) = run.step(&approval.step).filter(|step| step.status == step::Status::WaitingApproval)
+    else {
         return Ok(out);
     };
     let mut moved = Decision::new();
@@ -345,23 +361,36 @@ pub fn decide_approval(
 pub fn told(run: &Run, told: &Told, given: &mut Given<'_>) -> Result<Decision, Error> {
     match told {
         Told::LockGranted { step: None, lock, epoch } => {
-            if run.is_terminal() || !matches!(run.blocked.as_deref(), Some(BlockedOn::Lock(on)) if on == lock) {
+            if run.is_terminal() || !matches!(run.blocked.as_deref(), Some(BlockedOn::Lock(on)) if on == lock)
+            {
                 return Ok(Decision::new());
             }
             Ok(Decision::new().fact(PipelineUnblocked { id: run.id(), epoch: Some(*epoch) }))
         }
-        Told::LockGranted { step: Some(step), lock, epoch } => {
-            granted(run, step, Wait::Lock, lock, *epoch, Effect::ReleaseLock {
+        Told::LockGranted { step: Some(step), lock, epoch } => granted(
+            run,
+            step,
+            Wait::Lock,
+            lock,
+            *epoch,
+            Effect::ReleaseLock {
                 lock: run.scoped(lock),
                 holder: crate::id::Holder::Step(run.id(), step.clone()),
-            }, given)
-        }
-        Told::SlotsGranted { step, semaphore, epoch } => {
-            granted(run, step, Wait::Semaphore, semaphore, *epoch, Effect::ReleaseSemaphore {
+            },
+            given,
+        ),
+        Told::SlotsGranted { step, semaphore, epoch } => granted(
+            run,
+            step,
+            Wait::Semaphore,
+            semaphore,
+            *epoch,
+            Effect::ReleaseSemaphore {
                 semaphore: run.scoped(semaphore),
                 holder: crate::id::Holder::Step(run.id(), step.clone()),
-            }, given)
-        }
+            },
+            given,
+        ),
         Told::LockBusy { step, lock } => {
             let step = run.need(step)?;
             if step.waiting.as_ref().is_none_or(|w| w.reason != Wait::Lock || w.on.as_ref() != Some(lock)) {
@@ -386,7 +415,13 @@ pub fn told(run: &Run, told: &Told, given: &mut Given<'_>) -> Result<Decision, E
             let mut out = Decision::new();
             if step.status == step::Status::WaitingExternal {
                 let failure = Failure::new(*code, message.clone());
-                pipeline::end(run, step, step::Input::Fail { epoch: step.epoch, failure, retry_at: None }, given, &mut out);
+                pipeline::end(
+                    run,
+                    step,
+                    step::Input::Fail { epoch: step.epoch, failure, retry_at: None },
+                    given,
+                    &mut out,
+                );
             }
             Ok(out)
         }
@@ -403,14 +438,25 @@ pub fn told(run: &Run, told: &Told, given: &mut Given<'_>) -> Result<Decision, E
         Told::HoldLost { step: Some(step), name } => {
             let step = run.need(step)?;
             let mut out = Decision::new();
-            if step.status == step::Status::Running && step.held().iter().any(|gate| gate_name(gate) == Some(name)) {
+            if step.status == step::Status::Running
+                && step.held().iter().any(|gate| gate_name(gate) == Some(name))
+            {
                 out.effects.push(stop(run, step));
-                let failure = Failure::new(Code::LockBusy, alloc::format!("the hold on `{name}` was taken away"));
-                pipeline::end(run, step, step::Input::Fail { epoch: step.epoch, failure, retry_at: None }, given, &mut out);
+                let failure =
+                    Failure::new(Code::LockBusy, alloc::format!("the hold on `{name}` was taken away"));
+                pipeline::end(
+                    run,
+                    step,
+                    step::Input::Fail { epoch: step.epoch, failure, retry_at: None },
+                    given,
+                    &mut out,
+                );
             }
             Ok(out)
         }
-        Told::RunEnded { run: other, step: None, status, .. } => crate::lifecycle::needed_ended(run, *other, *status, given),
+        Told::RunEnded { run: other, step: None, status, .. } => {
+            crate::lifecycle::needed_ended(run, *other, *status, given)
+        }
         Told::RunEnded { run: child, step: Some(step), status, outputs, error } => {
             child_ended(run, step, *child, *status, outputs.clone(), error.clone(), given)
         }
@@ -425,7 +471,15 @@ fn gate_name(gate: &Gate) -> Option<&Name> {
 }
 
 /// A hold was granted. A step that does not wait for it any more gives it back.
-fn granted(run: &Run, id: &crate::id::StepId, reason: Wait, name: &Name, epoch: u64, back: Effect, given: &Given<'_>) -> Result<Decision, Error> {
+fn granted(
+    run: &Run,
+    id: &crate::id::StepId,
+    reason: Wait,
+    name: &Name,
+    epoch: u64,
+    back: Effect,
+    given: &Given<'_>,
+) -> Result<Decision, Error> {
     let waits = |step: &&Step| {
         step.waiting.as_ref().is_some_and(|w| w.reason == reason && w.on.as_ref() == Some(name))
     };
@@ -463,7 +517,11 @@ fn child_ended(
         | Status::WaitingExternal
         | Status::FailedRetryable => {
             let message = error.unwrap_or_else(|| alloc::format!("the called run ended as {status}"));
-            step::Input::Fail { epoch: step.epoch, failure: Failure::new(Code::StepFailed, message), retry_at: None }
+            step::Input::Fail {
+                epoch: step.epoch,
+                failure: Failure::new(Code::StepFailed, message),
+                retry_at: None,
+            }
         }
     };
     pipeline::end(run, step, input, given, &mut out);
@@ -471,7 +529,13 @@ fn child_ended(
 }
 
 /// Asks for a message to somebody: recorded as requested now, and as sent afterwards.
-pub(crate) fn notice(run: &Run, step: Option<&Step>, kind: Notice, message: &str, given: &mut Given<'_>) -> NoticeRequested {
+pub(crate) fn notice(
+    run: &Run,
+    step: Option<&Step>,
+    kind: Notice,
+    message: &str,
+    given: &mut Given<'_>,
+) -> NoticeRequested {
     NoticeRequested {
         notice: NoticeId(given.id()),
         pipeline_id: run.id(),
@@ -480,4 +544,3 @@ pub(crate) fn notice(run: &Run, step: Option<&Step>, kind: Notice, message: &str
         message: Private::New(message.to_string()),
     }
 }
-

@@ -331,7 +331,12 @@ fn awaited(card: &RunCard, (name, key): &(Name, Option<Name>)) -> Awaited {
     (card.tenant.clone(), card.namespace.clone(), name.clone(), key.clone())
 }
 
-fn move_time(set: &mut BTreeSet<(Millis, StreamId)>, id: &StreamId, old: Option<Millis>, new: Option<Millis>) {
+fn move_time(
+    set: &mut BTreeSet<(Millis, StreamId)>,
+    id: &StreamId,
+    old: Option<Millis>,
+    new: Option<Millis>,
+) {
     if old == new {
         return;
     }

@@ -13,9 +13,9 @@
 use crate::code::Code;
 use crate::effect::Effect;
 use crate::event::{
-    CheckpointSaved, PipelineBlocked, PipelineCancelling, PipelineCreated, PipelineInherited, PipelineOrphaned,
-    PipelineResumed, PipelineStarted, PipelineSuspended, PipelineUnblocked, PipelineUpdated, SignalConsumed,
-    SignalReceived,
+    CheckpointSaved, PipelineBlocked, PipelineCancelling, PipelineCreated, PipelineInherited,
+    PipelineOrphaned, PipelineResumed, PipelineStarted, PipelineSuspended, PipelineUnblocked,
+    PipelineUpdated, SignalConsumed, SignalReceived,
 };
 use crate::gate;
 use crate::id::{Name, RunId, StepId};
@@ -102,7 +102,9 @@ pub fn begin(run: &Run, def: &Pipeline, unmet: Vec<RunId>) -> Result<Decision, E
             oust: false,
             give_up_at: run.born.deadline_at,
         };
-        return Ok(out.fact(PipelineBlocked { id: run.id(), on: BlockedOn::Lock(lock.clone()) }).effect(acquire));
+        return Ok(out
+            .fact(PipelineBlocked { id: run.id(), on: BlockedOn::Lock(lock.clone()) })
+            .effect(acquire));
     }
     Ok(out.fact(start(run, def)))
 }
@@ -168,9 +170,15 @@ pub fn suspend(run: &Run, reason: Option<String>) -> Result<Decision, Error> {
 ///
 /// # Errors
 /// It has ended, or there is nothing to resume.
-pub fn resume(run: &Run, message: Option<String>, vars: Option<Value>, given: &Given<'_>) -> Result<Decision, Error> {
+pub fn resume(
+    run: &Run,
+    message: Option<String>,
+    vars: Option<Value>,
+    given: &Given<'_>,
+) -> Result<Decision, Error> {
     run.must_live()?;
-    let backoff: Vec<&Step> = run.live().filter(|step| step.status == step::Status::FailedRetryable).collect();
+    let backoff: Vec<&Step> =
+        run.live().filter(|step| step.status == step::Status::FailedRetryable).collect();
     if !run.suspended && backoff.is_empty() && vars.is_none() && message.is_none() {
         return Err(run.refuse("be resumed"));
     }
@@ -211,7 +219,13 @@ pub fn checkpoint_message(run: &Run, message: String) -> CheckpointSaved {
 ///
 /// # Errors
 /// It has ended. A second cancel is tolerated and changes nothing: people press twice.
-pub fn cancel(run: &Run, initiator: Initiator, user: Option<Name>, reason: Option<String>, given: &mut Given<'_>) -> Result<Decision, Error> {
+pub fn cancel(
+    run: &Run,
+    initiator: Initiator,
+    user: Option<Name>,
+    reason: Option<String>,
+    given: &mut Given<'_>,
+) -> Result<Decision, Error> {
     run.must_live()?;
     if run.stopping.is_some() {
         return Ok(Decision::new());
@@ -219,7 +233,8 @@ pub fn cancel(run: &Run, initiator: Initiator, user: Option<Name>, reason: Optio
     let mut out = Decision::new().fact(PipelineCancelling { id: run.id(), initiator, user, reason });
     if run.started_at.is_none() {
         let duration_ms = given.at.since(run.born.created_at).0;
-        out = out.fact(crate::event::PipelineCancelled { id: run.id(), duration_ms, compensated: Vec::new() });
+        out =
+            out.fact(crate::event::PipelineCancelled { id: run.id(), duration_ms, compensated: Vec::new() });
         if let Some(lock) = &run.born.lock {
             out = out.effect(Effect::ReleaseLock { lock: run.scoped(lock), holder: run.holder() });
         }
@@ -279,7 +294,13 @@ pub fn tick(run: &Run, def: &Pipeline, given: &mut Given<'_>) -> Result<Decision
     Ok(out)
 }
 
-fn step_due(run: &Run, def: &Pipeline, step: &Step, given: &mut Given<'_>, out: &mut Decision) -> Result<(), Error> {
+fn step_due(
+    run: &Run,
+    def: &Pipeline,
+    step: &Step,
+    given: &mut Given<'_>,
+    out: &mut Decision,
+) -> Result<(), Error> {
     let epoch = step.epoch;
     match (step.status, step.waiting.as_ref().map(|w| w.reason)) {
         (step::Status::Running, _) if step.group.is_some() => {
@@ -293,7 +314,13 @@ fn step_due(run: &Run, def: &Pipeline, step: &Step, given: &mut Given<'_>, out: 
             out.facts.extend(step.decide(run.id(), &input, given.at)?.facts);
         }
         (step::Status::WaitingExternal, Some(Wait::Timer)) => {
-            pipeline::end(run, step, step::Input::Succeed { epoch, output: None, reused_from: None }, given, out);
+            pipeline::end(
+                run,
+                step,
+                step::Input::Succeed { epoch, output: None, reused_from: None },
+                given,
+                out,
+            );
         }
         (step::Status::WaitingExternal, Some(Wait::Event)) => {
             let goes_on = pipeline::continues_on_timeout(def, step);
@@ -333,7 +360,14 @@ fn step_due(run: &Run, def: &Pipeline, step: &Step, given: &mut Given<'_>, out: 
 ///
 /// # Errors
 /// The run has ended, or keeps too many already.
-pub fn signal(run: &Run, name: &Name, key: Option<&Name>, data: &Value, event_id: Option<&Name>, given: &Given<'_>) -> Result<Decision, Error> {
+pub fn signal(
+    run: &Run,
+    name: &Name,
+    key: Option<&Name>,
+    data: &Value,
+    event_id: Option<&Name>,
+    given: &Given<'_>,
+) -> Result<Decision, Error> {
     run.must_live()?;
     if run.rare.signals.len() >= SIGNALS_MAX {
         return Err(Error::TooMany(run.id(), SIGNALS_MAX, "early events"));
@@ -348,7 +382,8 @@ pub fn signal(run: &Run, name: &Name, key: Option<&Name>, data: &Value, event_id
     });
     let waits = |step: &&Step| {
         let waiting = step.waiting.as_ref();
-        waiting.is_some_and(|w| w.reason == Wait::Event && w.on.as_ref() == Some(name) && w.key.as_ref() == key)
+        waiting
+            .is_some_and(|w| w.reason == Wait::Event && w.on.as_ref() == Some(name) && w.key.as_ref() == key)
     };
     if let Some(step) = run.live().find(waits) {
         let (pipeline_id, id) = (run.id(), step.id.clone());
@@ -371,12 +406,20 @@ pub fn orphaned(run: &Run, last_heartbeat_at: Option<Millis>) -> Decision {
 ///
 /// # Errors
 /// A retry of a run that is not `failed`, or a step that is not there.
-pub fn descend(run: &Run, new: RunId, from: Option<&StepId>, created: PipelineCreated) -> Result<Decision, Error> {
+pub fn descend(
+    run: &Run,
+    new: RunId,
+    from: Option<&StepId>,
+    created: PipelineCreated,
+) -> Result<Decision, Error> {
     if from.is_none() && run.status() != Status::Failed {
         return Err(run.refuse("be retried"));
     }
     let cut = match from {
-        Some(step) => Some(run.place(step).ok_or_else(|| Error::Missing("step", alloc::string::ToString::to_string(step)))?),
+        Some(step) => Some(
+            run.place(step)
+                .ok_or_else(|| Error::Missing("step", alloc::string::ToString::to_string(step)))?,
+        ),
         None => None,
     };
     // What was taken back has to be done again.

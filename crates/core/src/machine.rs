@@ -10,10 +10,10 @@
 //!                    └─▶ effects ────┴──▶ released only after the commit
 //! ```
 
+use crate::digest::Digest;
 use crate::effect::Effect;
 use crate::event::Event;
 use crate::id::Holder;
-use crate::digest::Digest;
 use crate::run::Actor;
 use crate::template::Evaluate;
 use crate::time::{Millis, Span};

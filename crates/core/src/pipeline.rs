@@ -51,7 +51,11 @@ pub fn advance(run: &Run, def: &Pipeline, given: &mut Given<'_>) -> Decision {
         let moved = match step.status {
             Status::Ready => ready(run, def, place, step, given),
             // What is being stopped opens nothing new; `stop` above ends it.
-            Status::Running if run.stopping.is_none() || step.section == Section::Compensate || step.section == Section::Finally => {
+            Status::Running
+                if run.stopping.is_none()
+                    || step.section == Section::Compensate
+                    || step.section == Section::Finally =>
+            {
                 group(run, def, place, step, given)
             }
             Status::Running
@@ -122,7 +126,14 @@ fn ready(run: &Run, def: &Pipeline, place: u32, step: &Step, given: &mut Given<'
     }
 }
 
-fn start(run: &Run, step: &Step, owner: Option<Name>, child: Option<RunId>, timeout: Option<Span>, given: &Given<'_>) -> Decision {
+fn start(
+    run: &Run,
+    step: &Step,
+    owner: Option<Name>,
+    child: Option<RunId>,
+    timeout: Option<Span>,
+    given: &Given<'_>,
+) -> Decision {
     let input = step::Input::Lease { owner, ttl: Span::ZERO, timeout, agent: None, child };
     step.decide(run.id(), &input, given.at).unwrap_or_default()
 }
@@ -172,7 +183,8 @@ fn wait_for(run: &Run, step: &Step, wait: &WaitFor, given: &mut Given<'_>) -> De
     let mut out = step.decide(run.id(), &input, given.at).unwrap_or_default();
     let waiting = out.facts.iter().fold(step.clone(), |step, fact| step.apply(fact, given.at));
     // An event that came early is taken at once, and only once.
-    let early = on.and_then(|on| run.rare.signals.iter().find(|kept| kept.name == on && kept.key == step.key));
+    let early =
+        on.and_then(|on| run.rare.signals.iter().find(|kept| kept.name == on && kept.key == step.key));
     if let Some(kept) = early {
         out = out.fact(crate::event::SignalConsumed {
             pipeline_id: run.id(),
@@ -181,7 +193,13 @@ fn wait_for(run: &Run, step: &Step, wait: &WaitFor, given: &mut Given<'_>) -> De
             key: kept.key.clone(),
         });
         let output = Some(kept.data.clone());
-        end(run, &waiting, step::Input::Succeed { epoch: waiting.epoch, output, reused_from: None }, given, &mut out);
+        end(
+            run,
+            &waiting,
+            step::Input::Succeed { epoch: waiting.epoch, output, reused_from: None },
+            given,
+            &mut out,
+        );
     }
     out
 }
@@ -210,7 +228,14 @@ fn group(run: &Run, def: &Pipeline, place: u32, step: &Step, given: &mut Given<'
     let failed = group.failed > 0;
     let first = run.steps.iter().find(|s| s.parent == Some(place) && s.status == Status::Failed);
     let failure = first.and_then(|s| s.error.as_deref().cloned());
-    close(run, place, step, failed.then(|| failure.unwrap_or_else(|| Failure::new(Code::Cancelled, "a member was cancelled"))), node, given)
+    close(
+        run,
+        place,
+        step,
+        failed.then(|| failure.unwrap_or_else(|| Failure::new(Code::Cancelled, "a member was cancelled"))),
+        node,
+        given,
+    )
 }
 
 /// A group's time is up: its members are stopped, and it fails when they are.
@@ -245,7 +270,13 @@ fn kill_members(run: &Run, place: u32, given: &mut Given<'_>) -> Decision {
         if leased {
             out.effects.push(gate::stop(run, step));
         } else if step.group.is_none_or(|group| group.open == 0) && step.status != Status::OutcomeUnknown {
-            end(run, step, step::Input::Cancel { reason: Some("another member failed".to_string()) }, given, &mut out);
+            end(
+                run,
+                step,
+                step::Input::Cancel { reason: Some("another member failed".to_string()) },
+                given,
+                &mut out,
+            );
         }
     }
     out
@@ -264,7 +295,14 @@ fn under(run: &Run, step: &Step, place: u32) -> bool {
 }
 
 /// A strategy whose approach has ended: done, the next one, or no way left.
-fn next_approach(run: &Run, def: &Pipeline, place: u32, step: &Step, node: &StepDef, given: &mut Given<'_>) -> Decision {
+fn next_approach(
+    run: &Run,
+    def: &Pipeline,
+    place: u32,
+    step: &Step,
+    node: &StepDef,
+    given: &mut Given<'_>,
+) -> Decision {
     let Some(group) = step.group else { return Decision::new() };
     let Kind::Strategy { approaches } = &node.kind else { return Decision::new() };
     let Some(last) = run.steps.iter().rev().find(|s| s.parent == Some(place)) else { return Decision::new() };
@@ -292,12 +330,18 @@ fn next_approach(run: &Run, def: &Pipeline, place: u32, step: &Step, node: &Step
     };
     strategy.current = group.next - 1;
     let timed_out = failure.code.as_str() == Code::TimedOut.as_str();
-    let result = if timed_out { strategy::Input::TimeOut } else { strategy::Input::Fail { error: failure.message.clone() } };
+    let result = if timed_out {
+        strategy::Input::TimeOut
+    } else {
+        strategy::Input::Fail { error: failure.message.clone() }
+    };
     let Ok(Decision { facts, reply, .. }) = strategy.decide(&result, given.at) else {
         return close(run, place, step, Some(failure), node, given);
     };
     let then = match reply {
-        strategy::Outcome::TryNext { next } => open(run, def, Some(place), member(node, step, next), next, given),
+        strategy::Outcome::TryNext { next } => {
+            open(run, def, Some(place), member(node, step, next), next, given)
+        }
         strategy::Outcome::Exhausted => {
             let failure = Failure::new(Code::StrategyExhausted, failure.message);
             close(run, place, step, Some(failure), node, given)
@@ -309,7 +353,14 @@ fn next_approach(run: &Run, def: &Pipeline, place: u32, step: &Step, node: &Step
 }
 
 /// Ends a group: with what its members gave, or with the failure, or with another try.
-fn close(run: &Run, place: u32, step: &Step, failure: Option<Failure>, node: &StepDef, given: &mut Given<'_>) -> Decision {
+fn close(
+    run: &Run,
+    place: u32,
+    step: &Step,
+    failure: Option<Failure>,
+    node: &StepDef,
+    given: &mut Given<'_>,
+) -> Decision {
     let mut out = Decision::new();
     let epoch = step.epoch;
     match failure {
@@ -321,7 +372,9 @@ fn close(run: &Run, place: u32, step: &Step, failure: Option<Failure>, node: &St
             let retry_at = crate::attempt::retry_at(run, node, step, &failure, true, given);
             let input = step::Input::Fail { epoch, failure, retry_at };
             match retry_at {
-                Some(_) => out.facts.extend(step.decide(run.id(), &input, given.at).unwrap_or_default().facts),
+                Some(_) => {
+                    out.facts.extend(step.decide(run.id(), &input, given.at).unwrap_or_default().facts)
+                }
                 None => end(run, step, input, given, &mut out),
             }
         }
@@ -339,7 +392,9 @@ fn root(run: &Run, def: &Pipeline, given: &mut Given<'_>) -> Decision {
         let next = run.root.next;
         return match run.section {
             Section::Main => open(run, def, None, def.steps.get(next as usize).copied(), next, given),
-            Section::OnFailure => open(run, def, None, def.on_failure.get(next as usize).copied(), next, given),
+            Section::OnFailure => {
+                open(run, def, None, def.on_failure.get(next as usize).copied(), next, given)
+            }
             Section::Finally => open(run, def, None, def.finally.get(next as usize).copied(), next, given),
             Section::Compensate => match compensable(run, def).get(next as usize) {
                 Some(&(step, node)) => open_compensation(run, def, step, node, given),
@@ -400,11 +455,15 @@ fn first_failure(run: &Run) -> Option<(Option<StepId>, Failure)> {
     }
     // The failure that ended the section is that of its own sequence's member; the cause may lie deeper, and its
     // text came up with it.
-    let failed = run.steps.iter().find(|step| {
-        step.parent.is_none() && step.section == run.section && step.status == Status::Failed
-    })?;
+    let failed = run
+        .steps
+        .iter()
+        .find(|step| step.parent.is_none() && step.section == run.section && step.status == Status::Failed)?;
     let failure = failed.error.as_deref().cloned();
-    Some((Some(failed.id.clone()), failure.unwrap_or_else(|| Failure::new(Code::StepFailed, "a step failed"))))
+    Some((
+        Some(failed.id.clone()),
+        failure.unwrap_or_else(|| Failure::new(Code::StepFailed, "a step failed")),
+    ))
 }
 
 fn enter(run: &Run, section: Section, steps: u32, given: &Given<'_>) -> Decision {
@@ -435,7 +494,9 @@ fn finish(run: &Run, def: &Pipeline, given: &mut Given<'_>) -> Decision {
     } else {
         match (first_failure(run), scope::outputs(run, def, given)) {
             (Some((step, failure)), _) => failed(run, duration_ms, step, failure),
-            (None, Err(message)) => failed(run, duration_ms, None, Failure::new(Code::ExpressionFailed, message)),
+            (None, Err(message)) => {
+                failed(run, duration_ms, None, Failure::new(Code::ExpressionFailed, message))
+            }
             (None, Ok(outputs)) => {
                 let outputs = outputs.map(Private::New);
                 Decision::new().fact(PipelineCompleted { id: run.id(), duration_ms, outputs })
@@ -473,7 +534,14 @@ struct Place<'a> {
     compensates: Option<&'a Step>,
 }
 
-fn open(run: &Run, def: &Pipeline, parent: Option<u32>, node: Option<Node>, index: u32, given: &mut Given<'_>) -> Decision {
+fn open(
+    run: &Run,
+    def: &Pipeline,
+    parent: Option<u32>,
+    node: Option<Node>,
+    index: u32,
+    given: &mut Given<'_>,
+) -> Decision {
     let parent = parent.and_then(|place| run.at(place));
     let Some((node, def_node)) = node.and_then(|node| Some((node, def.node(node)?))) else {
         return Decision::new();
@@ -500,7 +568,13 @@ fn open(run: &Run, def: &Pipeline, parent: Option<u32>, node: Option<Node>, inde
 
 /// Reaches a step: its condition, its list and its input are evaluated here and recorded.
 fn reach(run: &Run, node: &StepDef, place: &Place<'_>, given: &mut Given<'_>) -> Decision {
-    let context = scope::Context { parent: place.parent, item: place.item, compensates: place.compensates, id: &place.id, node };
+    let context = scope::Context {
+        parent: place.parent,
+        item: place.item,
+        compensates: place.compensates,
+        id: &place.id,
+        node,
+    };
     let section = (run.section != Section::Main).then_some(run.section);
     if place.item.is_none()
         && let Some(when) = &node.when
@@ -621,8 +695,12 @@ fn shape(node: &StepDef, place: &Place<'_>, items: u32) -> Option<Shape> {
         Kind::Parallel { fail_fast, .. } => {
             Some(Shape { kind: GroupKind::Parallel, total, width: total.max(1), fail_fast: *fail_fast })
         }
-        Kind::Steps { .. } => Some(Shape { kind: GroupKind::Sequence, total, width: 1, fail_fast: FailFast::Stop }),
-        Kind::Strategy { .. } => Some(Shape { kind: GroupKind::Strategy, total, width: 1, fail_fast: FailFast::Stop }),
+        Kind::Steps { .. } => {
+            Some(Shape { kind: GroupKind::Sequence, total, width: 1, fail_fast: FailFast::Stop })
+        }
+        Kind::Strategy { .. } => {
+            Some(Shape { kind: GroupKind::Strategy, total, width: 1, fail_fast: FailFast::Stop })
+        }
         Kind::Run { .. }
         | Kind::Tool { .. }
         | Kind::Agent { .. }
@@ -641,4 +719,3 @@ pub(crate) struct Prepared {
     pub(crate) semantics: Option<crate::receipt::Semantics>,
     pub(crate) input: Option<Value>,
 }
-

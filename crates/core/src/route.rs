@@ -88,7 +88,9 @@ pub(crate) fn other(effect: Effect, out: &mut Outcome) {
             let (initiator, reason) = (Initiator::System, Some(reason));
             out.follow.push(Command::Cancel { run, initiator, user: None, reason });
         }
-        Effect::DeadLetter { queue, item, data, priority } => out.follow.push(Command::Forward { queue, item, data, priority }),
+        Effect::DeadLetter { queue, item, data, priority } => {
+            out.follow.push(Command::Forward { queue, item, data, priority })
+        }
         Effect::WakeWorker { worker } => out.follow.push(Command::Dispatch { worker }),
         Effect::SettleItem { item, worker, run, succeeded, error } => {
             out.follow.push(Command::SettleItem { item, worker, run, succeeded, error });
@@ -186,7 +188,12 @@ pub(crate) fn coordinate(view: &dyn View, command: &Command, given: &Given<'_>) 
     }
 }
 
-fn on_lock(view: &dyn View, lock: &Scoped, input: &lock::Input, given: &Given<'_>) -> Result<Outcome, Refusal> {
+fn on_lock(
+    view: &dyn View,
+    lock: &Scoped,
+    input: &lock::Input,
+    given: &Given<'_>,
+) -> Result<Outcome, Refusal> {
     let decided = match lock_of(view, lock)? {
         Some(known) => known.decide(input, view.beats(), given.at),
         None => Lock::new(lock.clone()).decide(input, view.beats(), given.at),
@@ -261,4 +268,3 @@ pub(crate) fn place(view: &dyn View, command: &Command, given: &Given<'_>) -> Re
     effects.into_iter().for_each(|effect| other(effect, &mut out));
     Ok(out)
 }
-

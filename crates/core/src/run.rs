@@ -16,14 +16,16 @@
 //! begins, stops and ends runs, [`crate::pipeline`] moves them through their definition, [`crate::gate`] lets
 //! steps pass, [`crate::attempt`] leases them and takes reports.
 
+mod fold;
+mod saved;
+use saved::Saved;
+
 use crate::approval::Approval;
 use crate::budget::{Budget, Limits};
 use crate::code::Code;
 use crate::digest::Digest;
-use crate::event::Event;
 use crate::id::{ApprovalId, Holder, Name, NoticeId, RunId, Scoped, StepId, WorkspaceId};
 use crate::policy::Ledger;
-use crate::private::Private;
 use crate::step::{self, FailFast, Failure, Group, GroupKind, Shape, Step};
 use crate::task::Task;
 use crate::time::Millis;
@@ -81,6 +83,19 @@ impl Status {
             }
             S::Completed | S::Failed | S::Cancelled => false,
         }
+    }
+}
+
+impl Status {
+    /// The transitions that lead from this status to another, as metrics and the audit count them; none where the
+    /// table has no way. What waits and then waits for something else was running in between: somebody worked on it.
+    #[must_use]
+    pub fn path_to(self, next: Status) -> Vec<Status> {
+        if self.may_become(next) {
+            return alloc::vec![next];
+        }
+        let through = self.may_become(Status::Running) && Status::Running.may_become(next);
+        if through { alloc::vec![Status::Running, next] } else { Vec::new() }
     }
 }
 
@@ -275,87 +290,6 @@ pub struct Born {
     pub writes_max: Option<u32>,
     /// Its working directory.
     pub workspace: Option<WorkspaceId>,
-}
-
-/// The saved form: what cannot be derived.
-#[derive(Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Saved {
-    born: Box<Born>,
-    vars: Box<Value>,
-    updated_at: Millis,
-    started_at: Option<Millis>,
-    blocked: Option<Box<BlockedOn>>,
-    section: Section,
-    root: Group,
-    failure: Option<Box<(Option<StepId>, Failure)>>,
-    suspended: bool,
-    stopping: Option<Box<Cancellation>>,
-    ending: Option<Box<Ending>>,
-    steps: Vec<Step>,
-    ended: u32,
-    policy: Ledger,
-    policy_version: Option<Digest>,
-    budget: Box<Budget>,
-    writes: u32,
-    rare: Box<Rare>,
-}
-
-impl From<Run> for Saved {
-    fn from(run: Run) -> Saved {
-        Saved {
-            born: run.born,
-            vars: run.vars,
-            updated_at: run.updated_at,
-            started_at: run.started_at,
-            blocked: run.blocked,
-            section: run.section,
-            root: run.root,
-            failure: run.failure,
-            suspended: run.suspended,
-            stopping: run.stopping,
-            ending: run.ending,
-            steps: run.steps,
-            ended: run.ended,
-            policy: run.policy,
-            policy_version: run.policy_version,
-            budget: run.budget,
-            writes: run.writes,
-            rare: run.rare,
-        }
-    }
-}
-
-impl From<Saved> for Run {
-    fn from(saved: Saved) -> Run {
-        let mut run = Run {
-            born: saved.born,
-            vars: saved.vars,
-            updated_at: saved.updated_at,
-            started_at: saved.started_at,
-            blocked: saved.blocked,
-            section: saved.section,
-            root: saved.root,
-            failure: saved.failure,
-            suspended: saved.suspended,
-            stopping: saved.stopping,
-            ending: saved.ending,
-            steps: saved.steps,
-            ended: saved.ended,
-            policy: saved.policy,
-            policy_version: saved.policy_version,
-            budget: saved.budget,
-            writes: saved.writes,
-            rare: saved.rare,
-            index: BTreeMap::new(),
-            flow: BTreeSet::new(),
-            ready: BTreeSet::new(),
-            live: BTreeSet::new(),
-        };
-        run.index = run.steps.iter().enumerate().map(|(i, step)| (step.id.clone(), i as u32)).collect();
-        run.reindex_all();
-        run
-    }
 }
 
 /// Why a run refuses an input.
@@ -640,13 +574,17 @@ impl Run {
             Status::Blocked => {
                 Phase::Blocked(self.blocked.as_deref().cloned().unwrap_or(BlockedOn::Runs(Vec::new())))
             }
-            Status::Running | Status::AwaitingApproval | Status::WaitingExternal | Status::FailedRetryable => {
-                Phase::Running(self.current_step().cloned())
-            }
+            Status::Running
+            | Status::AwaitingApproval
+            | Status::WaitingExternal
+            | Status::FailedRetryable => Phase::Running(self.current_step().cloned()),
             Status::Completed => Phase::Done,
             Status::Failed => {
                 let error = self.failure.as_ref().map_or(String::new(), |failure| failure.1.message.clone());
-                Phase::Failed { error, recoverable: !self.ending.as_ref().is_some_and(|ending| ending.deleted) }
+                Phase::Failed {
+                    error,
+                    recoverable: !self.ending.as_ref().is_some_and(|ending| ending.deleted),
+                }
             }
             Status::Cancelled => Phase::Cancelled,
         }
@@ -725,7 +663,8 @@ impl Run {
     pub fn allowed(&self, step: &Step, version: Option<&Digest>) -> bool {
         use crate::policy::Verdict;
         let Some(version) = version.or(self.policy_version.as_ref()) else { return false };
-        let Some(decision) = self.policy.standing(&step.id, &step.tool, step.action_hash.as_ref(), version) else {
+        let Some(decision) = self.policy.standing(&step.id, &step.tool, step.action_hash.as_ref(), version)
+        else {
             return false;
         };
         match decision.verdict {
@@ -743,289 +682,6 @@ impl Run {
         let permits = |a: &&Approval| a.permits(step.action_hash.as_ref().unwrap_or(&a.action_hash), version);
         self.rare.approvals.values().filter(|a| a.step == step.id).any(|a| permits(&a))
     }
-
-    fn change(&mut self, step: &StepId, event: &Event, at: Millis) {
-        let Some(i) = self.place(step) else { return };
-        let Some(slot) = self.steps.get_mut(i as usize) else { return };
-        let before = slot.status.is_terminal();
-        let blank = Step::pending(slot.id.clone(), slot.node, slot.tool.clone());
-        *slot = core::mem::replace(slot, blank).apply(event, at);
-        if slot.status.is_terminal() && !before {
-            if !self.policy.steps.is_empty() {
-                self.policy = core::mem::take(&mut self.policy).apply(event, at);
-            }
-            self.ended += 1;
-            slot.ended = self.ended;
-            self.member_ended(i);
-        }
-        self.reindex(i);
-    }
-
-    /// Adds a step that was reached or passed by, and counts it in its group.
-    fn reach(&mut self, step: &StepId, node: u32, tool: &Name, parent: Option<&StepId>) {
-        if self.index.contains_key(step) {
-            return;
-        }
-        let i = self.steps.len() as u32;
-        let mut new = Step::pending(step.clone(), node, tool.clone());
-        new.section = self.section;
-        new.parent = parent.and_then(|parent| self.place(parent));
-        let parent = new.parent;
-        self.steps.push(new);
-        self.index.insert(step.clone(), i);
-        let group = match parent {
-            Some(p) => self.steps.get_mut(p as usize).and_then(|step| step.group.as_mut()),
-            None => Some(&mut self.root),
-        };
-        if let Some(group) = group {
-            group.next += 1;
-            group.open += 1;
-        }
-        if let Some(p) = parent {
-            self.reindex(p);
-        }
-    }
-
-    fn member_ended(&mut self, i: u32) {
-        let Some(step) = self.steps.get(i as usize) else { return };
-        let bad = matches!(step.status, step::Status::Failed | step::Status::Cancelled);
-        let (parent, section) = (step.parent, step.section);
-        let group = match parent {
-            Some(p) => self.steps.get_mut(p as usize).and_then(|step| step.group.as_mut()),
-            None if section == self.section => Some(&mut self.root),
-            None => None,
-        };
-        if let Some(group) = group {
-            group.open = group.open.saturating_sub(1);
-            group.failed += u32::from(bad);
-        }
-        if let Some(p) = parent {
-            self.reindex(p);
-        }
-    }
-
-    fn end(&mut self, status: Status, duration_ms: u64, outputs: Option<Value>, at: Millis) {
-        self.ending = Some(Box::new(Ending { status, at, duration_ms, outputs, deleted: false }));
-        self.blocked = None;
-    }
-
-    /// What a fact does to the run. Facts of other streams leave it as it is.
-    #[must_use]
-    pub fn apply(mut self, event: &Event, at: Millis) -> Run {
-        self.fold(event, at);
-        self
-    }
-
-    /// [`Run::apply`] in place: a run is too large to move for every fact.
-    pub fn fold(&mut self, event: &Event, at: Millis) {
-        self.updated_at = at;
-        match event {
-            Event::PipelineInherited(e) => {
-                for step in e.steps.get().unwrap_or_default() {
-                    self.rare.inherited.insert(step.step.clone(), step);
-                }
-            }
-            Event::PipelineBlocked(e) => self.blocked = Some(Box::new(e.on.clone())),
-            Event::PipelineUnblocked(_) => self.blocked = None,
-            Event::PipelineStarted(e) => {
-                self.blocked = None;
-                self.started_at = Some(at);
-                self.root = sequence(Section::Main, e.steps);
-            }
-            Event::PipelineUpdated(e) => {
-                if let (Some(Value::Object(new)), Value::Object(vars)) = (e.vars.get(), &mut *self.vars) {
-                    vars.extend(new);
-                }
-            }
-            Event::PipelineEntered(e) => {
-                self.section = e.section;
-                self.root = sequence(e.section, e.steps);
-                if let Some(code) = &e.code {
-                    let message = e.error.as_ref().and_then(Private::get).unwrap_or_default();
-                    let failure = (e.step.clone(), Failure { code: code.clone(), message });
-                    self.failure.get_or_insert_with(|| Box::new(failure));
-                }
-            }
-            Event::PipelineSuspended(_) => self.suspended = true,
-            Event::PipelineResumed(_) => self.suspended = false,
-            Event::PipelineCancelling(e) => {
-                self.stopping = Some(Box::new(Cancellation {
-                    initiator: e.initiator,
-                    user: e.user.clone(),
-                    reason: e.reason.clone(),
-                    at,
-                }));
-                self.suspended = false;
-            }
-            Event::PipelineCompleted(e) => {
-                self.end(Status::Completed, e.duration_ms, e.outputs.as_ref().and_then(Private::get), at);
-            }
-            Event::PipelineFailed(e) => {
-                let message = e.error.get().unwrap_or_default();
-                let failure = (e.step.clone(), Failure { code: e.code.clone(), message });
-                self.failure.get_or_insert_with(|| Box::new(failure));
-                self.end(Status::Failed, e.duration_ms, None, at);
-            }
-            Event::PipelineCancelled(e) => self.end(Status::Cancelled, e.duration_ms, None, at),
-            Event::PipelineDeleted(_) => self.forget(),
-
-            Event::PipelineAdvanced(e) => {
-                self.reach(&e.step, e.node, &e.tool, e.parent.as_ref());
-                let compensates = e.compensates.as_ref().and_then(|step| self.place(step));
-                self.change(&e.step, event, at);
-                if let Some(i) = self.place(&e.step) {
-                    self.steps[i as usize].compensates = compensates;
-                }
-            }
-            Event::StepSkipped(e) => {
-                self.reach(&e.step, e.node, &e.tool, e.parent.as_ref());
-                self.change(&e.step, event, at);
-            }
-            Event::StepStarted(e) => {
-                self.writes += u32::from(self.step(&e.step).is_some_and(Step::writes));
-                self.change(&e.step, event, at);
-            }
-            Event::StepWaiting(e) => self.change(&e.step, event, at),
-            Event::StepReady(e) => {
-                self.rare.guards.remove(&e.step);
-                self.change(&e.step, event, at);
-            }
-            Event::StepCompleted(e) => self.change(&e.step, event, at),
-            Event::StepFailed(e) => self.change(&e.step, event, at),
-            Event::StepRetrying(e) => self.change(&e.step, event, at),
-            Event::StepReturned(e) => self.change(&e.step, event, at),
-            Event::StepExpired(e) => self.change(&e.step, event, at),
-            Event::StepUnknown(e) => self.change(&e.step, event, at),
-            Event::StepResolved(e) => self.change(&e.step, event, at),
-            Event::StepCancelled(e) => self.change(&e.step, event, at),
-            Event::GuardBlocked(e) => {
-                if let Some(give_up) = e.give_up_at {
-                    self.rare.guards.insert(e.step.clone(), give_up);
-                }
-                self.change(&e.step, event, at);
-            }
-
-            Event::PolicyDecided(e) => {
-                self.policy_version = Some(e.policy_version);
-                self.policy = core::mem::take(&mut self.policy).apply(event, at);
-                match &e.step {
-                    Some(step) => {
-                        if let Some(i) = self.place(step) {
-                            self.reindex(i);
-                        }
-                    }
-                    None => self.reindex_all(),
-                }
-            }
-            Event::ApprovalRequested(e) => {
-                self.rare.approvals.insert(e.approval_id, Approval::new(e, at));
-            }
-            Event::ApprovalDecided(e) => self.change_approval(e.approval_id, event, at),
-            Event::ApprovalRefused(e) => self.change_approval(e.approval_id, event, at),
-            Event::ApprovalReminded(e) => self.change_approval(e.approval_id, event, at),
-            Event::ApprovalExpired(e) => self.change_approval(e.approval_id, event, at),
-            Event::ApprovalCancelled(e) => self.change_approval(e.approval_id, event, at),
-
-            Event::SignalReceived(e) => {
-                let data = e.data.get().unwrap_or(Value::Null);
-                self.rare.signals.push(Kept { name: e.name.clone(), key: e.key.clone(), data });
-            }
-            Event::SignalConsumed(e) => {
-                let taken = |kept: &Kept| kept.name == e.name && kept.key == e.key;
-                if let Some(i) = self.rare.signals.iter().position(taken) {
-                    self.rare.signals.remove(i);
-                }
-            }
-            Event::CheckpointSaved(e) => {
-                let saved = Checkpoint {
-                    at,
-                    resumable: e.resumable,
-                    idempotent: e.idempotent,
-                    data: e.data.as_ref().and_then(Private::get),
-                    message: e.message.as_ref().and_then(Private::get),
-                };
-                match &e.step {
-                    Some(step) => {
-                        self.rare.checkpoints.insert(step.clone(), saved);
-                    }
-                    None => {
-                        if self.rare.messages.len() == MESSAGES_MAX {
-                            self.rare.messages.remove(0);
-                        }
-                        self.rare.messages.push(saved);
-                    }
-                }
-            }
-            Event::BudgetReserved(_)
-            | Event::BudgetReleased(_)
-            | Event::BudgetExceeded(_)
-            | Event::BudgetRaised(_)
-            | Event::CostRecorded(_) => {
-                let blank = Budget::new(self.born.id, Limits::default());
-                *self.budget = core::mem::replace(&mut *self.budget, blank).apply(event, at);
-            }
-            Event::NoticeRequested(e) => {
-                let message = e.message.get().unwrap_or_default();
-                self.rare.notices.insert(e.notice, (e.kind, message));
-            }
-            Event::NoticeSent(e) => {
-                self.rare.notices.remove(&e.notice);
-            }
-
-            Event::TaskStarted(e) => {
-                let task = match self.rare.tasks.remove(&e.step) {
-                    Some(task) => task.apply(event, at),
-                    None => Task::started(e, at),
-                };
-                self.rare.tasks.insert(e.step.clone(), task);
-            }
-            Event::TaskStuck(e) => self.change_task(&e.step, event, at),
-            Event::TaskRecovered(e) => self.change_task(&e.step, event, at),
-            Event::TaskNudged(e) => self.change_task(&e.step, event, at),
-            Event::TaskRestarting(e) => self.change_task(&e.step, event, at),
-            Event::TaskCompleted(e) => self.change_task(&e.step, event, at),
-            Event::TaskFailed(e) => self.change_task(&e.step, event, at),
-            Event::TaskEscalated(e) => self.change_task(&e.step, event, at),
-            Event::AgentSignal(e) => self.change_task(&e.step, event, at),
-            Event::AgentWorking(e) => self.change_task(&e.step, event, at),
-            Event::AgentFailed(e) => self.change_task(&e.step, event, at),
-            Event::AgentExited(e) => self.change_task(&e.step, event, at),
-            Event::AgentGone(e) => self.change_task(&e.step, event, at),
-
-            // What is left are notes (a shell's exit code, a strategy's fallback, a passed guard), signals and
-            // actions, which change nothing, and the facts of other streams.
-            _ => {}
-        }
-    }
-
-    fn change_approval(&mut self, id: ApprovalId, event: &Event, at: Millis) {
-        let Some(approval) = self.rare.approvals.remove(&id) else { return };
-        let step = approval.step.clone();
-        self.rare.approvals.insert(id, approval.apply(event, at));
-        if let Some(i) = self.place(&step) {
-            self.reindex(i);
-        }
-    }
-
-    fn change_task(&mut self, step: &StepId, event: &Event, at: Millis) {
-        if let Some(task) = self.rare.tasks.remove(step) {
-            self.rare.tasks.insert(step.clone(), task.apply(event, at));
-        }
-    }
-
-    /// Retention took the values; ids, times and endings stay.
-    fn forget(&mut self) {
-        self.vars = Box::new(Value::Null);
-        for step in &mut self.steps {
-            step.input = None;
-            step.output = None;
-        }
-        self.rare = Box::default();
-        if let Some(ending) = &mut self.ending {
-            ending.outputs = None;
-            ending.deleted = true;
-        }
-    }
 }
 
 /// The sequence of a section. What cleans up does not stop at the first failure.
@@ -1039,5 +695,10 @@ fn sequence(section: Section, total: u32) -> Group {
 
 /// What a run may cost, as it was created.
 fn limits(e: &crate::event::PipelineCreated) -> Limits {
-    Limits { usd_micros: e.budget_usd_micros, tokens: e.budget_tokens, time_ms: e.budget_time_ms, writes: None }
+    Limits {
+        usd_micros: e.budget_usd_micros,
+        tokens: e.budget_tokens,
+        time_ms: e.budget_time_ms,
+        writes: None,
+    }
 }

@@ -257,7 +257,14 @@ pub enum Kind {
     /// Another pipeline as a child run.
     Call { pipeline: Name, vars: BTreeMap<Name, Template> },
     /// A human's decision, as a step of its own or for the steps it names.
-    Approve { message: Template, approvers: Vec<Name>, count: u32, tier: Tier, expires: Span, steps: Vec<Name> },
+    Approve {
+        message: Template,
+        approvers: Vec<Name>,
+        count: u32,
+        tier: Tier,
+        expires: Span,
+        steps: Vec<Name>,
+    },
     /// A time, or an external event.
     Wait { wait: WaitFor },
 }

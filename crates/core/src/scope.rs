@@ -48,7 +48,12 @@ fn render(run: &Run, context: &Context<'_>, template: &Template, given: &Given<'
     template.render(given.evaluate, &names(run, Some(context)))
 }
 
-fn render_name(run: &Run, context: &Context<'_>, template: &Template, given: &Given<'_>) -> Result<Name, String> {
+fn render_name(
+    run: &Run,
+    context: &Context<'_>,
+    template: &Template,
+    given: &Given<'_>,
+) -> Result<Name, String> {
     if template.is_literal() {
         return template.render_name(given.evaluate, &Map::new());
     }
@@ -149,7 +154,9 @@ pub(crate) fn prepare(run: &Run, context: &Context<'_>, given: &Given<'_>) -> Re
         Ok(input)
     };
     match &node.kind {
-        Kind::Run { .. } => out.input = Some(surroundings()?).filter(|map| !map.is_empty()).map(Value::Object),
+        Kind::Run { .. } => {
+            out.input = Some(surroundings()?).filter(|map| !map.is_empty()).map(Value::Object)
+        }
         Kind::Tool { tool, operation, target, with, writes, risk } => {
             let action = Action {
                 tool: tool.clone(),
@@ -280,7 +287,9 @@ pub fn action(node: &StepDef, step: &Step) -> Action {
         Kind::Approve { steps, .. } => ("approve", json!({ "message": input, "steps": steps })),
         Kind::Tool { .. } => ("call", json!({ "input": input })),
         Kind::Call { pipeline, .. } => ("call", json!({ "pipeline": pipeline, "vars": input })),
-        Kind::Parallel { .. } | Kind::Steps { .. } | Kind::Strategy { .. } | Kind::Wait { .. } => ("none", Value::Null),
+        Kind::Parallel { .. } | Kind::Steps { .. } | Kind::Strategy { .. } | Kind::Wait { .. } => {
+            ("none", Value::Null)
+        }
     };
     Action {
         tool: step.tool.clone(),

@@ -170,7 +170,9 @@ impl PartialEq for State {
 fn begin(stream: &StreamId, event: &Event, tenant: &Name, at: Millis) -> Result<Body, Error> {
     let refuse = || Error::Beginning { stream: stream.clone(), tag: event.tag() };
     Ok(match (stream, event) {
-        (StreamId::Run(id), Event::PipelineCreated(e)) if *id == e.id => Body::Run(Box::new(Run::create(e, tenant, at))),
+        (StreamId::Run(id), Event::PipelineCreated(e)) if *id == e.id => {
+            Body::Run(Box::new(Run::create(e, tenant, at)))
+        }
         (StreamId::Run(_), _) => return Err(refuse()),
         (StreamId::Runbook(_), Event::RunbookLoaded(e)) => {
             let runbook = serde_json::from_value(e.runbook.clone())
@@ -291,7 +293,13 @@ impl State {
     ///
     /// # Errors
     /// A first fact that makes no stream.
-    pub fn apply_fact(&mut self, id: &StreamId, tenant: &Name, event: &Event, at: Millis) -> Result<u64, Error> {
+    pub fn apply_fact(
+        &mut self,
+        id: &StreamId,
+        tenant: &Name,
+        event: &Event,
+        at: Millis,
+    ) -> Result<u64, Error> {
         if let Some(stream) = self.streams.get_mut(id) {
             stream.ver += 1;
             stream.at = at.never_before(stream.at);
@@ -420,7 +428,9 @@ impl Overlay for State {
         for fact in facts {
             // A decision begins a stream with the fact that makes it; were it otherwise, the record would be refused
             // on replay too.
-            if self.apply_fact(&fact.stream, &fact.tenant, &fact.event, at).is_ok() && !touched.contains(&&fact.stream) {
+            if self.apply_fact(&fact.stream, &fact.tenant, &fact.event, at).is_ok()
+                && !touched.contains(&&fact.stream)
+            {
                 touched.push(&fact.stream);
             }
         }

@@ -12,26 +12,26 @@
 //! under another epoch changes nothing. The epoch and the attempt grow when a lease is handed back, expires or
 //! fails, so at most one lease is live. A group has no lease: the flow in `pipeline` starts and ends it.
 
+mod fold;
+mod parts;
+pub use parts::{FailFast, Gate, Group, GroupKind, Resolution, Shape, Skip, Status, Wait};
+
 use crate::code::Code;
 use crate::digest::Digest;
 use crate::event::{
     Event, PipelineAdvanced, StepCancelled, StepCompleted, StepExpired, StepFailed, StepReady, StepResolved,
     StepRetrying, StepReturned, StepSkipped, StepStarted, StepUnknown, StepWaiting,
 };
-use crate::id::{AgentId, Holder, Name, RunId, StepId, textual};
+use crate::id::{AgentId, Holder, Name, RunId, StepId};
 use crate::machine::{Decision, Row, table};
 use crate::private::Private;
 use crate::receipt::Semantics;
 use crate::run::Section;
-use crate::schedule::Overlap;
 use crate::time::{Millis, Span};
-use crate::wire::{self, Reader, Wire, Writer, nested};
-use crate::word::words;
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use core::fmt;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// What a step does with each input. What is not here is `RUN_INVALID_TRANSITION`, or `RUN_TERMINAL_STATE`.
@@ -71,214 +71,6 @@ pub const TABLE: &[Row] = table! {
 
 /// A lease that is lost this often ends the step: something about it kills its executors.
 pub const LOSSES_MAX: u32 = 100;
-
-words! {
-    /// A step's status.
-    Status {
-        /// Not reached yet.
-        Pending = "pending",
-        /// Can be leased, once its gates are passed.
-        Ready = "ready",
-        /// Leased, or a group whose members are under way.
-        Running = "running",
-        /// Waits for a human's approval.
-        WaitingApproval = "waiting_approval",
-        /// Waits for a lock, a slot, a guard, an event or a time.
-        WaitingExternal = "waiting_external",
-        /// Waits for its back-off.
-        FailedRetryable = "failed_retryable",
-        /// Nobody knows whether its effect happened.
-        OutcomeUnknown = "outcome_unknown",
-        /// Done. Terminal.
-        Succeeded = "succeeded" | "completed",
-        /// Never ran, as the runbook says. Terminal.
-        Skipped = "skipped",
-        /// Failed for good. Terminal.
-        Failed = "failed" | "failed_terminal",
-        /// Cancelled. Terminal.
-        Cancelled = "cancelled" | "canceled",
-    }
-}
-
-words! {
-    /// What a step waits for, or waited for.
-    Wait {
-        /// A human's approval of its action.
-        Approval = "approval",
-        /// Policy's decision.
-        Policy = "policy",
-        /// A lock.
-        Lock = "lock",
-        /// Slots of a semaphore.
-        Semaphore = "semaphore",
-        /// Its guards before.
-        Guard = "guard",
-        /// Its guards after.
-        GuardAfter = "guard_after",
-        /// An external event.
-        Event = "event",
-        /// A time.
-        Timer = "timer",
-        /// More budget.
-        Budget = "budget",
-        /// A human who looks at a stuck or asking agent.
-        Escalation = "escalation",
-        /// Its back-off.
-        Backoff = "backoff",
-        /// The settling of an unknown outcome.
-        Outcome = "outcome",
-    }
-}
-
-words! {
-    /// How an unknown outcome or an escalation was settled.
-    Resolution {
-        /// It happened, or was done by hand.
-        Done = "done",
-        /// It did not happen: again.
-        Retry = "retry",
-        /// Give up.
-        Fail = "fail",
-    }
-}
-
-words! {
-    /// Why a step never ran.
-    Skip {
-        /// Its `when` is false.
-        When = "when",
-        /// Its lock is held, and its `overlap` says skip.
-        Overlap = "overlap",
-    }
-}
-
-words! {
-    /// How a group runs its members.
-    GroupKind {
-        /// One after the other; the first failure ends it.
-        Sequence = "sequence",
-        /// Side by side.
-        Parallel = "parallel",
-        /// The same for each item of a list.
-        Foreach = "foreach",
-        /// One after the other until one succeeds.
-        Strategy = "strategy",
-    }
-}
-
-words! {
-    /// What a failed member means for the others of its group.
-    FailFast {
-        /// The others run all the same.
-        No = "no",
-        /// None starts; those under way finish.
-        Stop = "stop",
-        /// None starts; those under way are cancelled.
-        Kill = "kill",
-    }
-}
-
-/// The shape of a group, fixed when it is reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Shape {
-    /// How it runs its members.
-    pub kind: GroupKind,
-    /// How many it has.
-    pub total: u32,
-    /// How many may be under way at once.
-    pub width: u32,
-    /// What a failed one means for the others.
-    pub fail_fast: FailFast,
-}
-
-nested! { Shape = "group" }
-
-/// How far a group is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Group {
-    /// What was fixed when it was reached.
-    pub shape: Shape,
-    /// The member that is next.
-    pub next: u32,
-    /// How many are under way.
-    pub open: u32,
-    /// How many failed or were cancelled.
-    pub failed: u32,
-}
-
-impl Group {
-    /// A group of which nothing has begun.
-    #[must_use]
-    pub fn new(shape: Shape) -> Group {
-        Group { shape, next: 0, open: 0, failed: 0 }
-    }
-
-    /// Whether another member may begin.
-    #[must_use]
-    pub fn may_open(&self) -> bool {
-        let room = self.next < self.shape.total && self.open < self.shape.width;
-        room && (self.failed == 0 || self.shape.fail_fast == FailFast::No || self.shape.kind == GroupKind::Strategy)
-    }
-
-    /// Whether the flow has something to do here: begin a member, stop the others, or end the group.
-    #[must_use]
-    pub fn wants_attention(&self) -> bool {
-        let kill = self.failed > 0 && self.shape.fail_fast == FailFast::Kill;
-        self.open == 0 || kill || self.may_open()
-    }
-}
-
-/// Something a step has to pass between approval and lease, in this order.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Gate {
-    /// A lock: `lock:NAME`; `lock?:NAME` where the step is skipped rather than kept waiting; `lock!:NAME` where
-    /// whoever holds it is cancelled.
-    Lock { name: Name, overlap: Overlap },
-    /// Slots of a semaphore: `slots:N:NAME`.
-    Slots { name: Name, slots: u32 },
-    /// The guards before: `guard`.
-    Guard,
-}
-
-impl Gate {
-    /// Reads a gate.
-    ///
-    /// # Errors
-    /// Text that is none.
-    pub fn parse(text: &str) -> Result<Gate, crate::id::Error> {
-        let bad = || crate::id::Error::Name(wire::shorten(text));
-        if text == "guard" {
-            return Ok(Gate::Guard);
-        }
-        let (kind, rest) = text.split_once(':').ok_or_else(bad)?;
-        match kind {
-            "lock" => Ok(Gate::Lock { name: Name::new(rest)?, overlap: Overlap::Queue }),
-            "lock?" => Ok(Gate::Lock { name: Name::new(rest)?, overlap: Overlap::Skip }),
-            "lock!" => Ok(Gate::Lock { name: Name::new(rest)?, overlap: Overlap::Cancel }),
-            "slots" => {
-                let (slots, name) = rest.split_once(':').ok_or_else(bad)?;
-                Ok(Gate::Slots { name: Name::new(name)?, slots: slots.parse().map_err(|_| bad())? })
-            }
-            _ => Err(bad()),
-        }
-    }
-}
-
-impl fmt::Display for Gate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Gate::Lock { name, overlap: Overlap::Queue } => write!(f, "lock:{name}"),
-            Gate::Lock { name, overlap: Overlap::Skip } => write!(f, "lock?:{name}"),
-            Gate::Lock { name, overlap: Overlap::Cancel } => write!(f, "lock!:{name}"),
-            Gate::Slots { name, slots } => write!(f, "slots:{slots}:{name}"),
-            Gate::Guard => f.write_str("guard"),
-        }
-    }
-}
-
-textual!(Gate, "gate");
 
 /// A failure: a stable code and a text for people.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -422,7 +214,13 @@ pub enum Input {
     /// The flow passed it by.
     Skip(Box<StepSkipped>),
     /// Somebody carries it out, or the flow starts a group.
-    Lease { owner: Option<Name>, ttl: Span, timeout: Option<Span>, agent: Option<AgentId>, child: Option<RunId> },
+    Lease {
+        owner: Option<Name>,
+        ttl: Span,
+        timeout: Option<Span>,
+        agent: Option<AgentId>,
+        child: Option<RunId>,
+    },
     /// It waits for something; `output` is kept for the guards after.
     Wait { reason: Wait, on: Option<Name>, key: Option<Name>, until: Option<Millis>, output: Option<Value> },
     /// What it waited for is there.
@@ -436,7 +234,13 @@ pub enum Input {
     /// The lease ran out, or the executor is known to be dead.
     Lose { epoch: u64, last_seen: Option<Millis> },
     /// A human or a probe says what became of it.
-    Resolve { epoch: u64, resolution: Resolution, probed: bool, output: Option<Value>, reason: Option<String> },
+    Resolve {
+        epoch: u64,
+        resolution: Resolution,
+        probed: bool,
+        output: Option<Value>,
+        reason: Option<String>,
+    },
     /// It shall not go on.
     Cancel { reason: Option<String> },
 }
@@ -487,7 +291,9 @@ pub enum Error {
         status: Status,
     },
     /// The report is about an earlier attempt.
-    #[error("step `{step}` is at epoch {current}, the report is of epoch {reported}: somebody else has the lease by now")]
+    #[error(
+        "step `{step}` is at epoch {current}, the report is of epoch {reported}: somebody else has the lease by now"
+    )]
     StaleEpoch {
         /// The step.
         step: StepId,
@@ -672,18 +478,22 @@ impl Step {
                 }))
             }
 
-            (S::WaitingApproval | S::WaitingExternal | S::FailedRetryable, Input::Open { after, on, epoch }) => {
-                Ok(done.fact(StepReady {
-                    pipeline_id: run,
-                    step: self.id.clone(),
-                    after: *after,
-                    on: on.clone(),
-                    epoch: *epoch,
-                }))
-            }
+            (
+                S::WaitingApproval | S::WaitingExternal | S::FailedRetryable,
+                Input::Open { after, on, epoch },
+            ) => Ok(done.fact(StepReady {
+                pipeline_id: run,
+                step: self.id.clone(),
+                after: *after,
+                on: on.clone(),
+                epoch: *epoch,
+            })),
 
             // A report of success also settles an unknown outcome: it is the evidence that was missing.
-            (S::Running | S::WaitingExternal | S::OutcomeUnknown, Input::Succeed { epoch, output, reused_from }) => {
+            (
+                S::Running | S::WaitingExternal | S::OutcomeUnknown,
+                Input::Succeed { epoch, output, reused_from },
+            ) => {
                 self.fenced(*epoch)?;
                 Ok(done.fact(self.completed(run, output.clone(), *reused_from, at)))
             }
@@ -744,7 +554,12 @@ impl Step {
             }
 
             (
-                S::Pending | S::Ready | S::Running | S::WaitingApproval | S::WaitingExternal | S::FailedRetryable
+                S::Pending
+                | S::Ready
+                | S::Running
+                | S::WaitingApproval
+                | S::WaitingExternal
+                | S::FailedRetryable
                 | S::OutcomeUnknown,
                 Input::Cancel { reason },
             ) => Ok(done.fact(StepCancelled {
@@ -757,8 +572,17 @@ impl Step {
 
             // An attempt that was overtaken hears so, whatever became of the step since.
             (
-                S::Pending | S::Ready | S::Running | S::WaitingApproval | S::WaitingExternal | S::FailedRetryable
-                | S::OutcomeUnknown | S::Succeeded | S::Skipped | S::Failed | S::Cancelled,
+                S::Pending
+                | S::Ready
+                | S::Running
+                | S::WaitingApproval
+                | S::WaitingExternal
+                | S::FailedRetryable
+                | S::OutcomeUnknown
+                | S::Succeeded
+                | S::Skipped
+                | S::Failed
+                | S::Cancelled,
                 Input::Succeed { epoch, .. }
                 | Input::Fail { epoch, .. }
                 | Input::Return { epoch, .. }
@@ -769,8 +593,17 @@ impl Step {
                 Err(self.refuse(input))
             }
             (
-                S::Pending | S::Ready | S::Running | S::WaitingApproval | S::WaitingExternal | S::FailedRetryable
-                | S::OutcomeUnknown | S::Succeeded | S::Skipped | S::Failed | S::Cancelled,
+                S::Pending
+                | S::Ready
+                | S::Running
+                | S::WaitingApproval
+                | S::WaitingExternal
+                | S::FailedRetryable
+                | S::OutcomeUnknown
+                | S::Succeeded
+                | S::Skipped
+                | S::Failed
+                | S::Cancelled,
                 Input::Reach(_)
                 | Input::Skip(_)
                 | Input::Lease { .. }
@@ -785,7 +618,13 @@ impl Step {
         self.started_at.map_or(0, |start| at.since(start).0)
     }
 
-    fn completed(&self, run: RunId, output: Option<Value>, reused_from: Option<RunId>, at: Millis) -> StepCompleted {
+    fn completed(
+        &self,
+        run: RunId,
+        output: Option<Value>,
+        reused_from: Option<RunId>,
+        at: Millis,
+    ) -> StepCompleted {
         StepCompleted {
             pipeline_id: run,
             step: self.id.clone(),
@@ -832,146 +671,6 @@ impl Step {
                 let message = "every attempt lost its executor; look at what the step does to it";
                 self.failed(run, Failure::new(Code::RunOrphaned, message), at).into()
             }
-        }
-    }
-
-    /// The next attempt has a number and a fence of its own.
-    fn next_attempt(mut self, status: Status) -> Step {
-        self.status = status;
-        self.attempt += 1;
-        self.epoch += 1;
-        self.lease = None;
-        self.timeout_at = None;
-        self
-    }
-
-    fn end(mut self, status: Status, at: Millis) -> Step {
-        self.status = status;
-        self.lease = None;
-        self.timeout_at = None;
-        self.waiting = None;
-        self.next_eligible_at = None;
-        self.completed_at = Some(at);
-        self
-    }
-
-    /// What a fact about this step does to it. Facts about other steps must not come here.
-    #[must_use]
-    pub fn apply(mut self, event: &Event, at: Millis) -> Step {
-        match event {
-            Event::PipelineAdvanced(e) => {
-                self.status = Status::Ready;
-                self.section = e.section.unwrap_or(self.section);
-                self.item = e.item;
-                self.group = e.group.map(Group::new);
-                self.gates = e.gates.clone().unwrap_or_default();
-                self.key = e.key.clone();
-                self.action_hash = e.action_hash;
-                self.max_attempts = e.max_attempts.unwrap_or(1);
-                self.semantics = e.semantics;
-                self.input = e.input.as_ref().and_then(Private::get).map(Box::new);
-                self
-            }
-            Event::StepSkipped(e) => {
-                self.item = e.item;
-                self.end(Status::Skipped, at)
-            }
-            Event::StepStarted(e) => {
-                self.status = Status::Running;
-                self.attempt = e.attempt;
-                self.epoch = e.epoch;
-                self.lease = match (&e.lease_owner, e.lease_expires_at) {
-                    (Some(owner), Some(expires_at)) => Some(Leased { owner: owner.clone(), expires_at }),
-                    (None, _) | (_, None) => None,
-                };
-                self.timeout_at = e.timeout_at;
-                self.agent = e.agent_id.or(self.agent);
-                self.child = e.child;
-                self.started_at = self.started_at.or(Some(at));
-                self.waiting = None;
-                // A group that is started again starts from its first member.
-                self.group = self.group.map(|group| Group::new(group.shape));
-                self
-            }
-            Event::StepWaiting(e) => {
-                let reason = e.reason.unwrap_or(Wait::Event);
-                let human = matches!(reason, Wait::Approval | Wait::Budget | Wait::Escalation);
-                if let Some(output) = e.output.as_ref().and_then(Private::get) {
-                    self.output = Some(Box::new(output));
-                }
-                if human {
-                    // No lock is held while a human sleeps: the gates are passed again afterwards.
-                    self.passed = 0;
-                }
-                self.waiting =
-                    Some(Waiting { reason, on: e.on.clone(), key: e.key.clone(), until: e.until, since: at });
-                let status = if human { Status::WaitingApproval } else { Status::WaitingExternal };
-                if self.status == Status::Running && reason != Wait::GuardAfter {
-                    return self.next_attempt(status);
-                }
-                self.status = status;
-                self.lease = None;
-                self.timeout_at = None;
-                self
-            }
-            Event::StepReady(e) => {
-                if matches!(e.after, Wait::Lock | Wait::Semaphore | Wait::Guard) {
-                    self.passed += 1;
-                }
-                self.status = Status::Ready;
-                self.waiting = None;
-                self.next_eligible_at = None;
-                self
-            }
-            Event::StepCompleted(e) => {
-                if let Some(output) = e.output.as_ref().and_then(Private::get) {
-                    self.output = Some(Box::new(output));
-                }
-                self.error = None;
-                self.end(Status::Succeeded, at)
-            }
-            Event::StepFailed(e) => {
-                let message = e.error.get().unwrap_or_default();
-                self.error = Some(Box::new(Failure { code: e.code.clone(), message }));
-                self.failures += 1;
-                self.end(Status::Failed, at)
-            }
-            Event::StepRetrying(e) => {
-                let message = e.error.get().unwrap_or_default();
-                self.error = Some(Box::new(Failure { code: e.code.clone(), message }));
-                self.failures += 1;
-                self.next_eligible_at = Some(e.next_eligible_at);
-                self.next_attempt(Status::FailedRetryable)
-            }
-            Event::StepReturned(_) => self.next_attempt(Status::Ready),
-            Event::StepExpired(_) => {
-                self.losses += 1;
-                self.next_attempt(Status::Ready)
-            }
-            Event::StepUnknown(e) => {
-                self.status = Status::OutcomeUnknown;
-                self.losses += 1;
-                self.lease = None;
-                self.timeout_at = None;
-                let on = e.probe.then(|| Name::clean("probe"));
-                self.waiting = Some(Waiting { reason: Wait::Outcome, on, key: None, until: None, since: at });
-                self
-            }
-            Event::StepResolved(e) if e.resolution == Resolution::Retry => {
-                self.waiting = None;
-                self.next_attempt(Status::Ready)
-            }
-            Event::GuardBlocked(e) => {
-                if let Some(waiting) = &mut self.waiting {
-                    waiting.until = Some(e.retry_at);
-                    waiting.on = Some(e.guard.clone());
-                }
-                self
-            }
-            Event::StepCancelled(_) => self.end(Status::Cancelled, at),
-            // Every other event is about something else, or, like the two other resolutions, comes with the
-            // fact that ends the step.
-            _ => self,
         }
     }
 }

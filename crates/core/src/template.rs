@@ -102,9 +102,11 @@ impl Template {
                 }
                 Ok(Value::String(text))
             }
-            Template::List(list) => {
-                list.iter().map(|t| t.render(evaluate, scope)).collect::<Result<Vec<_>, _>>().map(Value::Array)
-            }
+            Template::List(list) => list
+                .iter()
+                .map(|t| t.render(evaluate, scope))
+                .collect::<Result<Vec<_>, _>>()
+                .map(Value::Array),
             Template::Map(map) => map
                 .iter()
                 .map(|(key, t)| Ok((key.clone(), t.render(evaluate, scope)?)))
@@ -129,4 +131,3 @@ impl Template {
         Name::new(&text).map_err(|error| error.to_string())
     }
 }
-

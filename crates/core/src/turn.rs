@@ -106,7 +106,7 @@ lookup! {
     /// A session.
     session_of(crate::id::SessionId) -> Session, Session: crate::workspace::session::Session;
     /// An effect key.
-    effect_of(Scoped) -> Effect, Effect: receipt::key::EffectKey;
+    effect_of(Scoped) -> Effect, Effect: key::EffectKey;
 }
 
 /// A run with its pipeline.
@@ -125,8 +125,10 @@ impl<'a> Loaded<'a> {
 
 pub(crate) fn load<'a>(view: &'a dyn View, id: RunId) -> Result<Loaded<'a>, Refusal> {
     let run = run_of(view, &id)?.ok_or_else(|| missing("run", &id))?;
-    let runbook = runbook_of(view, &run.born.runbook)?.ok_or_else(|| missing("runbook", &run.born.runbook))?;
-    let def = runbook.pipelines.get(&run.born.pipeline).ok_or_else(|| missing("pipeline", &run.born.pipeline))?;
+    let runbook =
+        runbook_of(view, &run.born.runbook)?.ok_or_else(|| missing("runbook", &run.born.runbook))?;
+    let def =
+        runbook.pipelines.get(&run.born.pipeline).ok_or_else(|| missing("pipeline", &run.born.pipeline))?;
     Ok(Loaded { run, def })
 }
 
@@ -226,7 +228,8 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
         }
         Command::Task { run, step, input } => {
             let run = load(view, *run)?.run;
-            let runbook = runbook_of(view, &run.born.runbook)?.ok_or_else(|| missing("runbook", &run.born.runbook))?;
+            let runbook =
+                runbook_of(view, &run.born.runbook)?.ok_or_else(|| missing("runbook", &run.born.runbook))?;
             Ok(of_run(view, run, crate::agency::task(run, runbook, step, input, given)?, Reply::Done))
         }
         Command::Noticed { run, notice, delivered } => {
@@ -254,7 +257,8 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
         | Command::Schedule { .. } => crate::dispatch::decide(view, command, given),
 
         Command::Key { key, input } => {
-            let known = key_of(view, key)?.cloned().unwrap_or_else(|| crate::idempotency::Key::new(name_of(key)));
+            let known =
+                key_of(view, key)?.cloned().unwrap_or_else(|| crate::idempotency::Key::new(name_of(key)));
             let Decision { facts, reply, .. } = known.decide(input, given.at)?;
             Ok(of_stream(StreamId::Trigger(key.clone()), &tenant_of(key), facts, Reply::Key(reply)))
         }
@@ -415,7 +419,7 @@ fn lease(
         let leased = Decision { facts, effects, reply: () };
         return Ok(of_run(view, run, leased, Reply::Leased(Box::new(lease))));
     };
-    let fresh = || receipt::key::EffectKey::new(name_of(&stream));
+    let fresh = || key::EffectKey::new(name_of(&stream));
     let known = effect_of(view, &stream)?.cloned().unwrap_or_else(fresh);
     let action = crate::scope::action(node, step);
     let intend = key::Input::Intend(Box::new(key::Proposal {
@@ -426,7 +430,8 @@ fn lease(
     }));
     let happened = matches!(known.state, key::State::Succeeded { .. });
     if run.born.writes_max.is_some_and(|max| run.writes >= max) && !happened {
-        let refused = pipeline::refuse(run, step, Code::CapExceeded, "the run may not write more often", given);
+        let refused =
+            pipeline::refuse(run, step, Code::CapExceeded, "the run may not write more often", given);
         return Ok(of_run(view, run, refused, Reply::Done));
     }
     let intended = match known.decide(&intend, given.at) {
@@ -440,7 +445,11 @@ fn lease(
         key::Reply::Reuse { response, run: from } => {
             let mut out = Decision { facts, effects: Vec::new(), reply: () };
             let started = out.facts.iter().fold(step.clone(), |step, fact| step.apply(fact, given.at));
-            let input = crate::step::Input::Succeed { epoch: started.epoch, output: response, reused_from: Some(from) };
+            let input = crate::step::Input::Succeed {
+                epoch: started.epoch,
+                output: response,
+                reused_from: Some(from),
+            };
             pipeline::end(run, &started, input, given, &mut out);
             Ok(of_run(view, run, out, Reply::Reused))
         }
@@ -486,7 +495,13 @@ fn report(
             (None, attempt::Report::Lost { .. }) => {
                 Some(key::Input::Lost { attempt: attempt_of(run, step, epoch) })
             }
-            (None, attempt::Report::Returned { .. } | attempt::Report::Done { .. } | attempt::Report::Failed { .. } | attempt::Report::Stopped) => None,
+            (
+                None,
+                attempt::Report::Returned { .. }
+                | attempt::Report::Done { .. }
+                | attempt::Report::Failed { .. }
+                | attempt::Report::Stopped,
+            ) => None,
         };
         if let (Some(known), Some(input)) = (known, input) {
             // A receipt that the key refuses is not worth losing the report for.

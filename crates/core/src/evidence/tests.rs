@@ -77,6 +77,7 @@ fn run_events() -> Vec<(Actor, Event)> {
                 budget_tokens: None,
                 writes_max: None,
                 workspace: None,
+                budget_time_ms: None,
             }
             .into(),
         ),
@@ -166,6 +167,8 @@ fn run_events() -> Vec<(Actor, Event)> {
                 usd_micros: 40,
                 tokens_input: 2,
                 tokens_output: 3,
+                time_ms: None,
+                writes: None,
             }
             .into(),
         ),

@@ -85,6 +85,12 @@ pub struct Body {
 
 impl Body {
     /// What a push makes.
+    /// The queue, with its tenant and namespace.
+    #[must_use]
+    pub fn scoped(&self) -> Scoped {
+        Scoped::new(&self.tenant, &self.namespace, &self.queue)
+    }
+
     pub(super) fn pushed(tenant: Name, e: &QueuePushed, at: Millis) -> Body {
         let (data, redacted) = revealed(&e.data);
         Body {

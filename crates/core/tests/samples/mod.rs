@@ -101,6 +101,8 @@ fn candidates(kind: &str) -> Vec<String> {
             r#"{"repo":"acme/shop","pr":"17","url":"https://example.org/acme/shop/17"}"#,
             r#"{"repo":"acme/shop"}"#,
         ],
+        "group" => &[r#"{"kind":"parallel","total":3,"width":2,"fail_fast":"stop"}"#],
+        "gate" => &[r#""lock:merge/main""#],
         "blocked on" => &[r#"{"lock":"merge/main"}"#],
         "action" => &[r#"{"tool":"http","operation":"post","target":"crm","fields":{"id":1},"risk":"high"}"#],
         "reversal" => &[r#"{"tool":"http","operation":"delete","target":"crm","fields":{"id":1}}"#],
@@ -119,7 +121,7 @@ fn candidates(kind: &str) -> Vec<String> {
             for prefix in ["run", "apr", "itm", "ses", "wsp", "rcp", "agt", "ntc"] {
                 list.push(format!("[\"{prefix}_{ID}\"]"));
             }
-            list.extend([format!("[{inherited}]"), "[7,8]".into(), r#"["b","a"]"#.into()]);
+            list.extend([format!("[{inherited}]"), "[7,8]".into(), r#"["guard"]"#.into(), r#"["b","a"]"#.into()]);
             list.sort_by_key(|value| !value.starts_with(r#"["b""#));
         }
         _ => {}

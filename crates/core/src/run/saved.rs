@@ -1,0 +1,94 @@
+//! The saved form of a run: what cannot be derived.
+
+use super::{BlockedOn, Born, Cancellation, Ending, Failure, Group, Rare, Run, Section, Step};
+use crate::budget::Budget;
+use crate::digest::Digest;
+use crate::id::StepId;
+use crate::policy::Ledger;
+use crate::time::Millis;
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The saved form: what cannot be derived.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Saved {
+    born: Box<Born>,
+    vars: Box<Value>,
+    updated_at: Millis,
+    started_at: Option<Millis>,
+    blocked: Option<Box<BlockedOn>>,
+    section: Section,
+    root: Group,
+    failure: Option<Box<(Option<StepId>, Failure)>>,
+    suspended: bool,
+    stopping: Option<Box<Cancellation>>,
+    ending: Option<Box<Ending>>,
+    steps: Vec<Step>,
+    ended: u32,
+    policy: Ledger,
+    policy_version: Option<Digest>,
+    budget: Box<Budget>,
+    writes: u32,
+    rare: Box<Rare>,
+}
+
+impl From<Run> for Saved {
+    fn from(run: Run) -> Saved {
+        Saved {
+            born: run.born,
+            vars: run.vars,
+            updated_at: run.updated_at,
+            started_at: run.started_at,
+            blocked: run.blocked,
+            section: run.section,
+            root: run.root,
+            failure: run.failure,
+            suspended: run.suspended,
+            stopping: run.stopping,
+            ending: run.ending,
+            steps: run.steps,
+            ended: run.ended,
+            policy: run.policy,
+            policy_version: run.policy_version,
+            budget: run.budget,
+            writes: run.writes,
+            rare: run.rare,
+        }
+    }
+}
+
+impl From<Saved> for Run {
+    fn from(saved: Saved) -> Run {
+        let mut run = Run {
+            born: saved.born,
+            vars: saved.vars,
+            updated_at: saved.updated_at,
+            started_at: saved.started_at,
+            blocked: saved.blocked,
+            section: saved.section,
+            root: saved.root,
+            failure: saved.failure,
+            suspended: saved.suspended,
+            stopping: saved.stopping,
+            ending: saved.ending,
+            steps: saved.steps,
+            ended: saved.ended,
+            policy: saved.policy,
+            policy_version: saved.policy_version,
+            budget: saved.budget,
+            writes: saved.writes,
+            rare: saved.rare,
+            index: BTreeMap::new(),
+            flow: BTreeSet::new(),
+            ready: BTreeSet::new(),
+            live: BTreeSet::new(),
+        };
+        run.index = run.steps.iter().enumerate().map(|(i, step)| (step.id.clone(), i as u32)).collect();
+        run.reindex_all();
+        run
+    }
+}

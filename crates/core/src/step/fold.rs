@@ -1,0 +1,150 @@
+//! What facts do to a step. Nothing is decided here.
+
+use super::{Failure, Group, Leased, Resolution, Status, Step, Wait, Waiting};
+use crate::event::Event;
+use crate::id::Name;
+use crate::private::Private;
+use crate::time::Millis;
+use alloc::boxed::Box;
+
+impl Step {
+    /// The next attempt has a number and a fence of its own.
+    fn next_attempt(mut self, status: Status) -> Step {
+        self.status = status;
+        self.attempt += 1;
+        self.epoch += 1;
+        self.lease = None;
+        self.timeout_at = None;
+        self
+    }
+
+    fn end(mut self, status: Status, at: Millis) -> Step {
+        self.status = status;
+        self.lease = None;
+        self.timeout_at = None;
+        self.waiting = None;
+        self.next_eligible_at = None;
+        self.completed_at = Some(at);
+        self
+    }
+
+    /// What a fact about this step does to it. Facts about other steps must not come here.
+    #[must_use]
+    pub fn apply(mut self, event: &Event, at: Millis) -> Step {
+        match event {
+            Event::PipelineAdvanced(e) => {
+                self.status = Status::Ready;
+                self.section = e.section.unwrap_or(self.section);
+                self.item = e.item;
+                self.group = e.group.map(Group::new);
+                self.gates = e.gates.clone().unwrap_or_default();
+                self.key = e.key.clone();
+                self.action_hash = e.action_hash;
+                self.max_attempts = e.max_attempts.unwrap_or(1);
+                self.semantics = e.semantics;
+                self.input = e.input.as_ref().and_then(Private::get).map(Box::new);
+                self
+            }
+            Event::StepSkipped(e) => {
+                self.item = e.item;
+                self.end(Status::Skipped, at)
+            }
+            Event::StepStarted(e) => {
+                self.status = Status::Running;
+                self.attempt = e.attempt;
+                self.epoch = e.epoch;
+                self.lease = match (&e.lease_owner, e.lease_expires_at) {
+                    (Some(owner), Some(expires_at)) => Some(Leased { owner: owner.clone(), expires_at }),
+                    (None, _) | (_, None) => None,
+                };
+                self.timeout_at = e.timeout_at;
+                self.agent = e.agent_id.or(self.agent);
+                self.child = e.child;
+                self.started_at = self.started_at.or(Some(at));
+                self.waiting = None;
+                // A group that is started again starts from its first member.
+                self.group = self.group.map(|group| Group::new(group.shape));
+                self
+            }
+            Event::StepWaiting(e) => {
+                let reason = e.reason.unwrap_or(Wait::Event);
+                let human = matches!(reason, Wait::Approval | Wait::Budget | Wait::Escalation);
+                if let Some(output) = e.output.as_ref().and_then(Private::get) {
+                    self.output = Some(Box::new(output));
+                }
+                if human {
+                    // No lock is held while a human sleeps: the gates are passed again afterwards.
+                    self.passed = 0;
+                }
+                self.waiting =
+                    Some(Waiting { reason, on: e.on.clone(), key: e.key.clone(), until: e.until, since: at });
+                let status = if human { Status::WaitingApproval } else { Status::WaitingExternal };
+                if self.status == Status::Running && reason != Wait::GuardAfter {
+                    return self.next_attempt(status);
+                }
+                self.status = status;
+                self.lease = None;
+                self.timeout_at = None;
+                self
+            }
+            Event::StepReady(e) => {
+                if matches!(e.after, Wait::Lock | Wait::Semaphore | Wait::Guard) {
+                    self.passed += 1;
+                }
+                self.status = Status::Ready;
+                self.waiting = None;
+                self.next_eligible_at = None;
+                self
+            }
+            Event::StepCompleted(e) => {
+                if let Some(output) = e.output.as_ref().and_then(Private::get) {
+                    self.output = Some(Box::new(output));
+                }
+                self.error = None;
+                self.end(Status::Succeeded, at)
+            }
+            Event::StepFailed(e) => {
+                let message = e.error.get().unwrap_or_default();
+                self.error = Some(Box::new(Failure { code: e.code.clone(), message }));
+                self.failures += 1;
+                self.end(Status::Failed, at)
+            }
+            Event::StepRetrying(e) => {
+                let message = e.error.get().unwrap_or_default();
+                self.error = Some(Box::new(Failure { code: e.code.clone(), message }));
+                self.failures += 1;
+                self.next_eligible_at = Some(e.next_eligible_at);
+                self.next_attempt(Status::FailedRetryable)
+            }
+            Event::StepReturned(_) => self.next_attempt(Status::Ready),
+            Event::StepExpired(_) => {
+                self.losses += 1;
+                self.next_attempt(Status::Ready)
+            }
+            Event::StepUnknown(e) => {
+                self.status = Status::OutcomeUnknown;
+                self.losses += 1;
+                self.lease = None;
+                self.timeout_at = None;
+                let on = e.probe.then(|| Name::clean("probe"));
+                self.waiting = Some(Waiting { reason: Wait::Outcome, on, key: None, until: None, since: at });
+                self
+            }
+            Event::StepResolved(e) if e.resolution == Resolution::Retry => {
+                self.waiting = None;
+                self.next_attempt(Status::Ready)
+            }
+            Event::GuardBlocked(e) => {
+                if let Some(waiting) = &mut self.waiting {
+                    waiting.until = Some(e.retry_at);
+                    waiting.on = Some(e.guard.clone());
+                }
+                self
+            }
+            Event::StepCancelled(_) => self.end(Status::Cancelled, at),
+            // Every other event is about something else, or, like the two other resolutions, comes with the
+            // fact that ends the step.
+            _ => self,
+        }
+    }
+}

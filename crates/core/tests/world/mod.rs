@@ -1,0 +1,614 @@
+//! A world to drive the core in: it decides commands, writes what becomes true as records, and applies those.
+//!
+//! Everything goes the way it will go in the engine, but in one thread and at once: decide, encode, decode again, and
+//! at the end replay. Whatever a test does, the world checks on the way: records read back as they were written, run
+//! states change only as their table says, terminal runs stay as they are, one lease per step, epochs only grow.
+
+#![allow(dead_code, unreachable_pub)] // Each test crate uses its own part of it.
+
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use windlass_core::approval;
+use windlass_core::attempt::Report;
+use windlass_core::command::{Command, Create, Refusal, Reply};
+use windlass_core::digest::{Digest, Salt};
+use windlass_core::effect::{Effect, Lease};
+use windlass_core::event::{Event, PolicyDecided};
+use windlass_core::id::{ApprovalId, Name, RunId, Scoped, StepId};
+use windlass_core::machine::Given;
+use windlass_core::policy::{Risk, Verdict};
+use windlass_core::record::{Check, Draft, Record};
+use windlass_core::run::{Actor, Initiator, Run, Source, Status, Trigger};
+use windlass_core::runbook::{
+    ApproachDef, Compensate, Foreach, Kind, LockUse, Pipeline, Retry, Runbook, SemaphoreUse, StepDef, WaitFor,
+};
+use windlass_core::schedule::Overlap;
+use windlass_core::state::State;
+use windlass_core::step::{self, FailFast, Failure};
+use windlass_core::strategy::{Approach, FallbackCondition};
+use windlass_core::stream::StreamId;
+use windlass_core::template::{Evaluate, Template};
+use windlass_core::time::{Millis, Span};
+use windlass_core::turn::{self, Turn};
+
+pub fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+/// A name in the one tenant and namespace that tests use.
+pub fn scoped(text: &str) -> Scoped {
+    Scoped::new(&name("default"), &name("default"), &name(text))
+}
+
+/// Paths (`vars.x`, `steps.a.output.y`, `item`), literals, and `a == b`: enough for tests.
+pub struct Paths;
+
+impl Evaluate for Paths {
+    fn evaluate(&self, expr: &str, scope: &Map<String, Value>) -> Result<Value, String> {
+        if let Some((left, right)) = expr.split_once("==") {
+            return Ok(json!(self.evaluate(left.trim(), scope)? == self.evaluate(right.trim(), scope)?));
+        }
+        if let Ok(literal) = serde_json::from_str(expr) {
+            return Ok(literal);
+        }
+        let mut parts = expr.split('.');
+        let first = parts.next().and_then(|root| scope.get(root));
+        parts
+            .try_fold(first.ok_or_else(|| format!("no `{expr}`"))?, |value, part| {
+                value.get(part).ok_or_else(|| format!("no `{part}` in `{expr}`"))
+            })
+            .cloned()
+    }
+}
+
+/// A step of a runbook under construction: its definition and what belongs to it.
+#[derive(Clone)]
+pub struct Spec {
+    pub def: StepDef,
+    members: Vec<Spec>,
+    fallbacks: Vec<Vec<FallbackCondition>>,
+    undo: Option<Box<Spec>>,
+}
+
+fn spec(id: &str, kind: Kind, members: Vec<Spec>) -> Spec {
+    let def = StepDef {
+        id: name(id),
+        kind,
+        when: None,
+        foreach: None,
+        retry: Retry::default(),
+        timeout: None,
+        before: Vec::new(),
+        after: Vec::new(),
+        lock: None,
+        semaphore: None,
+        compensate: Compensate::Undeclared,
+        effect: None,
+        idempotency_key: None,
+        key_scope: Default::default(),
+        risk: None,
+        checkpoint: None,
+        env: BTreeMap::new(),
+        dir: None,
+        shell: None,
+        runs_on: Vec::new(),
+        outputs: BTreeMap::new(),
+    };
+    Spec { def, members, fallbacks: Vec::new(), undo: None }
+}
+
+/// A shell step.
+pub fn run(id: &str) -> Spec {
+    spec(id, Kind::Run { command: format!("./{id}") }, Vec::new())
+}
+
+/// A tool step that writes outside.
+pub fn write(id: &str) -> Spec {
+    let kind = Kind::Tool {
+        tool: name("servicenow.update"),
+        operation: name("update"),
+        target: Template::Literal(json!("incident/1")),
+        with: Template::Literal(json!({ "state": "resolved" })),
+        writes: true,
+        risk: Risk::Medium,
+    };
+    spec(id, kind, Vec::new())
+}
+
+pub fn parallel(id: &str, members: Vec<Spec>) -> Spec {
+    spec(id, Kind::Parallel { steps: Vec::new(), fail_fast: FailFast::Stop }, members)
+}
+
+pub fn steps(id: &str, members: Vec<Spec>) -> Spec {
+    spec(id, Kind::Steps { steps: Vec::new() }, members)
+}
+
+/// A strategy: each approach with what the next one is for.
+pub fn strategy(id: &str, approaches: Vec<(Spec, Vec<FallbackCondition>)>) -> Spec {
+    let (members, fallbacks) = approaches.into_iter().unzip();
+    Spec { fallbacks, ..spec(id, Kind::Strategy { approaches: Vec::new() }, members) }
+}
+
+pub fn call(id: &str, pipeline: &str, vars: &[(&str, Template)]) -> Spec {
+    let vars = vars.iter().map(|(key, t)| (name(key), t.clone())).collect();
+    spec(id, Kind::Call { pipeline: name(pipeline), vars }, Vec::new())
+}
+
+pub fn approve(id: &str) -> Spec {
+    let kind = Kind::Approve {
+        message: Template::Literal(json!("Go on?")),
+        approvers: Vec::new(),
+        count: 1,
+        tier: approval::Tier::Low,
+        expires: Span::hours(1),
+        steps: Vec::new(),
+    };
+    spec(id, kind, Vec::new())
+}
+
+pub fn wait(id: &str, wait: WaitFor) -> Spec {
+    spec(id, Kind::Wait { wait }, Vec::new())
+}
+
+impl Spec {
+    pub fn when(mut self, expr: &str) -> Spec {
+        self.def.when = Some(expr.to_string());
+        self
+    }
+
+    pub fn foreach(mut self, over: Template, max_parallel: u32, fail_fast: bool) -> Spec {
+        self.def.foreach = Some(Foreach { over, max_parallel, fail_fast });
+        self
+    }
+
+    pub fn retry(mut self, max_attempts: u32, backoff: Span) -> Spec {
+        self.def.retry = Retry { max_attempts: Some(max_attempts), backoff: vec![backoff], on: Vec::new() };
+        self
+    }
+
+    pub fn lock(mut self, lock: &str, overlap: Overlap) -> Spec {
+        self.def.lock = Some(LockUse { name: Template::Literal(json!(lock)), overlap });
+        self
+    }
+
+    pub fn slots(mut self, semaphore: &str, weight: u32) -> Spec {
+        self.def.semaphore = Some(SemaphoreUse { name: Template::Literal(json!(semaphore)), weight });
+        self
+    }
+
+    pub fn undo(mut self, with: Spec) -> Spec {
+        self.undo = Some(Box::new(with));
+        self
+    }
+
+    /// Changes the definition in any other way.
+    pub fn with(mut self, change: impl FnOnce(&mut StepDef)) -> Spec {
+        change(&mut self.def);
+        self
+    }
+
+    fn lay(self, nodes: &mut Vec<StepDef>) -> u32 {
+        let at = nodes.len();
+        nodes.push(self.def);
+        let members: Vec<u32> = self.members.into_iter().map(|member| member.lay(nodes)).collect();
+        if let Some(undo) = self.undo {
+            nodes[at].compensate = Compensate::With(undo.lay(nodes));
+        }
+        let names: Vec<Name> = members.iter().map(|&m| nodes[m as usize].id.clone()).collect();
+        match &mut nodes[at].kind {
+            Kind::Parallel { steps, .. } | Kind::Steps { steps } => *steps = members,
+            Kind::Strategy { approaches } => {
+                *approaches = members
+                    .into_iter()
+                    .zip(names)
+                    .zip(self.fallbacks)
+                    .map(|((node, name), fallback_on)| ApproachDef {
+                        node,
+                        approach: Approach { name, fallback_on },
+                    })
+                    .collect();
+            }
+            _ => {}
+        }
+        at as u32
+    }
+}
+
+/// A pipeline of these steps, with what runs after a failure and in any case.
+pub fn pipeline(steps: Vec<Spec>, on_failure: Vec<Spec>, finally: Vec<Spec>) -> Pipeline {
+    let mut nodes = Vec::new();
+    let mut lay = |list: Vec<Spec>| list.into_iter().map(|spec| spec.lay(&mut nodes)).collect();
+    let (steps, on_failure, finally) = (lay(steps), lay(on_failure), lay(finally));
+    Pipeline { nodes, steps, on_failure, finally, ..Pipeline::default() }
+}
+
+/// A runbook of these pipelines.
+pub fn book(pipelines: Vec<(&str, Pipeline)>) -> Runbook {
+    Runbook {
+        name: name("test"),
+        version: 1,
+        pipelines: pipelines.into_iter().map(|(key, pipeline)| (name(key), pipeline)).collect(),
+        queues: BTreeMap::new(),
+        workers: BTreeMap::new(),
+        agents: BTreeMap::new(),
+        schedules: BTreeMap::new(),
+        triggers: BTreeMap::new(),
+        semaphores: BTreeMap::new(),
+        locks: BTreeMap::new(),
+        caps: None,
+        budget: None,
+    }
+}
+
+/// A runbook with the one pipeline `main`.
+pub fn main_book(steps: Vec<Spec>) -> Runbook {
+    book(vec![("main", pipeline(steps, Vec::new(), Vec::new()))])
+}
+
+pub fn expr(text: &str) -> Template {
+    Template::Expr(text.to_string())
+}
+
+pub fn literal(value: Value) -> Template {
+    Template::Literal(value)
+}
+
+pub fn failure(message: &str) -> Failure {
+    Failure { code: name("STEP_FAILED"), message: message.to_string() }
+}
+
+/// The core, a log, and a clock that only tests move.
+#[derive(Clone)]
+pub struct World {
+    pub state: State,
+    pub lines: Vec<String>,
+    heads: BTreeMap<StreamId, Digest>,
+    next_id: u128,
+    pub at: Millis,
+    pub policy: Digest,
+    /// What was released, in order.
+    pub effects: Vec<Effect>,
+    epochs: BTreeMap<(RunId, StepId), u64>,
+    /// Whether every fact is written as a record and read back.
+    pub records: bool,
+}
+
+/// The policy version that worlds begin with.
+pub const POLICY: Digest = Digest([7; 32]);
+pub const BOOK: Digest = Digest([1; 32]);
+
+impl World {
+    /// A world with a runbook in it.
+    pub fn new(runbook: Runbook) -> World {
+        let mut world = World {
+            state: State::new(),
+            lines: Vec::new(),
+            heads: BTreeMap::new(),
+            next_id: 1000,
+            at: Millis(1_000_000),
+            policy: POLICY,
+            effects: Vec::new(),
+            epochs: BTreeMap::new(),
+            records: true,
+        };
+        world.load(BOOK, runbook);
+        world
+    }
+
+    pub fn load(&mut self, hash: Digest, runbook: Runbook) {
+        let (tenant, runbook) = (name("default"), Box::new(runbook));
+        self.send(&Command::Load { hash, tenant, runbook, source: None }).unwrap();
+    }
+
+    pub fn id(&mut self) -> u128 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    /// Decides a command and all that follows, and writes it down.
+    pub fn send(&mut self, command: &Command) -> Result<Turn, Refusal> {
+        self.send_by(command, &Actor::SYSTEM)
+    }
+
+    pub fn send_by(&mut self, command: &Command, by: &Actor) -> Result<Turn, Refusal> {
+        let mut next_id = self.next_id;
+        let mut ids = || {
+            next_id += 1;
+            next_id
+        };
+        let mut given = Given {
+            at: self.at,
+            by,
+            policy: self.policy,
+            lease_ttl: Span::secs(30),
+            evaluate: &Paths,
+            ids: &mut ids,
+        };
+        let before = self.state.clone();
+        let turn = turn::drive(&mut self.state, command, &mut given);
+        self.next_id = next_id;
+        let turn = turn?;
+        assert!(turn.left.is_empty(), "left over: {:?}", turn.left);
+        if self.records {
+            self.write(&before, &turn, by);
+        }
+        self.effects.extend(turn.effects.iter().cloned());
+        self.check_runs(&before);
+        Ok(turn)
+    }
+
+    /// Writes the turn's facts as records, reads them back, and applies them to the state before: it must come to the
+    /// same.
+    fn write(&mut self, before: &State, turn: &Turn, by: &Actor) {
+        let mut replayed = before.clone();
+        for fact in &turn.facts {
+            let head = self.heads.entry(fact.stream.clone()).or_default();
+            let ver = replayed.stream(&fact.stream).map_or(0, |stream| stream.ver) + 1;
+            let at = replayed.stream(&fact.stream).map_or(self.at, |stream| self.at.never_before(stream.at));
+            let draft = Draft { stream: &fact.stream, ver, at, tenant: &fact.tenant, by, event: &fact.event };
+            let mut line = Vec::new();
+            let mut salt = self.lines.len() as u8;
+            let mut salts = || {
+                salt = salt.wrapping_add(1);
+                Salt([salt; 16])
+            };
+            let chain = draft.encode(head, self.lines.len() as u64 + 1, &mut salts, &mut line);
+            let line = String::from_utf8(line).unwrap();
+            let record = Record::decode(&line, Check::All(head)).unwrap();
+            assert_eq!(record.chain, chain);
+            assert_eq!(record.to_line(), line.as_bytes());
+            *head = chain;
+            replayed.apply_event(&record).unwrap_or_else(|error| panic!("{error}: {line}"));
+            self.state.sealed(&fact.stream, chain);
+            self.lines.push(line);
+        }
+        assert!(
+            replayed == self.state,
+            "replaying the turn's records does not come to what the turn decided"
+        );
+    }
+
+    fn check_runs(&mut self, before: &State) {
+        for (id, stream) in self.state.streams() {
+            let windlass_core::state::Body::Run(run) = &stream.body else { continue };
+            let was = match before.stream(id).map(|stream| &stream.body) {
+                Some(windlass_core::state::Body::Run(run)) => Some(run),
+                _ => None,
+            };
+            let from = was.map_or(Status::Pending, |run| run.status());
+            let to = run.status();
+            assert!(from == to || !from.path_to(to).is_empty(), "{}: {from} cannot become {to}", run.id());
+            if let Some(was) = was.filter(|run| run.is_terminal()) {
+                assert_eq!(was.steps, run.steps, "an ended run's steps changed");
+            }
+            for step in &run.steps {
+                let epoch = self.epochs.entry((run.id(), step.id.clone())).or_insert(step.epoch);
+                assert!(step.epoch >= *epoch, "{}: an epoch went back", step.id);
+                *epoch = step.epoch;
+                let leased = step.status == step::Status::Running && step.group.is_none();
+                assert_eq!(
+                    step.lease.is_some(),
+                    leased,
+                    "{}: {} with lease {:?}",
+                    step.id,
+                    step.status,
+                    step.lease
+                );
+            }
+        }
+    }
+
+    /// Folds the log from nothing: it must come to the same.
+    pub fn check_replay(&self) {
+        let mut replayed = State::new();
+        let mut heads: BTreeMap<StreamId, Digest> = BTreeMap::new();
+        for line in &self.lines {
+            let form = Record::decode(line, Check::Form).unwrap();
+            let head = heads.entry(form.stream).or_default();
+            let record = Record::decode(line, Check::All(head)).unwrap();
+            *head = record.chain;
+            replayed.apply_event(&record).unwrap();
+        }
+        assert!(replayed == self.state, "the log does not fold to the state");
+    }
+
+    /// What is created for a run of `main`.
+    pub fn create(&mut self, pipeline: &str, vars: Value) -> Create {
+        let id = RunId(self.id());
+        Create {
+            id,
+            tenant: name("default"),
+            namespace: name("default"),
+            runbook: BOOK,
+            pipeline: name(pipeline),
+            name: name(pipeline),
+            cwd: String::new(),
+            vars,
+            trigger: Trigger { source: Source::Cli, key: None, user: Some(name("ann")), event_id: None },
+            subject: None,
+            correlation_id: None,
+            priority: 0,
+            needs: Vec::new(),
+            parent: None,
+            depth: 0,
+            deadline_at: None,
+            workspace: None,
+            policy: vec![allow_shell(self.policy)],
+        }
+    }
+
+    /// Makes a run of `main` and lets it begin.
+    pub fn start(&mut self) -> RunId {
+        let create = self.create("main", Value::Null);
+        self.send(&Command::Create(Box::new(create.clone()))).unwrap();
+        create.id
+    }
+
+    pub fn run(&self, id: RunId) -> &Run {
+        self.state.run(id).unwrap_or_else(|| panic!("no run {id}"))
+    }
+
+    pub fn status(&self, id: RunId) -> Status {
+        self.run(id).status()
+    }
+
+    pub fn step(&self, id: RunId, step: &str) -> &step::Step {
+        self.run(id).step(&name(step)).unwrap_or_else(|| panic!("no step {step} in {:?}", self.trace(id)))
+    }
+
+    pub fn step_status(&self, id: RunId, step: &str) -> step::Status {
+        self.step(id, step).status
+    }
+
+    /// `step: status` of every step that was reached, in order.
+    pub fn trace(&self, id: RunId) -> Vec<String> {
+        self.run(id).steps.iter().map(|step| format!("{}: {}", step.id, step.status)).collect()
+    }
+
+    /// The tags of the run's own records, in order.
+    pub fn tags(&self, id: RunId) -> Vec<String> {
+        let mine = format!("\"stream\":\"run/{id}\"");
+        let tag = |line: &String| line.split('"').nth(3).unwrap().to_string();
+        self.lines.iter().filter(|line| line.contains(&mine)).map(tag).collect()
+    }
+
+    /// Steps that can be leased, by name.
+    pub fn leasable(&self, id: RunId) -> Vec<String> {
+        self.run(id).leasable().map(|step| step.id.to_string()).collect()
+    }
+
+    pub fn lease(&mut self, id: RunId, step: &str) -> Lease {
+        match self.try_lease(id, step, "ex1").unwrap().reply {
+            Reply::Leased(lease) => *lease,
+            other => panic!("no lease of {step}: {other:?}"),
+        }
+    }
+
+    pub fn try_lease(&mut self, id: RunId, step: &str, owner: &str) -> Result<Turn, Refusal> {
+        let (step, owner) = (name(step), name(owner));
+        self.send(&Command::Lease { run: id, step, owner, agent: None, reserve: Default::default() })
+    }
+
+    pub fn report(&mut self, id: RunId, step: &str, epoch: u64, report: Report) -> Result<Turn, Refusal> {
+        self.send(&Command::Report { run: id, step: name(step), epoch, report, receipt: None })
+    }
+
+    /// Leases a step and reports that it is done.
+    pub fn succeed(&mut self, id: RunId, step: &str) {
+        self.succeed_with(id, step, None);
+    }
+
+    pub fn succeed_with(&mut self, id: RunId, step: &str, output: Option<Value>) {
+        let lease = self.lease(id, step);
+        self.report(id, step, lease.epoch, Report::Done { output, exit_code: Some(0) }).unwrap();
+    }
+
+    /// Leases a step and reports that it failed.
+    pub fn fail(&mut self, id: RunId, step: &str, message: &str) {
+        let lease = self.lease(id, step);
+        let report =
+            Report::Failed { failure: failure(message), retryable: false, exit_code: Some(1), signal: None };
+        self.report(id, step, lease.epoch, report).unwrap();
+    }
+
+    /// Lets executors carry everything out that can be leased, successfully, until nothing can.
+    pub fn work(&mut self, id: RunId) {
+        for _ in 0..10_000 {
+            let Some(step) = self.leasable(id).first().cloned() else { return };
+            self.succeed(id, &step);
+        }
+        panic!("it never ends");
+    }
+
+    pub fn cancel(&mut self, id: RunId) -> Result<Turn, Refusal> {
+        let (initiator, user) = (Initiator::User, Some(name("ann")));
+        self.send(&Command::Cancel { run: id, initiator, user, reason: None })
+    }
+
+    /// Moves the clock and lets every stream that is due look at it.
+    pub fn sleep(&mut self, span: Span) {
+        self.at = self.at + span;
+        for _ in 0..1_000 {
+            let due: Vec<StreamId> = self.state.indexes().due(self.at).cloned().collect();
+            let Some(stream) = due.first() else { return };
+            let turn = self.send(&Command::Tick(stream.clone())).unwrap();
+            if turn.facts.is_empty() {
+                return;
+            }
+        }
+        panic!("something stays due");
+    }
+
+    /// Answers policy's question about a step.
+    pub fn decide_policy(&mut self, id: RunId, step: &str, verdict: Verdict) {
+        let found = self.run(id).need(&name(step)).unwrap();
+        let decided = PolicyDecided {
+            pipeline_id: id,
+            step: Some(found.id.clone()),
+            tool: found.tool.clone(),
+            action_hash: found.action_hash,
+            verdict,
+            ..allow_shell(self.policy)
+        };
+        self.send(&Command::PolicyDecided(Box::new(decided))).unwrap();
+    }
+
+    /// The open approval of a step.
+    pub fn open_approval(&self, id: RunId, step: &str) -> approval::Approval {
+        let open =
+            |a: &&approval::Approval| a.step.as_str() == step && a.status == approval::Status::Requested;
+        self.run(id)
+            .rare
+            .approvals
+            .values()
+            .find(open)
+            .cloned()
+            .unwrap_or_else(|| panic!("no open approval of {step}"))
+    }
+
+    pub fn decide(
+        &mut self,
+        id: RunId,
+        approval: ApprovalId,
+        verdict: approval::Verdict,
+        hash: Digest,
+        by: &str,
+    ) -> Result<Turn, Refusal> {
+        let attempt = approval::Attempt {
+            decision: verdict,
+            by: name(by),
+            human: true,
+            groups: Vec::new(),
+            action_hash: hash,
+            channel: approval::Channel::Cli,
+            reason: None,
+        };
+        self.send(&Command::Decide { run: id, approval, input: approval::Input::Decide(attempt) })
+    }
+
+    /// The events of the log.
+    pub fn events(&self) -> Vec<Event> {
+        self.lines.iter().map(|line| Record::decode(line, Check::Form).unwrap().event).collect()
+    }
+}
+
+/// What policy says of shell steps once for a run.
+pub fn allow_shell(policy_version: Digest) -> PolicyDecided {
+    PolicyDecided {
+        pipeline_id: RunId(0),
+        step: None,
+        tool: name("shell"),
+        verdict: Verdict::Allow,
+        policy_version,
+        action_hash: None,
+        approvals: 0,
+        rules: Vec::new(),
+        reasons: Vec::new(),
+        risk: Risk::Low,
+        tier: None,
+        count: None,
+        two_person: None,
+        approvers: None,
+        expires_ms: None,
+    }
+}
