@@ -144,7 +144,7 @@ impl Pattern {
                     e.category.as_str() == category
                         && action.as_ref().is_none_or(|action| e.action.as_str() == action)
                 }
-                // Only a runbook's own events have a category.
+                // tidy: only a runbook's own events have a category.
                 _ => false,
             },
         }
@@ -309,7 +309,7 @@ fn queue(event: &Event) -> Option<(&Name, &Name)> {
         | Event::QueueItemDropped(event::QueueItemDropped { namespace, queue_name, .. }) => {
             Some((namespace, queue_name))
         }
-        // Every other event belongs to no queue.
+        // tidy: every other event belongs to no queue.
         _ => None,
     }
 }
@@ -348,7 +348,7 @@ impl Subscriber for WorkerWake {
             Event::WorkerItemSettled(e) => e.worker_name.as_str() == self.worker.name(),
             // A wake does not wake, whatever the patterns say: it would never end.
             Event::WorkerWake(_) => return false,
-            // Anything else wakes it only by its patterns.
+            // tidy: anything else wakes it only by its patterns.
             _ => false,
         };
         own || self.wake_on.iter().any(|pattern| pattern.matches(event))

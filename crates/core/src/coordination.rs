@@ -75,7 +75,7 @@ impl Command {
             Effect::ReleaseSemaphore { semaphore: name, holder } => {
                 Some(Command::ReleaseSemaphore { name, holder })
             }
-            // Every other effect is for somebody else.
+            // tidy: every other effect is for somebody else.
             _ => None,
         }
     }

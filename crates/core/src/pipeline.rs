@@ -93,6 +93,7 @@ fn stop(run: &Run, given: &mut Given<'_>) -> Decision {
 }
 
 /// Feeds an input that ends a step, and gives back what the step holds.
+#[allow(clippy::needless_pass_by_value)] // Each input is made for this one call.
 pub(crate) fn end(run: &Run, step: &Step, input: step::Input, given: &Given<'_>, out: &mut Decision) {
     // The callers ask only for what the step's table has; were one wrong, nothing would be recorded.
     if let Ok(decision) = step.decide(run.id(), &input, given.at) {
@@ -373,7 +374,7 @@ fn close(
             let input = step::Input::Fail { epoch, failure, retry_at };
             match retry_at {
                 Some(_) => {
-                    out.facts.extend(step.decide(run.id(), &input, given.at).unwrap_or_default().facts)
+                    out.facts.extend(step.decide(run.id(), &input, given.at).unwrap_or_default().facts);
                 }
                 None => end(run, step, input, given, &mut out),
             }

@@ -155,7 +155,7 @@ pub(crate) fn prepare(run: &Run, context: &Context<'_>, given: &Given<'_>) -> Re
     };
     match &node.kind {
         Kind::Run { .. } => {
-            out.input = Some(surroundings()?).filter(|map| !map.is_empty()).map(Value::Object)
+            out.input = Some(surroundings()?).filter(|map| !map.is_empty()).map(Value::Object);
         }
         Kind::Tool { tool, operation, target, with, writes, risk } => {
             let action = Action {
@@ -239,7 +239,7 @@ fn items(over: Value) -> Result<Value, String> {
 /// What a group gives: a list for a `foreach`, a map for steps side by side, else what the last one gave.
 #[must_use]
 pub(crate) fn group_output(run: &Run, place: u32, step: &Step, node: &StepDef) -> Option<Value> {
-    let members = run.steps.iter().filter(|s| s.parent == Some(place));
+    let mut members = run.steps.iter().filter(|s| s.parent == Some(place));
     let output = |s: &Step| s.output.as_deref().cloned().unwrap_or(Value::Null);
     let _ = node;
     match step.group?.shape.kind {
@@ -252,7 +252,7 @@ pub(crate) fn group_output(run: &Run, place: u32, step: &Step, node: &StepDef) -
             Some(Value::Object(members.map(|s| (base(s), output(s))).collect()))
         }
         GroupKind::Sequence | GroupKind::Strategy => {
-            members.filter(|s| s.status == Status::Succeeded).last().map(output).filter(|v| !v.is_null())
+            members.rfind(|s| s.status == Status::Succeeded).map(output).filter(|v| !v.is_null())
         }
     }
 }

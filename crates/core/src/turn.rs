@@ -303,6 +303,7 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
 }
 
 /// The facts of one stream, and what follows from the effects.
+#[allow(clippy::needless_pass_by_value)] // The stream is made for this one call.
 pub(crate) fn of_stream(stream: StreamId, tenant: &Name, facts: Vec<Event>, reply: Reply) -> Outcome {
     let fact = |event| Fact { stream: stream.clone(), tenant: tenant.clone(), event };
     Outcome { facts: facts.into_iter().map(fact).collect(), effects: Vec::new(), follow: Vec::new(), reply }

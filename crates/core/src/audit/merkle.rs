@@ -62,6 +62,7 @@ fn subtree(hashes: &[Digest]) -> Digest {
     match hashes {
         [] => Digest::of(&[]),
         [only] => *only,
+        // tidy: two or more.
         _ => {
             let (left, right) = hashes.split_at(split(hashes.len() as u64) as usize);
             node(&subtree(left), &subtree(right))

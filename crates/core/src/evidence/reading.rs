@@ -126,7 +126,7 @@ impl Verdict {
                 cost.tokens_input = cost.tokens_input.saturating_add(e.tokens_input);
                 cost.tokens_output = cost.tokens_output.saturating_add(e.tokens_output);
             }
-            // The rest of the run's life is in the records; a report needs no more of it.
+            // tidy: the rest of the run's life is in the records; a report needs no more of it.
             _ => {}
         }
     }
@@ -161,7 +161,7 @@ impl Verdict {
                     effect.reversed_by = Some(by);
                 }
             }
-            // An effect's stream has no other facts that a report needs.
+            // tidy: an effect's stream has no other facts that a report needs.
             _ => {}
         }
     }

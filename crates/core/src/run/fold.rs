@@ -286,12 +286,12 @@ impl Run {
 
     /// Retention took the values; ids, times and endings stay.
     fn forget(&mut self) {
-        self.vars = Box::new(Value::Null);
+        *self.vars = Value::Null;
         for step in &mut self.steps {
             step.input = None;
             step.output = None;
         }
-        self.rare = Box::default();
+        *self.rare = super::Rare::default();
         if let Some(ending) = &mut self.ending {
             ending.outputs = None;
             ending.deleted = true;

@@ -199,6 +199,7 @@ impl Gate {
                 let (slots, name) = rest.split_once(':').ok_or_else(bad)?;
                 Ok(Gate::Slots { name: Name::new(name)?, slots: slots.parse().map_err(|_| bad())? })
             }
+            // tidy: any other text is no gate.
             _ => Err(bad()),
         }
     }

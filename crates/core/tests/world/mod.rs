@@ -5,6 +5,7 @@
 //! states change only as their table says, terminal runs stay as they are, one lease per step, epochs only grow.
 
 #![allow(dead_code, unreachable_pub)] // Each test crate uses its own part of it.
+#![allow(clippy::unwrap_used, clippy::panic)] // It is all test; clippy knows only the test functions.
 
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
