@@ -39,6 +39,7 @@ pub mod private;
 pub mod queue;
 pub mod receipt;
 pub mod record;
+pub mod redact;
 pub mod route;
 pub mod run;
 pub mod runbook;

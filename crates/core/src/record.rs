@@ -153,8 +153,8 @@ impl Record {
         Ok(Record { stream, ver, at, tenant, by, event, chain, seq })
     }
 
-    /// Writes the record again as it was read: for compaction, and for redaction after a private value was
-    /// replaced by its digest. The chain value is kept, not computed.
+    /// Writes the record again, with its chain value as it is. A line of our own comes to the same bytes; one that
+    /// somebody else spelled in another way does not, so compaction and redaction work on lines, not on this.
     #[must_use]
     pub fn to_line(&self) -> Vec<u8> {
         let Record { stream, tenant, by, event, .. } = self;
