@@ -18,7 +18,6 @@ use crate::audit::{Head, InclusionProof, Leaf, Rotation, Seal};
 use crate::canonical;
 use crate::digest::{Digest, Signature};
 use crate::id::{Name, RunId, StepId};
-use crate::record::{Check, Record};
 use crate::stream::StreamId;
 use crate::time::Millis;
 use alloc::collections::{BTreeMap, BTreeSet};
