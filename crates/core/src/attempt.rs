@@ -12,7 +12,7 @@ use crate::gate;
 use crate::id::{AgentId, Name, RunId, StepId};
 use crate::machine::{Decision, Given};
 use crate::pipeline;
-use crate::run::{Error, Run};
+use crate::run::{Error, Run, Section};
 use crate::runbook::{Kind, StepDef};
 use crate::step::{self, Failure, Resolution, Status, Step, Wait};
 use crate::time::{Millis, Span};
@@ -74,7 +74,7 @@ pub fn retry_at(
         Code::Cancelled,
     ];
     let is_final = final_codes.iter().any(|code| code.as_str() == failure.code.as_str());
-    if is_final || run.stopping.is_some() || step.failures + 1 >= step.max_attempts {
+    if is_final || run.stops(step.section) || step.failures + 1 >= step.max_attempts {
         return None;
     }
     let listed = node.retry.on.iter().any(|text| failure.message.contains(text.as_str()));
@@ -86,8 +86,9 @@ pub fn retry_at(
     let list = if node.retry.backoff.is_empty() { &BACKOFF[..] } else { &node.retry.backoff[..] };
     let span = *list.get(step.failures as usize).or(list.last())?;
     let at = given.at + given.jitter(span);
-    // There is no point in waiting past the deadline.
-    run.born.deadline_at.is_none_or(|deadline| at < deadline).then_some(at)
+    // There is no point in waiting past the deadline, but what cleans up after it is not bound by it.
+    let deadline = run.born.deadline_at.filter(|_| step.section == Section::Main);
+    deadline.is_none_or(|deadline| at < deadline).then_some(at)
 }
 
 /// What an executor asks for.
@@ -114,8 +115,7 @@ pub fn lease(
     given: &mut Given<'_>,
 ) -> Result<Decision<Option<Lease>>, Error> {
     run.must_live()?;
-    let forward = matches!(step.section, crate::run::Section::Main | crate::run::Section::OnFailure);
-    if run.suspended || run.stopping.is_some() && forward {
+    if run.suspended || run.stops(step.section) {
         return Err(run.refuse("start a step"));
     }
     if step.status == Status::Ready && !run.allowed(step, Some(&given.policy)) {
@@ -185,8 +185,7 @@ pub fn report(
             out.facts.push(ShellExited { pipeline_id, step, exit_code, epoch, signal }.into());
         }
     };
-    let forward = matches!(step.section, crate::run::Section::Main | crate::run::Section::OnFailure);
-    let stopping = run.stopping.is_some() && forward;
+    let stopping = run.stops(step.section);
     let input = match report {
         Report::Done { output, exit_code } => {
             exited(*exit_code, None, &mut out);

@@ -507,7 +507,7 @@ fn child_ended(
     let mut out = Decision::new();
     let input = match status {
         Status::Completed => step::Input::Succeed { epoch: step.epoch, output: outputs, reused_from: None },
-        Status::Cancelled if run.stopping.is_some() => step::Input::Cancel { reason: error },
+        Status::Cancelled if run.stops(step.section) => step::Input::Cancel { reason: error },
         Status::Cancelled
         | Status::Failed
         | Status::Pending

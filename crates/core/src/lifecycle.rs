@@ -218,7 +218,8 @@ pub fn checkpoint_message(run: &Run, message: String) -> CheckpointSaved {
 /// not begun is over at once.
 ///
 /// # Errors
-/// It has ended. A second cancel is tolerated and changes nothing: people press twice.
+/// It has ended. A second cancel is tolerated and changes nothing: people press twice. After a deadline the first
+/// one counts, because only a wish stops what handles the failure.
 pub fn cancel(
     run: &Run,
     initiator: Initiator,
@@ -227,7 +228,7 @@ pub fn cancel(
     given: &mut Given<'_>,
 ) -> Result<Decision, Error> {
     run.must_live()?;
-    if run.stopping.is_some() {
+    if run.stopping.is_some() && !run.overdue() {
         return Ok(Decision::new());
     }
     let mut out = Decision::new().fact(PipelineCancelling { id: run.id(), initiator, user, reason });
@@ -251,7 +252,8 @@ pub fn cancel(
         }
     }
     for step in run.live() {
-        if step.status == step::Status::Running && step.group.is_none() {
+        let under_way = step.status == step::Status::Running && step.group.is_none();
+        if under_way && step.section.stopped_by(initiator) {
             out.effects.push(gate::stop(run, step));
         }
     }

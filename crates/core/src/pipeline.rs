@@ -38,7 +38,7 @@ pub fn advance(run: &Run, def: &Pipeline, given: &mut Given<'_>) -> Decision {
     if run.is_terminal() || run.started_at.is_none() {
         return Decision::new();
     }
-    if run.stopping.is_some() && matches!(run.section, Section::Main | Section::OnFailure) {
+    if run.stops(run.section) {
         let stopped = stop(run, given);
         if !stopped.facts.is_empty() {
             return stopped;
@@ -51,13 +51,7 @@ pub fn advance(run: &Run, def: &Pipeline, given: &mut Given<'_>) -> Decision {
         let moved = match step.status {
             Status::Ready => ready(run, def, place, step, given),
             // What is being stopped opens nothing new; `stop` above ends it.
-            Status::Running
-                if run.stopping.is_none()
-                    || step.section == Section::Compensate
-                    || step.section == Section::Finally =>
-            {
-                group(run, def, place, step, given)
-            }
+            Status::Running if !run.stops(step.section) => group(run, def, place, step, given),
             Status::Running
             | Status::Pending
             | Status::WaitingApproval
@@ -387,8 +381,7 @@ fn root(run: &Run, def: &Pipeline, given: &mut Given<'_>) -> Decision {
     if run.root.open > 0 {
         return Decision::new();
     }
-    let stopped = run.stopping.is_some() && matches!(run.section, Section::Main | Section::OnFailure);
-    if run.root.may_open() && !stopped {
+    if run.root.may_open() && !run.stops(run.section) {
         let next = run.root.next;
         return match run.section {
             Section::Main => open(run, def, None, def.steps.get(next as usize).copied(), next, given),

@@ -496,6 +496,12 @@ impl Run {
         self.stopping.as_ref().is_some_and(|stop| stop.initiator == Initiator::Timeout)
     }
 
+    /// Whether it is being stopped, and this section with it.
+    #[must_use]
+    pub fn stops(&self, section: Section) -> bool {
+        self.stopping.as_ref().is_some_and(|stop| section.stopped_by(stop.initiator))
+    }
+
     /// Where it is: derived, by the precedence at the top of this file.
     #[must_use]
     pub fn status(&self) -> Status {
