@@ -189,24 +189,7 @@ pub fn report(
     let input = match report {
         Report::Done { output, exit_code } => {
             exited(*exit_code, None, &mut out);
-            if let Some(missing) = missing_output(node, output.as_ref()) {
-                failing(run, node, step, epoch, Failure::new(Code::StepFailed, missing), false, given)
-            } else if !node.after.is_empty() && step.status == Status::Running && !stopping {
-                fence(step, epoch)?;
-                let output = output.clone();
-                let input =
-                    step::Input::Wait { reason: Wait::GuardAfter, on: None, key: None, until: None, output };
-                out.facts.extend(step.decide(run.id(), &input, given.at)?.facts);
-                let gather = Effect::GatherGuard {
-                    run: run.id(),
-                    step: step.id.clone(),
-                    node: step.node,
-                    after: true,
-                };
-                return Ok(out.effect(gather));
-            } else {
-                step::Input::Succeed { epoch, output: output.clone(), reused_from: None }
-            }
+            done(run, node, step, epoch, output.clone(), given)?
         }
         Report::Failed { failure, retryable, exit_code, signal } => {
             exited(*exit_code, *signal, &mut out);
@@ -233,18 +216,52 @@ pub fn report(
             step::Input::Cancel { reason: None }
         }
     };
+    settle(run, step, input, out, given)
+}
+
+/// What an attempt that is done comes to: its declared outputs must be there, and its guards after are asked.
+pub(crate) fn done(
+    run: &Run,
+    node: &StepDef,
+    step: &Step,
+    epoch: u64,
+    output: Option<Value>,
+    given: &mut Given<'_>,
+) -> Result<step::Input, step::Error> {
+    if let Some(missing) = missing_output(node, output.as_ref()) {
+        return Ok(failing(run, node, step, epoch, Failure::new(Code::StepFailed, missing), false, given));
+    }
+    // A late success of a run that is being stopped counts as it is.
+    if node.after.is_empty() || step.status != Status::Running || run.stops(step.section) {
+        return Ok(step::Input::Succeed { epoch, output, reused_from: None });
+    }
+    fence(step, epoch)?;
+    Ok(step::Input::Wait { reason: Wait::GuardAfter, on: None, key: None, until: None, output })
+}
+
+/// Feeds what became of an attempt, with all that follows: what has ended leaves, and what is unknown is looked into.
+pub(crate) fn settle(
+    run: &Run,
+    step: &Step,
+    input: step::Input,
+    mut out: Decision,
+    given: &mut Given<'_>,
+) -> Result<Decision, Error> {
     let decided = step.decide(run.id(), &input, given.at)?;
     let after = decided.facts.iter().fold(step.clone(), |step, fact| step.apply(fact, given.at));
     out.facts.extend(decided.facts);
     if after.status.is_terminal() {
-        out.effects.extend(gate::release(run, step));
-    }
-    if after.epoch != step.epoch || after.status.is_terminal() {
-        let release = budget::Input::Release { step: step.id.clone(), epoch };
+        gate::leave(run, step, given, &mut out);
+    } else if after.epoch != step.epoch {
+        let release = budget::Input::Release { step: step.id.clone(), epoch: step.epoch };
         out.facts.extend(run.budget.decide(&release, given.at)?.facts);
     }
     if after.status == Status::OutcomeUnknown {
-        out = unknown(run, step, &after, out, given);
+        return Ok(unknown(run, step, &after, out, given));
+    }
+    if after.waiting.as_ref().is_some_and(|w| w.reason == Wait::GuardAfter) {
+        let (run, step, node) = (run.id(), step.id.clone(), step.node);
+        return Ok(out.effect(Effect::GatherGuard { run, step, node, after: true }));
     }
     Ok(out)
 }
@@ -275,12 +292,13 @@ fn fence(step: &Step, reported: u64) -> Result<(), step::Error> {
     Err(step::Error::StaleEpoch { step: step.id.clone(), current: step.epoch, reported })
 }
 
-fn timed_out(step: &Step, at: Millis) -> Option<Failure> {
+pub(crate) fn timed_out(step: &Step, at: Millis) -> Option<Failure> {
     let overdue = step.timeout_at.is_some_and(|timeout| timeout <= at);
     overdue.then(|| Failure::new(Code::TimedOut, "the attempt took longer than its `timeout`"))
 }
 
-fn failing(
+/// What a failed attempt comes to: another try, or the end.
+pub(crate) fn failing(
     run: &Run,
     node: &StepDef,
     step: &Step,
@@ -328,7 +346,7 @@ pub fn resolve(
         let decided = step.decide(run.id(), &input, given.at)?;
         out.facts.extend(decided.facts);
         if resolution != Resolution::Retry {
-            out.effects.extend(gate::release(run, step));
+            gate::leave(run, step, given, &mut out);
         }
         return Ok(out);
     }

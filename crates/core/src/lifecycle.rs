@@ -214,8 +214,8 @@ pub fn checkpoint_message(run: &Run, message: String) -> CheckpointSaved {
     }
 }
 
-/// Cancels a run: nothing new starts forward, executors are told to stop, open approvals are void. A run that has
-/// not begun is over at once.
+/// Cancels a run: nothing new starts forward, executors are told to stop, and the flow ends what need not be waited
+/// for, open approvals with it. A run that has not begun is over at once.
 ///
 /// # Errors
 /// It has ended. A second cancel is tolerated and changes nothing: people press twice. After a deadline the first
@@ -240,16 +240,6 @@ pub fn cancel(
             out = out.effect(Effect::ReleaseLock { lock: run.scoped(lock), holder: run.holder() });
         }
         return Ok(out);
-    }
-    for (id, approval) in &run.rare.approvals {
-        if approval.status == crate::approval::Status::Requested {
-            out = out.fact(crate::event::ApprovalCancelled {
-                approval_id: *id,
-                pipeline_id: run.id(),
-                step: approval.step.clone(),
-                reason: String::from("the run is cancelled"),
-            });
-        }
     }
     for step in run.live() {
         let under_way = step.status == step::Status::Running && step.group.is_none();

@@ -11,6 +11,7 @@
 //!   └─cancelled──────────────▶ compensate ──▶ finally ──▶ cancelled
 //! ```
 
+use crate::attempt;
 use crate::code::Code;
 use crate::effect::Effect;
 use crate::event::{
@@ -91,7 +92,7 @@ pub(crate) fn end(run: &Run, step: &Step, input: step::Input, given: &Given<'_>,
     // The callers ask only for what the step's table has; were one wrong, nothing would be recorded.
     if let Ok(decision) = step.decide(run.id(), &input, given.at) {
         out.facts.extend(decision.facts);
-        out.effects.extend(gate::release(run, step));
+        gate::leave(run, step, given, out);
     }
 }
 
@@ -107,7 +108,7 @@ fn ready(run: &Run, def: &Pipeline, place: u32, step: &Step, given: &mut Given<'
         return start(run, step, None, None, node.timeout, given);
     }
     match &node.kind {
-        Kind::Call { pipeline, .. } => call(run, step, pipeline, given),
+        Kind::Call { pipeline, .. } => call(run, node, step, pipeline, given),
         Kind::Approve { .. } => carry_out(run, step, None, given),
         Kind::Wait { wait } => wait_for(run, step, wait, given),
         // An executor leases these.
@@ -150,13 +151,13 @@ pub(crate) fn refuse(run: &Run, step: &Step, code: Code, message: &str, given: &
     out
 }
 
-fn call(run: &Run, step: &Step, pipeline: &Name, given: &mut Given<'_>) -> Decision {
+fn call(run: &Run, node: &StepDef, step: &Step, pipeline: &Name, given: &mut Given<'_>) -> Decision {
     if run.born.depth + 1 > crate::runbook::CALLS_MAX {
         return refuse(run, step, Code::RunbookInvalid, "runs call each other too deeply", given);
     }
     let child = RunId(given.id());
     let vars = step.input.as_deref().cloned().unwrap_or(Value::Null);
-    let started = start(run, step, Some(Name::clean(OWN)), Some(child), None, given);
+    let started = start(run, step, Some(Name::clean(OWN)), Some(child), node.timeout, given);
     started.effect(Effect::StartChild {
         run: child,
         parent: run.id(),
@@ -355,25 +356,24 @@ fn close(
     node: &StepDef,
     given: &mut Given<'_>,
 ) -> Decision {
-    let mut out = Decision::new();
     let epoch = step.epoch;
-    match failure {
+    let input = match failure {
         None => {
-            let output = scope::group_output(run, place, step, node);
-            end(run, step, step::Input::Succeed { epoch, output, reused_from: None }, given, &mut out);
-        }
-        Some(failure) => {
-            let retry_at = crate::attempt::retry_at(run, node, step, &failure, true, given);
-            let input = step::Input::Fail { epoch, failure, retry_at };
-            match retry_at {
-                Some(_) => {
-                    out.facts.extend(step.decide(run.id(), &input, given.at).unwrap_or_default().facts)
-                }
-                None => end(run, step, input, given, &mut out),
+            // Every item of a `foreach` was held to what is declared; their list is not.
+            let output = scope::group_output(run, place, step);
+            if is_foreach(node, step) {
+                Ok(step::Input::Succeed { epoch, output, reused_from: None })
+            } else {
+                attempt::done(run, node, step, epoch, output, given)
             }
         }
-    }
-    out
+        Some(failure) => Ok(attempt::failing(run, node, step, epoch, failure, true, given)),
+    };
+    // The callers close what is running, which takes all of these; were one wrong, nothing would be recorded.
+    input
+        .map_err(crate::run::Error::from)
+        .and_then(|input| attempt::settle(run, step, input, Decision::new(), given))
+        .unwrap_or_default()
 }
 
 /// The sequence of the section: open its next step, or go on to the next section.
@@ -606,7 +606,7 @@ fn reach(run: &Run, node: &StepDef, place: &Place<'_>, given: &mut Given<'_>) ->
         advanced.key = prepared.key;
         advanced.action_hash = prepared.action_hash;
         advanced.semantics = prepared.semantics;
-        advanced.max_attempts = Some(crate::attempt::tries(node)).filter(|&tries| tries != 1);
+        advanced.max_attempts = Some(attempt::tries(node)).filter(|&tries| tries != 1);
     }
     advanced.input = prepared.input.map(Private::New);
     let reached = Decision::new().fact(advanced);

@@ -238,10 +238,9 @@ fn items(over: Value) -> Result<Value, String> {
 
 /// What a group gives: a list for a `foreach`, a map for steps side by side, else what the last one gave.
 #[must_use]
-pub(crate) fn group_output(run: &Run, place: u32, step: &Step, node: &StepDef) -> Option<Value> {
+pub(crate) fn group_output(run: &Run, place: u32, step: &Step) -> Option<Value> {
     let members = run.steps.iter().filter(|s| s.parent == Some(place));
     let output = |s: &Step| s.output.as_deref().cloned().unwrap_or(Value::Null);
-    let _ = node;
     match step.group?.shape.kind {
         GroupKind::Foreach => Some(Value::Array(members.map(output).collect())),
         GroupKind::Parallel => {

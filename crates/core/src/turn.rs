@@ -374,7 +374,7 @@ fn tell(view: &dyn View, id: RunId, told: &Told, given: &mut Given<'_>) -> Resul
     {
         return Ok(of_run(view, run, lifecycle::unblocked(run, loaded.def, Some(*epoch))?, Reply::Done));
     }
-    let decision = gate::told(run, told, given)?;
+    let decision = gate::told(run, loaded.def, told, given)?;
     let unblocked = decision.facts.iter().any(|fact| matches!(fact, Event::PipelineUnblocked(_)));
     let mut out = of_run(view, run, decision, Reply::Done);
     if unblocked {
