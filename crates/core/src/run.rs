@@ -608,16 +608,21 @@ impl Run {
         deadline.into_iter().chain(steps).chain(approvals).min()
     }
 
+    /// Leases of executors. A call is the engine's own: its child has executors and a life of its own.
+    fn leased(&self) -> impl Iterator<Item = &step::Leased> {
+        self.live().filter(|step| step.child.is_none()).filter_map(|step| step.lease.as_ref())
+    }
+
     /// How many of its steps are leased to an executor.
     #[must_use]
     pub fn leases(&self) -> u32 {
-        self.live().filter(|step| step.status == step::Status::Running && step.lease.is_some()).count() as u32
+        self.leased().count() as u32
     }
 
     /// When its first lease runs out, unless it was extended.
     #[must_use]
     pub fn lease_due(&self) -> Option<Millis> {
-        self.live().filter_map(|step| step.lease.as_ref().map(|lease| lease.expires_at)).min()
+        self.leased().map(|lease| lease.expires_at).min()
     }
 
     fn reindex_all(&mut self) {
