@@ -361,7 +361,13 @@ pub fn signal(
     given: &Given<'_>,
 ) -> Result<Decision, Error> {
     run.must_live()?;
-    if run.rare.signals.len() >= SIGNALS_MAX {
+    let waits = |step: &&Step| {
+        let waiting = step.waiting.as_ref();
+        waiting
+            .is_some_and(|w| w.reason == Wait::Event && w.on.as_ref() == Some(name) && w.key.as_ref() == key)
+    };
+    let waiting = run.live().find(waits);
+    if waiting.is_none() && run.rare.signals.len() >= SIGNALS_MAX {
         return Err(Error::TooMany(run.id(), SIGNALS_MAX, "early events"));
     }
     let mut out = Decision::new().fact(SignalReceived {
@@ -372,12 +378,7 @@ pub fn signal(
         event_id: event_id.cloned(),
         data: Private::New(data.clone()),
     });
-    let waits = |step: &&Step| {
-        let waiting = step.waiting.as_ref();
-        waiting
-            .is_some_and(|w| w.reason == Wait::Event && w.on.as_ref() == Some(name) && w.key.as_ref() == key)
-    };
-    if let Some(step) = run.live().find(waits) {
+    if let Some(step) = waiting {
         let (pipeline_id, id) = (run.id(), step.id.clone());
         out = out.fact(SignalConsumed { pipeline_id, step: id, name: name.clone(), key: key.cloned() });
         let input = step::Input::Succeed { epoch: step.epoch, output: Some(data.clone()), reused_from: None };
