@@ -15,6 +15,7 @@ use crate::pipeline;
 use crate::run::{Error, Run, Section};
 use crate::runbook::{Kind, StepDef};
 use crate::step::{self, Failure, Resolution, Status, Step, Wait};
+use crate::task;
 use crate::time::{Millis, Span};
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
@@ -103,7 +104,7 @@ pub struct Wish<'a> {
 }
 
 /// Leases a step: facts and the permission to act, which is released after the commit. Where the budget does not
-/// reach, the step waits for a human and there is no lease.
+/// reach, or policy has to be asked again, the step waits and there is no lease.
 ///
 /// # Errors
 /// The run has ended or is stopped, policy has not allowed the step, a gate is closed, or it is leased already.
@@ -119,7 +120,11 @@ pub fn lease(
         return Err(run.refuse("start a step"));
     }
     if step.status == Status::Ready && !run.allowed(step, Some(&given.policy)) {
-        return Err(Error::Policy(step.id.clone()));
+        // Policy moved since it was asked: it is asked again, and the step waits for the answer.
+        let Some(Decision { facts, effects, .. }) = gate::pass(run, node, step, given) else {
+            return Err(Error::Policy(step.id.clone()));
+        };
+        return Ok(Decision { facts, effects, reply: None });
     }
     let (ttl, owner) = (given.lease_ttl, wish.owner);
     let timeout = node.timeout;
@@ -353,6 +358,16 @@ pub fn resolve(
     let human = |w: &step::Waiting| matches!(w.reason, Wait::Escalation | Wait::Budget);
     if step.status != Status::WaitingApproval || !step.waiting.as_ref().is_some_and(human) {
         return Err(run.refuse("settle that step"));
+    }
+    if let Some(task) = run.rare.tasks.get(&step.id).filter(|task| task.state == task::State::Escalated) {
+        // The human's word is for the task and its session first.
+        let settled = task.decide(&task::Input::Resolve { resolution, reason: reason.clone() }, given.at)?;
+        let moved = settled.facts.iter().fold(run.clone(), |run, fact| run.apply(fact, given.at));
+        let then = resolve(&moved, step, resolution, probed, reason, output, given)?;
+        out = settled;
+        out.facts.extend(then.facts);
+        out.effects.extend(then.effects);
+        return Ok(out);
     }
     let after = step.waiting.as_ref().map_or(Wait::Escalation, |w| w.reason);
     match resolution {

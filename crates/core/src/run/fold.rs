@@ -7,7 +7,7 @@ use crate::event::Event;
 use crate::id::{ApprovalId, Name, StepId};
 use crate::private::Private;
 use crate::step::{self, Failure, Step};
-use crate::task::Task;
+use crate::task::{self, Task};
 use crate::time::Millis;
 use alloc::boxed::Box;
 use serde_json::Value;
@@ -245,8 +245,8 @@ impl Run {
 
             Event::TaskStarted(e) => {
                 let task = match self.rare.tasks.remove(&e.step) {
-                    Some(task) => task.apply(event, at),
-                    None => Task::started(e, at),
+                    Some(task) if !matches!(task.state, task::State::Done { .. }) => task.apply(event, at),
+                    Some(_) | None => Task::started(e, at),
                 };
                 self.rare.tasks.insert(e.step.clone(), task);
             }
