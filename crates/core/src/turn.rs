@@ -160,7 +160,8 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
             Ok(of_run(view, run, lifecycle::suspend(run, reason.clone())?, Reply::Done))
         }
         Command::Resume { run, message, vars } => {
-            let run = load(view, *run)?.run;
+            let Loaded { run, def } = load(view, *run)?;
+            vars.as_ref().map_or(Ok(()), |vars| crate::creation::changed(def, vars))?;
             let resumed = lifecycle::resume(run, message.clone(), vars.clone(), given)?;
             Ok(of_run(view, run, resumed, Reply::Done))
         }
@@ -412,7 +413,7 @@ fn lease(
     let node = loaded.node(step)?;
     let Decision { facts, effects, reply } = attempt::lease(run, node, step, &wish, given)?;
     let Some(mut lease) = reply else {
-        // The budget is used up: the step waits for a human.
+        // The step waits, for a human or for policy.
         return Ok(of_run(view, run, Decision { facts, effects, reply: () }, Reply::Nothing));
     };
     let Some(stream) = effect_key(run, node, step)? else {
@@ -443,14 +444,16 @@ fn lease(
     };
     match intended.reply {
         key::Reply::Reuse { response, run: from } => {
+            // It begins and ends in one commit, with what was set aside for it.
+            let begun = facts.iter().fold(run.clone(), |run, fact| run.apply(fact, given.at));
+            let started = begun.need(&step.id)?;
             let mut out = Decision { facts, effects: Vec::new(), reply: () };
-            let started = out.facts.iter().fold(step.clone(), |step, fact| step.apply(fact, given.at));
             let input = crate::step::Input::Succeed {
                 epoch: started.epoch,
                 output: response,
                 reused_from: Some(from),
             };
-            pipeline::end(run, &started, input, given, &mut out);
+            pipeline::end(&begun, started, input, given, &mut out);
             Ok(of_run(view, run, out, Reply::Reused))
         }
         key::Reply::Granted { .. } => {
