@@ -205,6 +205,8 @@ pub fn report(
                 failing(run, node, step, epoch, failure.clone(), *retryable, given)
             }
         }
+        // Stopped in the middle of an outside write, nobody knows whether it happened.
+        Report::Stopped if step.may_be_unknown() => step::Input::Lose { epoch, last_seen: Some(given.at) },
         Report::Stopped => {
             fence(step, epoch)?;
             match timed_out(step, given.at) {

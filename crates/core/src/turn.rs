@@ -495,15 +495,14 @@ fn report(
         let known = effect_of(view, stream)?;
         let input = match (receipted, report) {
             (Some(receipt), _) => Some(receipt_input(receipt, run, step, epoch)),
-            (None, attempt::Report::Lost { .. }) => {
+            (None, attempt::Report::Lost { .. } | attempt::Report::Stopped) => {
                 Some(key::Input::Lost { attempt: attempt_of(run, step, epoch) })
             }
             (
                 None,
                 attempt::Report::Returned { .. }
                 | attempt::Report::Done { .. }
-                | attempt::Report::Failed { .. }
-                | attempt::Report::Stopped,
+                | attempt::Report::Failed { .. },
             ) => None,
         };
         if let (Some(known), Some(input)) = (known, input) {
