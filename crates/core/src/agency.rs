@@ -121,7 +121,9 @@ fn under_way(
 ) -> Result<Decision, Error> {
     let report = match became {
         Became::Done(output) => Report::Done { output, exit_code: None },
-        Became::Failed(failure) => Report::Failed { failure, retryable: false, exit_code: None, signal: None },
+        Became::Failed(failure) => {
+            Report::Failed { failure, retryable: false, exit_code: None, signal: None }
+        }
         Became::Cancelled => Report::Stopped,
         Became::Restarting => Report::Returned { reason: Some("its session is started again".to_string()) },
         Became::Escalated => {

@@ -155,7 +155,8 @@ fn variables(def: &Pipeline, given: &Value) -> Result<Value, Refusal> {
 pub(crate) fn changed(def: &Pipeline, vars: &Value) -> Result<(), Refusal> {
     let Value::Object(vars) = vars else { return Err(invalid("the variables are not a map")) };
     for (name, value) in vars {
-        let unknown = || invalid(&alloc::format!("the pipeline has no variable `{}`", crate::wire::shorten(name)));
+        let unknown =
+            || invalid(&alloc::format!("the pipeline has no variable `{}`", crate::wire::shorten(name)));
         let (name, var) = def.vars.get_key_value(name.as_str()).ok_or_else(unknown)?;
         fits(name, var, value)?;
     }

@@ -53,9 +53,7 @@ fn after_a_failure_running_members_finish_and_then_the_group_fails() {
     world.fail(id, "a", "boom");
     assert_eq!(world.step_status(id, "p"), S::Running);
     assert!(world.stopped(id).is_empty());
-    world
-        .report(id, "b", b, windlass_core::attempt::Report::Done { output: None, exit_code: None })
-        .unwrap();
+    world.report(id, "b", b, windlass_core::attempt::Report::Done { output: None, exit_code: None }).unwrap();
     assert_eq!(world.step_status(id, "b"), S::Succeeded);
     assert_eq!(world.error(id, "p"), "STEP_FAILED: boom");
     assert_eq!(world.status(id), Status::Failed);
@@ -341,7 +339,8 @@ fn a_strategy_falls_back_on_a_text_that_matches() {
 #[test]
 fn a_strategy_falls_back_on_a_timeout() {
     let first = run("a").with(|def| def.timeout = Some(Span::secs(10)));
-    let mut world = World::new(main_book(vec![strategy("s", vec![(first, vec![On::Timeout]), (run("b"), vec![])])]));
+    let mut world =
+        World::new(main_book(vec![strategy("s", vec![(first, vec![On::Timeout]), (run("b"), vec![])])]));
     let id = world.start();
     world.lease(id, "a");
     world.sleep(Span::secs(10));
@@ -380,7 +379,8 @@ fn caller(step: Spec, sub: Pipeline) -> World {
 
 fn sub() -> Pipeline {
     let mut sub = pipeline(vec![env(run("s"), "X", expr("vars.x"))], vec![], vec![]);
-    sub.vars.insert(name("x"), VarDef { required: true, kind: Some(ValueType::Integer), ..VarDef::default() });
+    sub.vars
+        .insert(name("x"), VarDef { required: true, kind: Some(ValueType::Integer), ..VarDef::default() });
     sub.outputs.insert(name("y"), expr("steps.s.output.y"));
     sub
 }

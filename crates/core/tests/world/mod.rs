@@ -21,7 +21,8 @@ use windlass_core::policy::{Risk, Verdict};
 use windlass_core::record::{Check, Draft, Record};
 use windlass_core::run::{Actor, Initiator, Run, Source, Status, Trigger};
 use windlass_core::runbook::{
-    AgentDef, ApproachDef, Compensate, Foreach, Kind, LockUse, Pipeline, Retry, Runbook, SemaphoreUse, StepDef, WaitFor,
+    AgentDef, ApproachDef, Compensate, Foreach, Kind, LockUse, Pipeline, Retry, Runbook, SemaphoreUse,
+    StepDef, WaitFor,
 };
 use windlass_core::schedule::Overlap;
 use windlass_core::state::State;
@@ -546,7 +547,13 @@ impl World {
         self.send(&Command::Resolve { run: id, step, resolution, probed, reason, output })
     }
 
-    pub fn signal(&mut self, id: RunId, event: &str, key: Option<&str>, data: Value) -> Result<Turn, Refusal> {
+    pub fn signal(
+        &mut self,
+        id: RunId,
+        event: &str,
+        key: Option<&str>,
+        data: Value,
+    ) -> Result<Turn, Refusal> {
         let (name, key) = (name(event), key.map(name));
         self.send(&Command::Signal { run: id, name, key, data, event_id: None })
     }
