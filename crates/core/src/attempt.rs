@@ -12,9 +12,10 @@ use crate::gate;
 use crate::id::{AgentId, Name, RunId, StepId};
 use crate::machine::{Decision, Given};
 use crate::pipeline;
-use crate::run::{Error, Run};
+use crate::run::{Error, Run, Section};
 use crate::runbook::{Kind, StepDef};
 use crate::step::{self, Failure, Resolution, Status, Step, Wait};
+use crate::task;
 use crate::time::{Millis, Span};
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
@@ -74,7 +75,7 @@ pub fn retry_at(
         Code::Cancelled,
     ];
     let is_final = final_codes.iter().any(|code| code.as_str() == failure.code.as_str());
-    if is_final || run.stopping.is_some() || step.failures + 1 >= step.max_attempts {
+    if is_final || run.stops(step.section) || step.failures + 1 >= step.max_attempts {
         return None;
     }
     let listed = node.retry.on.iter().any(|text| failure.message.contains(text.as_str()));
@@ -86,8 +87,9 @@ pub fn retry_at(
     let list = if node.retry.backoff.is_empty() { &BACKOFF[..] } else { &node.retry.backoff[..] };
     let span = *list.get(step.failures as usize).or(list.last())?;
     let at = given.at + given.jitter(span);
-    // There is no point in waiting past the deadline.
-    run.born.deadline_at.is_none_or(|deadline| at < deadline).then_some(at)
+    // There is no point in waiting past the deadline, but what cleans up after it is not bound by it.
+    let deadline = run.born.deadline_at.filter(|_| step.section == Section::Main);
+    deadline.is_none_or(|deadline| at < deadline).then_some(at)
 }
 
 /// What an executor asks for.
@@ -102,7 +104,7 @@ pub struct Wish<'a> {
 }
 
 /// Leases a step: facts and the permission to act, which is released after the commit. Where the budget does not
-/// reach, the step waits for a human and there is no lease.
+/// reach, or policy has to be asked again, the step waits and there is no lease.
 ///
 /// # Errors
 /// The run has ended or is stopped, policy has not allowed the step, a gate is closed, or it is leased already.
@@ -114,12 +116,15 @@ pub fn lease(
     given: &mut Given<'_>,
 ) -> Result<Decision<Option<Lease>>, Error> {
     run.must_live()?;
-    let forward = matches!(step.section, crate::run::Section::Main | crate::run::Section::OnFailure);
-    if run.suspended || run.stopping.is_some() && forward {
+    if run.suspended || run.stops(step.section) {
         return Err(run.refuse("start a step"));
     }
     if step.status == Status::Ready && !run.allowed(step, Some(&given.policy)) {
-        return Err(Error::Policy(step.id.clone()));
+        // Policy moved since it was asked: it is asked again, and the step waits for the answer.
+        let Some(Decision { facts, effects, .. }) = gate::pass(run, node, step, given) else {
+            return Err(Error::Policy(step.id.clone()));
+        };
+        return Ok(Decision { facts, effects, reply: None });
     }
     let (ttl, owner) = (given.lease_ttl, wish.owner);
     let timeout = node.timeout;
@@ -185,29 +190,11 @@ pub fn report(
             out.facts.push(ShellExited { pipeline_id, step, exit_code, epoch, signal }.into());
         }
     };
-    let forward = matches!(step.section, crate::run::Section::Main | crate::run::Section::OnFailure);
-    let stopping = run.stopping.is_some() && forward;
+    let stopping = run.stops(step.section);
     let input = match report {
         Report::Done { output, exit_code } => {
             exited(*exit_code, None, &mut out);
-            if let Some(missing) = missing_output(node, output.as_ref()) {
-                failing(run, node, step, epoch, Failure::new(Code::StepFailed, missing), false, given)
-            } else if !node.after.is_empty() && step.status == Status::Running && !stopping {
-                fence(step, epoch)?;
-                let output = output.clone();
-                let input =
-                    step::Input::Wait { reason: Wait::GuardAfter, on: None, key: None, until: None, output };
-                out.facts.extend(step.decide(run.id(), &input, given.at)?.facts);
-                let gather = Effect::GatherGuard {
-                    run: run.id(),
-                    step: step.id.clone(),
-                    node: step.node,
-                    after: true,
-                };
-                return Ok(out.effect(gather));
-            } else {
-                step::Input::Succeed { epoch, output: output.clone(), reused_from: None }
-            }
+            done(run, node, step, epoch, output.clone(), given)?
         }
         Report::Failed { failure, retryable, exit_code, signal } => {
             exited(*exit_code, *signal, &mut out);
@@ -218,6 +205,8 @@ pub fn report(
                 failing(run, node, step, epoch, failure.clone(), *retryable, given)
             }
         }
+        // Stopped in the middle of an outside write, nobody knows whether it happened.
+        Report::Stopped if step.may_be_unknown() => step::Input::Lose { epoch, last_seen: Some(given.at) },
         Report::Stopped => {
             fence(step, epoch)?;
             match timed_out(step, given.at) {
@@ -234,18 +223,52 @@ pub fn report(
             step::Input::Cancel { reason: None }
         }
     };
+    settle(run, step, input, out, given)
+}
+
+/// What an attempt that is done comes to: its declared outputs must be there, and its guards after are asked.
+pub(crate) fn done(
+    run: &Run,
+    node: &StepDef,
+    step: &Step,
+    epoch: u64,
+    output: Option<Value>,
+    given: &mut Given<'_>,
+) -> Result<step::Input, step::Error> {
+    if let Some(missing) = missing_output(node, output.as_ref()) {
+        return Ok(failing(run, node, step, epoch, Failure::new(Code::StepFailed, missing), false, given));
+    }
+    // A late success of a run that is being stopped counts as it is.
+    if node.after.is_empty() || step.status != Status::Running || run.stops(step.section) {
+        return Ok(step::Input::Succeed { epoch, output, reused_from: None });
+    }
+    fence(step, epoch)?;
+    Ok(step::Input::Wait { reason: Wait::GuardAfter, on: None, key: None, until: None, output })
+}
+
+/// Feeds what became of an attempt, with all that follows: what has ended leaves, and what is unknown is looked into.
+pub(crate) fn settle(
+    run: &Run,
+    step: &Step,
+    input: step::Input,
+    mut out: Decision,
+    given: &mut Given<'_>,
+) -> Result<Decision, Error> {
     let decided = step.decide(run.id(), &input, given.at)?;
     let after = decided.facts.iter().fold(step.clone(), |step, fact| step.apply(fact, given.at));
     out.facts.extend(decided.facts);
     if after.status.is_terminal() {
-        out.effects.extend(gate::release(run, step));
-    }
-    if after.epoch != step.epoch || after.status.is_terminal() {
-        let release = budget::Input::Release { step: step.id.clone(), epoch };
+        gate::leave(run, step, given, &mut out);
+    } else if after.epoch != step.epoch {
+        let release = budget::Input::Release { step: step.id.clone(), epoch: step.epoch };
         out.facts.extend(run.budget.decide(&release, given.at)?.facts);
     }
     if after.status == Status::OutcomeUnknown {
-        out = unknown(run, step, &after, out, given);
+        return Ok(unknown(run, step, &after, out, given));
+    }
+    if after.waiting.as_ref().is_some_and(|w| w.reason == Wait::GuardAfter) {
+        let (run, step, node) = (run.id(), step.id.clone(), step.node);
+        return Ok(out.effect(Effect::GatherGuard { run, step, node, after: true }));
     }
     Ok(out)
 }
@@ -276,12 +299,13 @@ fn fence(step: &Step, reported: u64) -> Result<(), step::Error> {
     Err(step::Error::StaleEpoch { step: step.id.clone(), current: step.epoch, reported })
 }
 
-fn timed_out(step: &Step, at: Millis) -> Option<Failure> {
+pub(crate) fn timed_out(step: &Step, at: Millis) -> Option<Failure> {
     let overdue = step.timeout_at.is_some_and(|timeout| timeout <= at);
     overdue.then(|| Failure::new(Code::TimedOut, "the attempt took longer than its `timeout`"))
 }
 
-fn failing(
+/// What a failed attempt comes to: another try, or the end.
+pub(crate) fn failing(
     run: &Run,
     node: &StepDef,
     step: &Step,
@@ -329,13 +353,23 @@ pub fn resolve(
         let decided = step.decide(run.id(), &input, given.at)?;
         out.facts.extend(decided.facts);
         if resolution != Resolution::Retry {
-            out.effects.extend(gate::release(run, step));
+            gate::leave(run, step, given, &mut out);
         }
         return Ok(out);
     }
     let human = |w: &step::Waiting| matches!(w.reason, Wait::Escalation | Wait::Budget);
     if step.status != Status::WaitingApproval || !step.waiting.as_ref().is_some_and(human) {
         return Err(run.refuse("settle that step"));
+    }
+    if let Some(task) = run.rare.tasks.get(&step.id).filter(|task| task.state == task::State::Escalated) {
+        // The human's word is for the task and its session first.
+        let settled = task.decide(&task::Input::Resolve { resolution, reason: reason.clone() }, given.at)?;
+        let moved = settled.facts.iter().fold(run.clone(), |run, fact| run.apply(fact, given.at));
+        let then = resolve(&moved, step, resolution, probed, reason, output, given)?;
+        out = settled;
+        out.facts.extend(then.facts);
+        out.effects.extend(then.effects);
+        return Ok(out);
     }
     let after = step.waiting.as_ref().map_or(Wait::Escalation, |w| w.reason);
     match resolution {

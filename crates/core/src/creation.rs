@@ -4,13 +4,14 @@ use crate::budget::Limits;
 use crate::code::Code;
 use crate::command::{Command, Create, Outcome, Refusal, Reply};
 use crate::digest::Digest;
+use crate::effect::Told;
 use crate::event::{Event, PipelineCreated};
 use crate::id::{Name, RunId, Scoped, StepId};
 use crate::idempotency::{self, Key};
 use crate::lifecycle;
 use crate::machine::{Decision, Given};
 use crate::private::Private;
-use crate::run::Lineage;
+use crate::run::{Lineage, Status};
 use crate::runbook::{Pipeline, Runbook, VarDef};
 use crate::stream::StreamId;
 use crate::turn::{View, key_of, load, missing, name_of, of_stream, run_of, runbook_of, tenant_of};
@@ -18,8 +19,21 @@ use alloc::string::ToString;
 use alloc::vec::Vec;
 use serde_json::{Map, Value};
 
-/// Makes a run and lets it begin.
+/// Makes a run and lets it begin. A step whose call cannot be made is told, or it would wait for ever.
 pub(crate) fn create(view: &dyn View, create: &Create, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
+    match (make(view, create, given), &create.parent) {
+        (Err(Refusal::Error { message, .. }), Some((parent, step))) => {
+            let (step, status) = (Some(step.clone()), Status::Failed);
+            let told = Told::RunEnded { run: create.id, step, status, outputs: None, error: Some(message) };
+            let mut out = Outcome::reply(Reply::Nothing);
+            out.follow.push(Command::Tell { run: *parent, told });
+            Ok(out)
+        }
+        (made, _) => made,
+    }
+}
+
+fn make(view: &dyn View, create: &Create, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
     if run_of(view, &create.id)?.is_some() {
         return Err(Refusal::new(Code::IdempotencyConflict, "a run with this id exists"));
     }
@@ -135,6 +149,18 @@ fn variables(def: &Pipeline, given: &Value) -> Result<Value, Refusal> {
         }
     }
     Ok(Value::Object(vars))
+}
+
+/// Variables of a run that are changed on the way: each must be one the pipeline has, and fit.
+pub(crate) fn changed(def: &Pipeline, vars: &Value) -> Result<(), Refusal> {
+    let Value::Object(vars) = vars else { return Err(invalid("the variables are not a map")) };
+    for (name, value) in vars {
+        let unknown =
+            || invalid(&alloc::format!("the pipeline has no variable `{}`", crate::wire::shorten(name)));
+        let (name, var) = def.vars.get_key_value(name.as_str()).ok_or_else(unknown)?;
+        fits(name, var, value)?;
+    }
+    Ok(())
 }
 
 fn fits(name: &Name, var: &VarDef, value: &Value) -> Result<(), Refusal> {

@@ -9,6 +9,8 @@
 //! in which the step will act.
 
 use crate::approval::{self, Approval, Tier};
+use crate::attempt;
+use crate::budget;
 use crate::code::Code;
 use crate::effect::{Effect, Notice, Told};
 use crate::event::{
@@ -22,10 +24,11 @@ use crate::pipeline;
 use crate::policy::{self, Verdict};
 use crate::private::Private;
 use crate::run::{BlockedOn, Error, Run, Status};
-use crate::runbook::{Kind, StepDef};
+use crate::runbook::{Kind, Pipeline, StepDef};
 use crate::schedule::Overlap;
 use crate::scope;
 use crate::step::{self, Failure, Gate, Skip, Step, Wait};
+use crate::task;
 use crate::time::Span;
 use alloc::boxed::Box;
 use alloc::string::ToString;
@@ -199,6 +202,25 @@ pub fn release(run: &Run, step: &Step) -> Vec<Effect> {
     step.held().iter().chain(in_line).filter_map(give_back).collect()
 }
 
+/// What ends leaves nothing behind: its holds go back, what was set aside for it is free, a human is not asked any
+/// more, and its session does not outlive it.
+pub(crate) fn leave(run: &Run, step: &Step, given: &Given<'_>, out: &mut Decision) {
+    out.effects.extend(release(run, step));
+    let reserved = budget::Input::Release { step: step.id.clone(), epoch: step.epoch };
+    out.facts.extend(run.budget.decide(&reserved, given.at).map(|d| d.facts).unwrap_or_default());
+    let open = |a: &&Approval| a.step == step.id && a.status == approval::Status::Requested;
+    for approval in run.rare.approvals.values().filter(open) {
+        let void = approval::Input::Void { reason: "its step has ended".to_string() };
+        out.facts.extend(approval.decide(&void, given.at).map(|d| d.facts).unwrap_or_default());
+    }
+    if let Some(task) = run.rare.tasks.get(&step.id)
+        && let Ok(ended) = task.decide(&task::Input::Cancel { reason: None }, given.at)
+    {
+        out.facts.extend(ended.facts);
+        out.effects.extend(ended.effects);
+    }
+}
+
 /// Stops an attempt, or the child run behind it.
 #[must_use]
 pub fn stop(run: &Run, step: &Step) -> Effect {
@@ -214,7 +236,12 @@ pub fn stop(run: &Run, step: &Step) -> Effect {
 ///
 /// # Errors
 /// The run has ended, or the step is not there.
-pub fn policy_decided(run: &Run, decided: &PolicyDecided, given: &mut Given<'_>) -> Result<Decision, Error> {
+pub fn policy_decided(
+    run: &Run,
+    def: &Pipeline,
+    decided: &PolicyDecided,
+    given: &mut Given<'_>,
+) -> Result<Decision, Error> {
     run.must_live()?;
     let mut out = Decision::new().fact(decided.clone());
     let concerned = |step: &&Step| {
@@ -225,7 +252,9 @@ pub fn policy_decided(run: &Run, decided: &PolicyDecided, given: &mut Given<'_>)
             }
     };
     for step in run.live().filter(concerned) {
-        if decided.verdict == Verdict::Deny && decided.policy_version == given.policy {
+        if decided.policy_version != given.policy {
+            out.effects.extend(def.node(step.node).map(|node| evaluate_policy(run, node, step)));
+        } else if decided.verdict == Verdict::Deny {
             let failure = Failure::new(Code::PolicyDenied, decided.reasons.join("; "));
             let input = step::Input::Fail { epoch: step.epoch, failure, retry_at: None };
             pipeline::end(run, step, input, given, &mut out);
@@ -328,7 +357,6 @@ pub fn decide_approval(
     else {
         return Ok(out);
     };
-    let mut moved = Decision::new();
     let code = match after.status {
         approval::Status::Requested => return Ok(out),
         approval::Status::Approved => {
@@ -347,10 +375,9 @@ pub fn decide_approval(
     };
     let why = after.decisions.last().and_then(|decided| decided.reason.clone());
     let failure = Failure::new(code, why.unwrap_or_else(|| code.title().to_string()));
+    // It holds nothing: no lock is held while a human sleeps.
     let input = step::Input::Fail { epoch: step.epoch, failure, retry_at: None };
-    pipeline::end(run, step, input, given, &mut moved);
-    out.facts.extend(moved.facts);
-    out.effects.extend(moved.effects);
+    out.facts.extend(step.decide(run.id(), &input, given.at)?.facts);
     Ok(out)
 }
 
@@ -358,11 +385,14 @@ pub fn decide_approval(
 ///
 /// # Errors
 /// The run has ended, or does not wait for it: what was granted goes back.
-pub fn told(run: &Run, told: &Told, given: &mut Given<'_>) -> Result<Decision, Error> {
+pub fn told(run: &Run, def: &Pipeline, told: &Told, given: &mut Given<'_>) -> Result<Decision, Error> {
     match told {
         Told::LockGranted { step: None, lock, epoch } => {
-            if run.is_terminal() || !matches!(run.blocked.as_deref(), Some(BlockedOn::Lock(on)) if on == lock)
-            {
+            if run.is_terminal() {
+                let (lock, holder) = (run.scoped(lock), run.holder());
+                return Ok(Decision::new().effect(Effect::ReleaseLock { lock, holder }));
+            }
+            if !matches!(run.blocked.as_deref(), Some(BlockedOn::Lock(on)) if on == lock) {
                 return Ok(Decision::new());
             }
             Ok(Decision::new().fact(PipelineUnblocked { id: run.id(), epoch: Some(*epoch) }))
@@ -458,7 +488,15 @@ pub fn told(run: &Run, told: &Told, given: &mut Given<'_>) -> Result<Decision, E
             crate::lifecycle::needed_ended(run, *other, *status, given)
         }
         Told::RunEnded { run: child, step: Some(step), status, outputs, error } => {
-            child_ended(run, step, *child, *status, outputs.clone(), error.clone(), given)
+            let step = run.need(step)?;
+            let node = def.node(step.node);
+            let node = node.ok_or_else(|| Error::Missing("definition of step", step.id.to_string()))?;
+            if step.child != Some(*child) || step.status != step::Status::Running {
+                // The call was given up on; what its child came to stands in the child.
+                return Ok(Decision::new());
+            }
+            let input = child_ended(run, node, step, *status, outputs.clone(), error.clone(), given)?;
+            attempt::settle(run, step, input, Decision::new(), given)
         }
     }
 }
@@ -490,26 +528,22 @@ fn granted(
     Ok(step.decide(run.id(), &input, given.at)?)
 }
 
+/// What the end of the called run means for the step that called it.
 fn child_ended(
     run: &Run,
-    id: &crate::id::StepId,
-    child: crate::id::RunId,
+    node: &StepDef,
+    step: &Step,
     status: Status,
     outputs: Option<serde_json::Value>,
     error: Option<alloc::string::String>,
     given: &mut Given<'_>,
-) -> Result<Decision, Error> {
-    let step = run.need(id)?;
-    if step.child != Some(child) || step.status != step::Status::Running {
-        // The call was given up on; what its child came to stands in the child.
-        return Ok(Decision::new());
-    }
-    let mut out = Decision::new();
-    let input = match status {
-        Status::Completed => step::Input::Succeed { epoch: step.epoch, output: outputs, reused_from: None },
-        Status::Cancelled if run.stopping.is_some() => step::Input::Cancel { reason: error },
-        Status::Cancelled
-        | Status::Failed
+) -> Result<step::Input, Error> {
+    let failure = match status {
+        Status::Completed => return Ok(attempt::done(run, node, step, step.epoch, outputs, given)?),
+        Status::Cancelled if run.stops(step.section) => return Ok(step::Input::Cancel { reason: error }),
+        Status::Cancelled => attempt::timed_out(step, given.at)
+            .unwrap_or_else(|| Failure::new(Code::Cancelled, "the called run was cancelled")),
+        Status::Failed
         | Status::Pending
         | Status::Blocked
         | Status::Running
@@ -517,15 +551,10 @@ fn child_ended(
         | Status::WaitingExternal
         | Status::FailedRetryable => {
             let message = error.unwrap_or_else(|| alloc::format!("the called run ended as {status}"));
-            step::Input::Fail {
-                epoch: step.epoch,
-                failure: Failure::new(Code::StepFailed, message),
-                retry_at: None,
-            }
+            Failure::new(Code::StepFailed, message)
         }
     };
-    pipeline::end(run, step, input, given, &mut out);
-    Ok(out)
+    Ok(attempt::failing(run, node, step, step.epoch, failure, false, given))
 }
 
 /// Asks for a message to somebody: recorded as requested now, and as sent afterwards.

@@ -214,11 +214,12 @@ pub fn checkpoint_message(run: &Run, message: String) -> CheckpointSaved {
     }
 }
 
-/// Cancels a run: nothing new starts forward, executors are told to stop, open approvals are void. A run that has
-/// not begun is over at once.
+/// Cancels a run: nothing new starts forward, executors are told to stop, and the flow ends what need not be waited
+/// for, open approvals with it. A run that has not begun is over at once.
 ///
 /// # Errors
-/// It has ended. A second cancel is tolerated and changes nothing: people press twice.
+/// It has ended. A second cancel is tolerated and changes nothing: people press twice. After a deadline the first
+/// one counts, because only a wish stops what handles the failure.
 pub fn cancel(
     run: &Run,
     initiator: Initiator,
@@ -227,7 +228,7 @@ pub fn cancel(
     given: &mut Given<'_>,
 ) -> Result<Decision, Error> {
     run.must_live()?;
-    if run.stopping.is_some() {
+    if run.stopping.is_some() && !run.overdue() {
         return Ok(Decision::new());
     }
     let mut out = Decision::new().fact(PipelineCancelling { id: run.id(), initiator, user, reason });
@@ -240,18 +241,9 @@ pub fn cancel(
         }
         return Ok(out);
     }
-    for (id, approval) in &run.rare.approvals {
-        if approval.status == crate::approval::Status::Requested {
-            out = out.fact(crate::event::ApprovalCancelled {
-                approval_id: *id,
-                pipeline_id: run.id(),
-                step: approval.step.clone(),
-                reason: String::from("the run is cancelled"),
-            });
-        }
-    }
     for step in run.live() {
-        if step.status == step::Status::Running && step.group.is_none() {
+        let under_way = step.status == step::Status::Running && step.group.is_none();
+        if under_way && step.section.stopped_by(initiator) {
             out.effects.push(gate::stop(run, step));
         }
     }
@@ -369,7 +361,13 @@ pub fn signal(
     given: &Given<'_>,
 ) -> Result<Decision, Error> {
     run.must_live()?;
-    if run.rare.signals.len() >= SIGNALS_MAX {
+    let waits = |step: &&Step| {
+        let waiting = step.waiting.as_ref();
+        waiting
+            .is_some_and(|w| w.reason == Wait::Event && w.on.as_ref() == Some(name) && w.key.as_ref() == key)
+    };
+    let waiting = run.live().find(waits);
+    if waiting.is_none() && run.rare.signals.len() >= SIGNALS_MAX {
         return Err(Error::TooMany(run.id(), SIGNALS_MAX, "early events"));
     }
     let mut out = Decision::new().fact(SignalReceived {
@@ -380,12 +378,7 @@ pub fn signal(
         event_id: event_id.cloned(),
         data: Private::New(data.clone()),
     });
-    let waits = |step: &&Step| {
-        let waiting = step.waiting.as_ref();
-        waiting
-            .is_some_and(|w| w.reason == Wait::Event && w.on.as_ref() == Some(name) && w.key.as_ref() == key)
-    };
-    if let Some(step) = run.live().find(waits) {
+    if let Some(step) = waiting {
         let (pipeline_id, id) = (run.id(), step.id.clone());
         out = out.fact(SignalConsumed { pipeline_id, step: id, name: name.clone(), key: key.cloned() });
         let input = step::Input::Succeed { epoch: step.epoch, output: Some(data.clone()), reused_from: None };

@@ -73,6 +73,19 @@ words! {
     }
 }
 
+impl Section {
+    /// Whether a run that is stopped by this starts nothing more here. A wish stops everything that goes forward; a
+    /// deadline stops the steps it is set for, and what handles the failure runs; what cleans up runs in any case.
+    #[must_use]
+    pub fn stopped_by(self, initiator: Initiator) -> bool {
+        match self {
+            Section::Main => true,
+            Section::OnFailure => initiator != Initiator::Timeout,
+            Section::Compensate | Section::Finally => false,
+        }
+    }
+}
+
 /// Who or what caused a record: `user:ann`, `executor:local`, `system`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Actor {

@@ -11,6 +11,7 @@
 //!   └─cancelled──────────────▶ compensate ──▶ finally ──▶ cancelled
 //! ```
 
+use crate::attempt;
 use crate::code::Code;
 use crate::effect::Effect;
 use crate::event::{
@@ -38,7 +39,7 @@ pub fn advance(run: &Run, def: &Pipeline, given: &mut Given<'_>) -> Decision {
     if run.is_terminal() || run.started_at.is_none() {
         return Decision::new();
     }
-    if run.stopping.is_some() && matches!(run.section, Section::Main | Section::OnFailure) {
+    if run.stops(run.section) {
         let stopped = stop(run, given);
         if !stopped.facts.is_empty() {
             return stopped;
@@ -46,18 +47,21 @@ pub fn advance(run: &Run, def: &Pipeline, given: &mut Given<'_>) -> Decision {
     } else if run.suspended {
         return Decision::new();
     }
+    let mut effects = Vec::new();
     for &place in run.flow() {
         let Some(step) = run.at(place) else { continue };
         let moved = match step.status {
+            // Nothing opens in a group that is being stopped.
+            Status::Ready | Status::Running if halted(run, step, given) => {
+                let mut out = Decision::new();
+                if step.group.is_none_or(|group| group.open == 0) {
+                    wind_up(run, step, given, &mut out);
+                }
+                out
+            }
             Status::Ready => ready(run, def, place, step, given),
             // What is being stopped opens nothing new; `stop` above ends it.
-            Status::Running
-                if run.stopping.is_none()
-                    || step.section == Section::Compensate
-                    || step.section == Section::Finally =>
-            {
-                group(run, def, place, step, given)
-            }
+            Status::Running if !run.stops(step.section) => group(run, def, place, step, given),
             Status::Running
             | Status::Pending
             | Status::WaitingApproval
@@ -69,11 +73,14 @@ pub fn advance(run: &Run, def: &Pipeline, given: &mut Given<'_>) -> Decision {
             | Status::Failed
             | Status::Cancelled => Decision::new(),
         };
+        effects.extend(moved.effects);
         if !moved.facts.is_empty() {
-            return moved;
+            return Decision { facts: moved.facts, effects, reply: () };
         }
     }
-    root(run, def, given)
+    let moved = root(run, def, given);
+    effects.extend(moved.effects);
+    Decision { facts: moved.facts, effects, reply: () }
 }
 
 /// Ends what a cancelled run need not wait for. Executors are told to stop by the command that cancels; what they
@@ -86,10 +93,22 @@ fn stop(run: &Run, given: &mut Given<'_>) -> Decision {
             None => matches!(step.status, Status::Running | Status::OutcomeUnknown),
         };
         if !under_way {
-            end(run, step, step::Input::Cancel { reason: None }, given, &mut out);
+            wind_up(run, step, given, &mut out);
         }
     }
     out
+}
+
+/// Ends a step that nobody carries out at the moment. One that is done but for its guards after has had its effect:
+/// it counts, so that it can be compensated.
+fn wind_up(run: &Run, step: &Step, given: &Given<'_>, out: &mut Decision) {
+    let done = step.waiting.as_ref().is_some_and(|w| w.reason == Wait::GuardAfter);
+    let input = if done {
+        step::Input::Succeed { epoch: step.epoch, output: None, reused_from: None }
+    } else {
+        step::Input::Cancel { reason: None }
+    };
+    end(run, step, input, given, out);
 }
 
 /// Feeds an input that ends a step, and gives back what the step holds.
@@ -98,7 +117,7 @@ pub(crate) fn end(run: &Run, step: &Step, input: step::Input, given: &Given<'_>,
     // The callers ask only for what the step's table has; were one wrong, nothing would be recorded.
     if let Ok(decision) = step.decide(run.id(), &input, given.at) {
         out.facts.extend(decision.facts);
-        out.effects.extend(gate::release(run, step));
+        gate::leave(run, step, given, out);
     }
 }
 
@@ -111,10 +130,12 @@ fn ready(run: &Run, def: &Pipeline, place: u32, step: &Step, given: &mut Given<'
         return gated;
     }
     if step.group.is_some() {
-        return start(run, step, None, None, node.timeout, given);
+        // The time-out of a `foreach` is that of each item.
+        let timeout = node.timeout.filter(|_| !is_foreach(node, step));
+        return start(run, step, None, None, timeout, given);
     }
     match &node.kind {
-        Kind::Call { pipeline, .. } => call(run, step, pipeline, given),
+        Kind::Call { pipeline, .. } => call(run, node, step, pipeline, given),
         Kind::Approve { .. } => carry_out(run, step, None, given),
         Kind::Wait { wait } => wait_for(run, step, wait, given),
         // An executor leases these.
@@ -157,13 +178,13 @@ pub(crate) fn refuse(run: &Run, step: &Step, code: Code, message: &str, given: &
     out
 }
 
-fn call(run: &Run, step: &Step, pipeline: &Name, given: &mut Given<'_>) -> Decision {
+fn call(run: &Run, node: &StepDef, step: &Step, pipeline: &Name, given: &mut Given<'_>) -> Decision {
     if run.born.depth + 1 > crate::runbook::CALLS_MAX {
         return refuse(run, step, Code::RunbookInvalid, "runs call each other too deeply", given);
     }
     let child = RunId(given.id());
     let vars = step.input.as_deref().cloned().unwrap_or(Value::Null);
-    let started = start(run, step, Some(Name::clean(OWN)), Some(child), None, given);
+    let started = start(run, step, Some(Name::clean(OWN)), Some(child), node.timeout, given);
     started.effect(Effect::StartChild {
         run: child,
         parent: run.id(),
@@ -208,9 +229,8 @@ fn wait_for(run: &Run, step: &Step, wait: &WaitFor, given: &mut Given<'_>) -> De
 /// A running group: stop the others, end it, or open another member.
 fn group(run: &Run, def: &Pipeline, place: u32, step: &Step, given: &mut Given<'_>) -> Decision {
     let (Some(group), Some(node)) = (step.group, def.node(step.node)) else { return Decision::new() };
-    let overdue = step.timeout_at.is_some_and(|timeout| timeout <= given.at);
-    let killed = group.failed > 0 && group.shape.fail_fast == FailFast::Kill;
-    if (overdue || killed) && group.open > 0 {
+    let overdue = overdue(step, given);
+    if stopping(step, given) && group.open > 0 {
         return kill_members(run, place, given);
     }
     if overdue {
@@ -227,7 +247,7 @@ fn group(run: &Run, def: &Pipeline, place: u32, step: &Step, given: &mut Given<'
         return Decision::new();
     }
     let failed = group.failed > 0;
-    let first = run.steps.iter().find(|s| s.parent == Some(place) && s.status == Status::Failed);
+    let first = scope::members(run, place).find(|s| s.status == Status::Failed);
     let failure = first.and_then(|s| s.error.as_deref().cloned());
     close(
         run,
@@ -264,35 +284,47 @@ pub(crate) fn is_foreach(node: &StepDef, step: &Step) -> bool {
     node.foreach.is_some() && step.item.is_none()
 }
 
+/// Ends the members of a group that nobody carries out, then tells the executors of the others to stop. They are told
+/// again whenever the flow comes by: a stop names its epoch, so a repeat does nothing.
 fn kill_members(run: &Run, place: u32, given: &mut Given<'_>) -> Decision {
     let mut out = Decision::new();
-    for step in run.live().filter(|step| under(run, step, place)) {
-        let leased = step.status == Status::Running && step.group.is_none();
-        if leased {
-            out.effects.push(gate::stop(run, step));
-        } else if step.group.is_none_or(|group| group.open == 0) && step.status != Status::OutcomeUnknown {
-            end(
-                run,
-                step,
-                step::Input::Cancel { reason: Some("another member failed".to_string()) },
-                given,
-                &mut out,
-            );
+    let leased = |step: &Step| step.status == Status::Running && step.group.is_none();
+    for step in run.live().filter(|step| under(run, step, place) && !leased(step)) {
+        if step.group.is_none_or(|group| group.open == 0) && step.status != Status::OutcomeUnknown {
+            wind_up(run, step, given, &mut out);
         }
+    }
+    if out.facts.is_empty() {
+        let under_way = run.live().filter(|step| under(run, step, place) && leased(step));
+        out.effects.extend(under_way.map(|step| gate::stop(run, step)));
     }
     out
 }
 
+/// The groups around a step, from the inside out.
+fn around<'a>(run: &'a Run, step: &Step) -> impl Iterator<Item = (u32, &'a Step)> {
+    let group = |place: u32| Some((place, run.at(place)?));
+    core::iter::successors(step.parent.and_then(group), move |(_, step)| step.parent.and_then(group))
+}
+
 /// Whether a step belongs to a group, at any depth.
 fn under(run: &Run, step: &Step, place: u32) -> bool {
-    let mut parent = step.parent;
-    while let Some(p) = parent {
-        if p == place {
-            return true;
-        }
-        parent = run.at(p).and_then(|step| step.parent);
-    }
-    false
+    around(run, step).any(|(around, _)| around == place)
+}
+
+fn overdue(step: &Step, given: &Given<'_>) -> bool {
+    step.timeout_at.is_some_and(|timeout| timeout <= given.at)
+}
+
+/// Whether a group's members are stopped: its time is up, or one failed and it kills the others.
+fn stopping(step: &Step, given: &Given<'_>) -> bool {
+    let kills = |group: step::Group| group.failed > 0 && group.shape.fail_fast == FailFast::Kill;
+    step.group.is_some_and(|group| kills(group) || overdue(step, given))
+}
+
+/// Whether a group around the step is being stopped.
+fn halted(run: &Run, step: &Step, given: &Given<'_>) -> bool {
+    around(run, step).any(|(_, group)| stopping(group, given))
 }
 
 /// A strategy whose approach has ended: done, the next one, or no way left.
@@ -362,25 +394,24 @@ fn close(
     node: &StepDef,
     given: &mut Given<'_>,
 ) -> Decision {
-    let mut out = Decision::new();
     let epoch = step.epoch;
-    match failure {
+    let input = match failure {
         None => {
-            let output = scope::group_output(run, place, step, node);
-            end(run, step, step::Input::Succeed { epoch, output, reused_from: None }, given, &mut out);
-        }
-        Some(failure) => {
-            let retry_at = crate::attempt::retry_at(run, node, step, &failure, true, given);
-            let input = step::Input::Fail { epoch, failure, retry_at };
-            match retry_at {
-                Some(_) => {
-                    out.facts.extend(step.decide(run.id(), &input, given.at).unwrap_or_default().facts);
-                }
-                None => end(run, step, input, given, &mut out),
+            // Every item of a `foreach` was held to what is declared; their list is not.
+            let output = scope::group_output(run, place, step);
+            if is_foreach(node, step) {
+                Ok(step::Input::Succeed { epoch, output, reused_from: None })
+            } else {
+                attempt::done(run, node, step, epoch, output, given)
             }
         }
-    }
-    out
+        Some(failure) => Ok(attempt::failing(run, node, step, epoch, failure, true, given)),
+    };
+    // The callers close what is running, which takes all of these; were one wrong, nothing would be recorded.
+    input
+        .map_err(crate::run::Error::from)
+        .and_then(|input| attempt::settle(run, step, input, Decision::new(), given))
+        .unwrap_or_default()
 }
 
 /// The sequence of the section: open its next step, or go on to the next section.
@@ -388,8 +419,7 @@ fn root(run: &Run, def: &Pipeline, given: &mut Given<'_>) -> Decision {
     if run.root.open > 0 {
         return Decision::new();
     }
-    let stopped = run.stopping.is_some() && matches!(run.section, Section::Main | Section::OnFailure);
-    if run.root.may_open() && !stopped {
+    if run.root.may_open() && !run.stops(run.section) {
         let next = run.root.next;
         return match run.section {
             Section::Main => open(run, def, None, def.steps.get(next as usize).copied(), next, given),
@@ -456,15 +486,14 @@ fn first_failure(run: &Run) -> Option<(Option<StepId>, Failure)> {
     }
     // The failure that ended the section is that of its own sequence's member; the cause may lie deeper, and its
     // text came up with it.
-    let failed = run
-        .steps
-        .iter()
-        .find(|step| step.parent.is_none() && step.section == run.section && step.status == Status::Failed)?;
-    let failure = failed.error.as_deref().cloned();
-    Some((
-        Some(failed.id.clone()),
-        failure.unwrap_or_else(|| Failure::new(Code::StepFailed, "a step failed")),
-    ))
+    let bad = |step: &&Step| {
+        let own = step.parent.is_none() && step.section == run.section;
+        own && matches!(step.status, Status::Failed | Status::Cancelled)
+    };
+    let step = run.steps.iter().find(bad);
+    let failure = step.and_then(|step| step.error.as_deref().cloned());
+    let failure = failure.unwrap_or_else(|| Failure::new(Code::Cancelled, "a step was cancelled"));
+    Some((step.map(|step| step.id.clone()), failure))
 }
 
 fn enter(run: &Run, section: Section, steps: u32, given: &Given<'_>) -> Decision {
@@ -614,7 +643,7 @@ fn reach(run: &Run, node: &StepDef, place: &Place<'_>, given: &mut Given<'_>) ->
         advanced.key = prepared.key;
         advanced.action_hash = prepared.action_hash;
         advanced.semantics = prepared.semantics;
-        advanced.max_attempts = Some(crate::attempt::tries(node)).filter(|&tries| tries != 1);
+        advanced.max_attempts = Some(attempt::tries(node)).filter(|&tries| tries != 1);
     }
     advanced.input = prepared.input.map(Private::New);
     let reached = Decision::new().fact(advanced);

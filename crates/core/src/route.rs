@@ -7,7 +7,7 @@ use crate::id::{Holder, ItemId, Scoped};
 use crate::lifecycle;
 use crate::lock::{self, Lock};
 use crate::machine::{Decision, Given};
-use crate::run::{Initiator, Run, Source, Status, Trigger};
+use crate::run::{Initiator, Run, Section, Source, Status, Trigger};
 use crate::semaphore::{self, Semaphore};
 use crate::stream::StreamId;
 use crate::turn::{View, lock_of, of_stream, semaphore_of, tenant_of};
@@ -27,6 +27,7 @@ pub(crate) fn effects(effects: Vec<Effect>, run: &Run, out: &mut Outcome) {
                 own_fact(run, lifecycle::checkpoint_message(run, message).into(), out);
             }
             Effect::StartChild { run: id, parent, step, pipeline, vars } => {
+                let forward = run.step(&step).is_some_and(|step| step.section == Section::Main);
                 let create = Create {
                     id,
                     tenant: run.born.tenant.clone(),
@@ -48,7 +49,8 @@ pub(crate) fn effects(effects: Vec<Effect>, run: &Run, out: &mut Outcome) {
                     needs: Vec::new(),
                     parent: Some((parent, step)),
                     depth: run.born.depth + 1,
-                    deadline_at: run.born.deadline_at,
+                    // What cleans up after a deadline is not bound by it.
+                    deadline_at: run.born.deadline_at.filter(|_| forward),
                     workspace: run.born.workspace,
                     policy: run.policy.for_child(id),
                 };

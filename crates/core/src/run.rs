@@ -6,10 +6,9 @@
 //! |---|---|
 //! | an ending is recorded | `completed`, `failed` or `cancelled` |
 //! | it has not begun | `pending`, or `blocked` on runs, a lock or a cap |
-//! | it is suspended and nothing is under way | `waiting_external` |
-//! | a step is ready or running | `running` |
+//! | a step is running, or ready while the run is not suspended | `running` |
 //! | a step waits for approval, is `outcome_unknown`, escalated or out of budget | `awaiting_approval` |
-//! | a step waits for an event, a lock, a slot, a guard or policy | `waiting_external` |
+//! | a step waits for an event, a lock, a slot, a guard or policy, or the run is suspended | `waiting_external` |
 //! | a step is in back-off | `failed_retryable` |
 //!
 //! This file holds the state and what facts do to it. What is decided stands beside it: [`crate::lifecycle`]
@@ -496,6 +495,12 @@ impl Run {
         self.stopping.as_ref().is_some_and(|stop| stop.initiator == Initiator::Timeout)
     }
 
+    /// Whether it is being stopped, and this section with it.
+    #[must_use]
+    pub fn stops(&self, section: Section) -> bool {
+        self.stopping.as_ref().is_some_and(|stop| section.stopped_by(stop.initiator))
+    }
+
     /// Where it is: derived, by the precedence at the top of this file.
     #[must_use]
     pub fn status(&self) -> Status {
@@ -602,16 +607,21 @@ impl Run {
         deadline.into_iter().chain(steps).chain(approvals).min()
     }
 
+    /// Leases of executors. A call is the engine's own: its child has executors and a life of its own.
+    fn leased(&self) -> impl Iterator<Item = &step::Leased> {
+        self.live().filter(|step| step.child.is_none()).filter_map(|step| step.lease.as_ref())
+    }
+
     /// How many of its steps are leased to an executor.
     #[must_use]
     pub fn leases(&self) -> u32 {
-        self.live().filter(|step| step.status == step::Status::Running && step.lease.is_some()).count() as u32
+        self.leased().count() as u32
     }
 
     /// When its first lease runs out, unless it was extended.
     #[must_use]
     pub fn lease_due(&self) -> Option<Millis> {
-        self.live().filter_map(|step| step.lease.as_ref().map(|lease| lease.expires_at)).min()
+        self.leased().map(|lease| lease.expires_at).min()
     }
 
     fn reindex_all(&mut self) {

@@ -85,7 +85,7 @@ fn names(run: &Run, context: Option<&Context<'_>>) -> Map<String, Value> {
         if let Some(item) = item(run, context) {
             names.insert("item".to_string(), item);
         }
-        if let Some(step) = context.compensates {
+        if let Some(step) = undone(run, context) {
             let output = step.output.as_deref().cloned().unwrap_or(Value::Null);
             names.insert("output".to_string(), output);
         }
@@ -93,14 +93,16 @@ fn names(run: &Run, context: Option<&Context<'_>>) -> Map<String, Value> {
     names
 }
 
-/// The steps an expression can see: of several instances of one definition, the one of the nearest repetition.
+/// The steps an expression can see: of several instances of one definition, the one of the nearest item, and of
+/// several tries the last.
 fn steps(run: &Run, suffix: &str) -> Map<String, Value> {
-    let mut seen: BTreeMap<&str, (&str, &Step)> = BTreeMap::new();
+    let mut seen: BTreeMap<&str, (String, &Step)> = BTreeMap::new();
+    let suffix = items_of(suffix);
     for step in &run.steps {
         let id = step.id.as_str();
         let base = id.find(['[', '#']).map_or(id, |at| &id[..at]);
-        let own = &id[base.len()..];
-        if suffix.starts_with(own) && seen.get(base).is_none_or(|(other, _)| other.len() <= own.len()) {
+        let own = items_of(&id[base.len()..]);
+        if suffix.starts_with(&own) && seen.get(base).is_none_or(|(other, _)| other.len() <= own.len()) {
             seen.insert(base, (own, step));
         }
     }
@@ -112,18 +114,40 @@ fn steps(run: &Run, suffix: &str) -> Map<String, Value> {
         .collect()
 }
 
+/// The items in a name's suffix, without the tries: `[0]#2[3]` is for `[0][3]`.
+fn items_of(suffix: &str) -> String {
+    let mut tried = false;
+    let item = |c: &char| {
+        tried = *c == '#' || tried && *c != '[';
+        !tried
+    };
+    suffix.chars().filter(item).collect()
+}
+
+/// The step that a compensation around takes back.
+fn undone<'a>(run: &'a Run, context: &Context<'a>) -> Option<&'a Step> {
+    let mut group = context.parent;
+    let mut undone = context.compensates;
+    while let (None, Some(around)) = (undone, group) {
+        undone = around.compensates.and_then(|i| run.at(i));
+        group = around.parent.and_then(|p| run.at(p));
+    }
+    undone
+}
+
 /// The item of the nearest `foreach` around.
 fn item(run: &Run, context: &Context<'_>) -> Option<Value> {
     let (mut index, mut group) = (context.item, context.parent);
-    // A compensation stands where the step it takes back stood.
-    if let (None, Some(step)) = (index, context.compensates) {
-        (index, group) = (step.item, step.parent.and_then(|p| run.at(p)));
-    }
+    let mut undone = undone(run, context);
     loop {
-        let around = group?;
-        if let Some(index) = index {
+        if let (Some(index), Some(around)) = (index, group) {
             return around.input.as_deref()?.get(index as usize).cloned();
         }
+        // A compensation stands where the step it takes back stood.
+        let around = match group {
+            Some(around) => around,
+            None => undone.take()?,
+        };
         index = around.item;
         group = around.parent.and_then(|p| run.at(p));
     }
@@ -236,12 +260,18 @@ fn items(over: Value) -> Result<Value, String> {
     }
 }
 
+/// The members of a group's present try: one that is tried again keeps the earlier ones, as they ended.
+pub(crate) fn members(run: &Run, place: u32) -> impl Iterator<Item = &Step> {
+    let all = || run.steps.iter().filter(move |step| step.parent == Some(place));
+    let now = run.at(place).and_then(|step| step.group).map_or(0, |group| group.next as usize);
+    all().skip(all().count().saturating_sub(now))
+}
+
 /// What a group gives: a list for a `foreach`, a map for steps side by side, else what the last one gave.
 #[must_use]
-pub(crate) fn group_output(run: &Run, place: u32, step: &Step, node: &StepDef) -> Option<Value> {
-    let mut members = run.steps.iter().filter(|s| s.parent == Some(place));
+pub(crate) fn group_output(run: &Run, place: u32, step: &Step) -> Option<Value> {
+    let members = members(run, place);
     let output = |s: &Step| s.output.as_deref().cloned().unwrap_or(Value::Null);
-    let _ = node;
     match step.group?.shape.kind {
         GroupKind::Foreach => Some(Value::Array(members.map(output).collect())),
         GroupKind::Parallel => {

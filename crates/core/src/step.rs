@@ -401,6 +401,12 @@ impl Step {
         self.action_hash.is_some() && self.semantics.is_some()
     }
 
+    /// Whether an attempt that ends without a word leaves an unknown outcome.
+    #[must_use]
+    pub fn may_be_unknown(&self) -> bool {
+        matches!(self.semantics, Some(Semantics::AtMostOnce | Semantics::Reconcile))
+    }
+
     /// Who holds its locks and slots.
     #[must_use]
     pub fn holder(&self, run: RunId) -> Holder {

@@ -160,7 +160,8 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
             Ok(of_run(view, run, lifecycle::suspend(run, reason.clone())?, Reply::Done))
         }
         Command::Resume { run, message, vars } => {
-            let run = load(view, *run)?.run;
+            let Loaded { run, def } = load(view, *run)?;
+            vars.as_ref().map_or(Ok(()), |vars| crate::creation::changed(def, vars))?;
             let resumed = lifecycle::resume(run, message.clone(), vars.clone(), given)?;
             Ok(of_run(view, run, resumed, Reply::Done))
         }
@@ -196,8 +197,8 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
             self::report(view, *run, step, *epoch, report, receipt.as_deref(), given)
         }
         Command::PolicyDecided(decided) => {
-            let run = load(view, decided.pipeline_id)?.run;
-            Ok(of_run(view, run, gate::policy_decided(run, decided, given)?, Reply::Done))
+            let Loaded { run, def } = load(view, decided.pipeline_id)?;
+            Ok(of_run(view, run, gate::policy_decided(run, def, decided, given)?, Reply::Done))
         }
         Command::Guarded { run, step, inputs } => {
             let loaded = load(view, *run)?;
@@ -375,7 +376,7 @@ fn tell(view: &dyn View, id: RunId, told: &Told, given: &mut Given<'_>) -> Resul
     {
         return Ok(of_run(view, run, lifecycle::unblocked(run, loaded.def, Some(*epoch))?, Reply::Done));
     }
-    let decision = gate::told(run, told, given)?;
+    let decision = gate::told(run, loaded.def, told, given)?;
     let unblocked = decision.facts.iter().any(|fact| matches!(fact, Event::PipelineUnblocked(_)));
     let mut out = of_run(view, run, decision, Reply::Done);
     if unblocked {
@@ -413,7 +414,7 @@ fn lease(
     let node = loaded.node(step)?;
     let Decision { facts, effects, reply } = attempt::lease(run, node, step, &wish, given)?;
     let Some(mut lease) = reply else {
-        // The budget is used up: the step waits for a human.
+        // The step waits, for a human or for policy.
         return Ok(of_run(view, run, Decision { facts, effects, reply: () }, Reply::Nothing));
     };
     let Some(stream) = effect_key(run, node, step)? else {
@@ -444,14 +445,16 @@ fn lease(
     };
     match intended.reply {
         key::Reply::Reuse { response, run: from } => {
+            // It begins and ends in one commit, with what was set aside for it.
+            let begun = facts.iter().fold(run.clone(), |run, fact| run.apply(fact, given.at));
+            let started = begun.need(&step.id)?;
             let mut out = Decision { facts, effects: Vec::new(), reply: () };
-            let started = out.facts.iter().fold(step.clone(), |step, fact| step.apply(fact, given.at));
             let input = crate::step::Input::Succeed {
                 epoch: started.epoch,
                 output: response,
                 reused_from: Some(from),
             };
-            pipeline::end(run, &started, input, given, &mut out);
+            pipeline::end(&begun, started, input, given, &mut out);
             Ok(of_run(view, run, out, Reply::Reused))
         }
         key::Reply::Granted { .. } => {
@@ -493,15 +496,14 @@ fn report(
         let known = effect_of(view, stream)?;
         let input = match (receipted, report) {
             (Some(receipt), _) => Some(receipt_input(receipt, run, step, epoch)),
-            (None, attempt::Report::Lost { .. }) => {
+            (None, attempt::Report::Lost { .. } | attempt::Report::Stopped) => {
                 Some(key::Input::Lost { attempt: attempt_of(run, step, epoch) })
             }
             (
                 None,
                 attempt::Report::Returned { .. }
                 | attempt::Report::Done { .. }
-                | attempt::Report::Failed { .. }
-                | attempt::Report::Stopped,
+                | attempt::Report::Failed { .. },
             ) => None,
         };
         if let (Some(known), Some(input)) = (known, input) {

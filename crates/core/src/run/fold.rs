@@ -7,7 +7,7 @@ use crate::event::Event;
 use crate::id::{ApprovalId, Name, StepId};
 use crate::private::Private;
 use crate::step::{self, Failure, Step};
-use crate::task::Task;
+use crate::task::{self, Task};
 use crate::time::Millis;
 use alloc::boxed::Box;
 use serde_json::Value;
@@ -159,7 +159,12 @@ impl Run {
                 self.rare.guards.remove(&e.step);
                 self.change(&e.step, event, at);
             }
-            Event::StepCompleted(e) => self.change(&e.step, event, at),
+            Event::StepCompleted(e) => {
+                // What an earlier run of the lineage did is no write of this one.
+                let reused = e.reused_from.is_some() && self.step(&e.step).is_some_and(Step::writes);
+                self.writes = self.writes.saturating_sub(u32::from(reused));
+                self.change(&e.step, event, at);
+            }
             Event::StepFailed(e) => self.change(&e.step, event, at),
             Event::StepRetrying(e) => self.change(&e.step, event, at),
             Event::StepReturned(e) => self.change(&e.step, event, at),
@@ -245,8 +250,8 @@ impl Run {
 
             Event::TaskStarted(e) => {
                 let task = match self.rare.tasks.remove(&e.step) {
-                    Some(task) => task.apply(event, at),
-                    None => Task::started(e, at),
+                    Some(task) if !matches!(task.state, task::State::Done { .. }) => task.apply(event, at),
+                    Some(_) | None => Task::started(e, at),
                 };
                 self.rare.tasks.insert(e.step.clone(), task);
             }

@@ -15,19 +15,22 @@ use windlass_core::command::{Command, Create, Refusal, Reply};
 use windlass_core::digest::{Digest, Salt};
 use windlass_core::effect::{Effect, Lease};
 use windlass_core::event::{Event, PolicyDecided};
-use windlass_core::id::{ApprovalId, Name, RunId, Scoped, StepId};
+use windlass_core::guard::{Condition, Guard, GuardInputs, OnFailure};
+use windlass_core::id::{AgentId, ApprovalId, Holder, Name, RunId, Scoped, SessionId, StepId};
 use windlass_core::machine::Given;
 use windlass_core::policy::{Risk, Verdict};
 use windlass_core::record::{Check, Draft, Record};
 use windlass_core::run::{Actor, Initiator, Run, Source, Status, Trigger};
 use windlass_core::runbook::{
-    ApproachDef, Compensate, Foreach, Kind, LockUse, Pipeline, Retry, Runbook, SemaphoreUse, StepDef, WaitFor,
+    AgentDef, ApproachDef, Compensate, Foreach, Kind, LockUse, Pipeline, Retry, Runbook, SemaphoreUse,
+    StepDef, WaitFor,
 };
 use windlass_core::schedule::Overlap;
 use windlass_core::state::State;
 use windlass_core::step::{self, FailFast, Failure};
 use windlass_core::strategy::{Approach, FallbackCondition};
 use windlass_core::stream::StreamId;
+use windlass_core::task;
 use windlass_core::template::{Evaluate, Template};
 use windlass_core::time::{Millis, Span};
 use windlass_core::turn::{self, Turn};
@@ -145,6 +148,30 @@ pub fn approve(id: &str) -> Spec {
         steps: Vec::new(),
     };
     spec(id, kind, Vec::new())
+}
+
+/// A step of the agent `coder`: see [`with_coder`].
+pub fn agent(id: &str) -> Spec {
+    spec(id, Kind::Agent { agent: name("coder"), prompt: Template::Literal(json!("Do it.")) }, Vec::new())
+}
+
+/// The runbook with the agent `coder` in it.
+pub fn with_coder(mut runbook: Runbook) -> Runbook {
+    let coder = AgentDef {
+        command: vec!["coder".to_string()],
+        profile: None,
+        on: BTreeMap::new(),
+        heartbeat_timeout: Span::mins(2),
+        max_recovery_attempts: 1,
+        budget: None,
+    };
+    runbook.agents.insert(name("coder"), coder);
+    runbook
+}
+
+/// A guard that a lock is free, which a test answers with [`World::guarded`].
+pub fn guard(lock: &str, on_failure: OnFailure) -> Guard {
+    Guard { name: name(lock), condition: Condition::LockFree { lock: name(lock) }, on_failure }
 }
 
 pub fn wait(id: &str, wait: WaitFor) -> Spec {
@@ -445,6 +472,109 @@ impl World {
         create.id
     }
 
+    /// Makes a run of `main` with these variables.
+    pub fn start_with(&mut self, vars: Value) -> RunId {
+        let create = self.create("main", vars);
+        self.send(&Command::Create(Box::new(create.clone()))).unwrap();
+        create.id
+    }
+
+    /// The child run of a `call`.
+    pub fn child(&self, id: RunId, step: &str) -> RunId {
+        self.step(id, step).child.unwrap_or_else(|| panic!("{step} calls nothing"))
+    }
+
+    /// The stops that were released so far, as `step@epoch`; those of child runs are not among them.
+    pub fn stopped(&self, id: RunId) -> Vec<String> {
+        let stop = |effect: &Effect| match effect {
+            Effect::Stop { run, step, epoch, .. } if *run == id => Some(format!("{step}@{epoch}")),
+            _ => None,
+        };
+        self.effects.iter().filter_map(stop).collect()
+    }
+
+    /// Leases a step and reports a failure that the tool calls retryable.
+    pub fn fail_retryable(&mut self, id: RunId, step: &str) {
+        let epoch = self.lease(id, step).epoch;
+        let failure = failure("service unavailable");
+        let report = Report::Failed { failure, retryable: true, exit_code: None, signal: None };
+        self.report(id, step, epoch, report).unwrap();
+    }
+
+    /// The executor of a running step reports that it stopped, as asked.
+    pub fn stop(&mut self, id: RunId, step: &str) {
+        let epoch = self.step(id, step).epoch;
+        self.report(id, step, epoch, Report::Stopped).unwrap();
+    }
+
+    /// The executor of a running step is gone.
+    pub fn lose(&mut self, id: RunId, step: &str) {
+        let epoch = self.step(id, step).epoch;
+        self.report(id, step, epoch, Report::Lost { last_seen: None }).unwrap();
+    }
+
+    /// Answers a step's guards about a lock: free, held, or nobody knows.
+    pub fn guarded(&mut self, id: RunId, step: &str, lock: &str, free: Option<bool>) {
+        let mut inputs = GuardInputs::default();
+        if let Some(free) = free {
+            let holder = (!free).then(|| Holder::Outside(name("somebody")));
+            inputs.locks.insert(name(lock), holder);
+        }
+        self.send(&Command::Guarded { run: id, step: name(step), inputs: Box::new(inputs) }).unwrap();
+    }
+
+    /// Leases a step to an agent and starts its session.
+    pub fn start_agent(&mut self, id: RunId, step: &str) -> SessionId {
+        let (agent, session) = (AgentId(self.id()), SessionId(self.id()));
+        let (owner, reserve) = (name("ex1"), Default::default());
+        let lease = Command::Lease { run: id, step: name(step), owner, agent: Some(agent), reserve };
+        let Reply::Leased(lease) = self.send(&lease).unwrap().reply else { panic!("no lease of {step}") };
+        self.task(id, step, task::Input::Start { session, epoch: lease.epoch }).unwrap();
+        session
+    }
+
+    pub fn task(&mut self, id: RunId, step: &str, input: task::Input) -> Result<Turn, Refusal> {
+        self.send(&Command::Task { run: id, step: name(step), input })
+    }
+
+    pub fn resolve(
+        &mut self,
+        id: RunId,
+        step: &str,
+        resolution: step::Resolution,
+        output: Option<Value>,
+    ) -> Result<Turn, Refusal> {
+        let (step, probed, reason) = (name(step), false, None);
+        self.send(&Command::Resolve { run: id, step, resolution, probed, reason, output })
+    }
+
+    pub fn signal(
+        &mut self,
+        id: RunId,
+        event: &str,
+        key: Option<&str>,
+        data: Value,
+    ) -> Result<Turn, Refusal> {
+        let (name, key) = (name(event), key.map(name));
+        self.send(&Command::Signal { run: id, name, key, data, event_id: None })
+    }
+
+    /// Why a step failed.
+    pub fn error(&self, id: RunId, step: &str) -> String {
+        let error = self.step(id, step).error.as_ref();
+        error.map_or(String::new(), |error| format!("{}: {}", error.code, error.message))
+    }
+
+    /// Why a run failed.
+    pub fn run_error(&self, id: RunId) -> String {
+        let failure = self.run(id).failure.as_ref();
+        failure.map_or(String::new(), |failure| format!("{}: {}", failure.1.code, failure.1.message))
+    }
+
+    pub fn output(&self, id: RunId, step: &str) -> Value {
+        self.step(id, step).output.as_deref().cloned().unwrap_or(Value::Null)
+    }
+
     pub fn run(&self, id: RunId) -> &Run {
         self.state.run(id).unwrap_or_else(|| panic!("no run {id}"))
     }
@@ -530,10 +660,13 @@ impl World {
     pub fn sleep(&mut self, span: Span) {
         self.at = self.at + span;
         for _ in 0..1_000 {
+            // One that is due and has nothing to record, as when it waits for an executor, keeps no other waiting.
             let due: Vec<StreamId> = self.state.indexes().due(self.at).cloned().collect();
-            let Some(stream) = due.first() else { return };
-            let turn = self.send(&Command::Tick(stream.clone())).unwrap();
-            if turn.facts.is_empty() {
+            let mut moved = false;
+            for stream in due {
+                moved |= !self.send(&Command::Tick(stream)).unwrap().facts.is_empty();
+            }
+            if !moved {
                 return;
             }
         }
