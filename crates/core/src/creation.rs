@@ -4,13 +4,14 @@ use crate::budget::Limits;
 use crate::code::Code;
 use crate::command::{Command, Create, Outcome, Refusal, Reply};
 use crate::digest::Digest;
+use crate::effect::Told;
 use crate::event::{Event, PipelineCreated};
 use crate::id::{Name, RunId, Scoped, StepId};
 use crate::idempotency::{self, Key};
 use crate::lifecycle;
 use crate::machine::{Decision, Given};
 use crate::private::Private;
-use crate::run::Lineage;
+use crate::run::{Lineage, Status};
 use crate::runbook::{Pipeline, Runbook, VarDef};
 use crate::stream::StreamId;
 use crate::turn::{View, key_of, load, missing, name_of, of_stream, run_of, runbook_of, tenant_of};
@@ -18,11 +19,25 @@ use alloc::string::ToString;
 use alloc::vec::Vec;
 use serde_json::{Map, Value};
 
-/// Makes a run and lets it begin.
+/// Makes a run and lets it begin. A caller whose run cannot be made hears of it, or it would wait for ever.
 pub(crate) fn create(view: &dyn View, create: &Create, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
     if run_of(view, &create.id)?.is_some() {
         return Err(Refusal::new(Code::IdempotencyConflict, "a run with this id exists"));
     }
+    match (new(view, create, given), &create.parent) {
+        (Err(Refusal::Error { code, message }), Some((parent, step))) => {
+            let (status, error) = (Status::Failed, Some(alloc::format!("{code}: {message}")));
+            let told =
+                Told::RunEnded { run: create.id, step: Some(step.clone()), status, outputs: None, error };
+            let mut out = Outcome::reply(Reply::Nothing);
+            out.follow.push(Command::Tell { run: *parent, told });
+            Ok(out)
+        }
+        (made, _) => made,
+    }
+}
+
+fn new(view: &dyn View, create: &Create, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
     let runbook = runbook_of(view, &create.runbook)?.ok_or_else(|| missing("runbook", &create.runbook))?;
     let def = pipeline(runbook, &create.pipeline)?;
     for needed in &create.needs {
