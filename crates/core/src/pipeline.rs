@@ -263,7 +263,7 @@ pub(crate) fn is_foreach(node: &StepDef, step: &Step) -> bool {
     node.foreach.is_some() && step.item.is_none()
 }
 
-fn kill_members(run: &Run, place: u32, given: &mut Given<'_>) -> Decision {
+pub(crate) fn kill_members(run: &Run, place: u32, given: &mut Given<'_>) -> Decision {
     let mut out = Decision::new();
     for step in run.live().filter(|step| under(run, step, place)) {
         let leased = step.status == Status::Running && step.group.is_none();
