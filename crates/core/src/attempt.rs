@@ -13,7 +13,8 @@ use crate::id::{AgentId, Name, RunId, StepId};
 use crate::machine::{Decision, Given};
 use crate::pipeline;
 use crate::run::{Error, Run};
-use crate::runbook::{Kind, StepDef};
+use crate::receipt;
+use crate::runbook::{KeyScope, Kind, StepDef};
 use crate::step::{self, Failure, Resolution, Status, Step, Wait};
 use crate::time::{Millis, Span};
 use alloc::boxed::Box;
@@ -147,7 +148,7 @@ pub fn lease(
         epoch: step.epoch,
         tool: step.tool.clone(),
         input: step.input.as_deref().cloned(),
-        idempotency_key: key(run, step),
+        idempotency_key: key(run, node, step),
         expires_at: given.at + ttl,
         timeout_at: node.timeout.map(|span| given.at + span),
         owner: owner.clone(),
@@ -157,13 +158,18 @@ pub fn lease(
     Ok(Decision { facts, effects: started.effects, reply: Some(lease) }.effect(effect))
 }
 
-/// What identifies the step's side effect: declared, or the lineage and the step's name.
+/// What identifies the step's side effect: what the tool is given, the intent stands under and a probe asks for.
 #[must_use]
-pub fn key(run: &Run, step: &Step) -> Name {
-    match &step.key {
-        Some(key) => key.clone(),
-        None => Name::clean(&alloc::format!("{}/{}", run.born.lineage.root_run, step.id)),
-    }
+pub fn key(run: &Run, node: &StepDef, step: &Step) -> Name {
+    let root = run.born.lineage.root_run;
+    let declared = step.key.as_ref().map(Name::as_str);
+    let scope = match node.key_scope {
+        KeyScope::Tenant if declared.is_some() => receipt::KeyScope::Tenant,
+        KeyScope::Tenant | KeyScope::Lineage => receipt::KeyScope::Lineage(root),
+    };
+    // Only a tenant's key that nobody declared cannot be made, and that is not asked for here.
+    let scoped = receipt::scoped_key(scope, &step.id, step.item, declared);
+    scoped.unwrap_or_else(|_| Name::clean(&alloc::format!("{root}/{}", step.id)))
 }
 
 /// Takes an executor's report.
@@ -245,15 +251,22 @@ pub fn report(
         out.facts.extend(run.budget.decide(&release, given.at)?.facts);
     }
     if after.status == Status::OutcomeUnknown {
-        out = unknown(run, step, &after, out, given);
+        out = unknown(run, node, step, &after, out, given);
     }
     Ok(out)
 }
 
 /// Nobody knows whether the effect happened: ask the other side where it can be asked, else a human.
-fn unknown(run: &Run, step: &Step, after: &Step, out: Decision, given: &mut Given<'_>) -> Decision {
+fn unknown(
+    run: &Run,
+    node: &StepDef,
+    step: &Step,
+    after: &Step,
+    out: Decision,
+    given: &mut Given<'_>,
+) -> Decision {
     if after.waiting.as_ref().is_some_and(|w| w.on.is_some()) {
-        let key = key(run, step);
+        let key = key(run, node, step);
         return out.effect(Effect::Probe { run: run.id(), step: step.id.clone(), epoch: step.epoch, key });
     }
     let message = alloc::format!(
@@ -264,8 +277,8 @@ fn unknown(run: &Run, step: &Step, after: &Step, out: Decision, given: &mut Give
         step.id
     );
     let notice = gate::notice(run, Some(step), crate::effect::Notice::Notify, &message, given);
-    let effect =
-        Effect::Notify { notice: notice.notice, title: "Outcome unknown".to_string(), message, sound: true };
+    let title = crate::outstanding::title(crate::effect::Notice::Notify, Some(&step.id));
+    let effect = Effect::Notify { notice: notice.notice, title, message, sound: true };
     out.fact(notice).effect(effect)
 }
 
@@ -414,8 +427,8 @@ pub fn resume(run: &Run, step: &Step) -> Resume {
     match (saved, step.semantics) {
         (Some(checkpoint), _) if checkpoint.resumable => Resume::Reuse,
         (Some(checkpoint), _) if checkpoint.idempotent => Resume::Replay,
-        (_, None | Some(crate::receipt::Semantics::Idempotent)) => Resume::Replay,
-        (_, Some(crate::receipt::Semantics::AtMostOnce | crate::receipt::Semantics::Reconcile)) => {
+        (_, None | Some(receipt::Semantics::Idempotent)) => Resume::Replay,
+        (_, Some(receipt::Semantics::AtMostOnce | receipt::Semantics::Reconcile)) => {
             Resume::Ask
         }
     }
