@@ -12,8 +12,8 @@ use crate::gate;
 use crate::id::{AgentId, Name, RunId, StepId};
 use crate::machine::{Decision, Given};
 use crate::pipeline;
-use crate::run::{Error, Run};
 use crate::receipt;
+use crate::run::{Error, Run};
 use crate::runbook::{KeyScope, Kind, StepDef};
 use crate::step::{self, Failure, Resolution, Status, Step, Wait};
 use crate::time::{Millis, Span};
@@ -428,9 +428,7 @@ pub fn resume(run: &Run, step: &Step) -> Resume {
         (Some(checkpoint), _) if checkpoint.resumable => Resume::Reuse,
         (Some(checkpoint), _) if checkpoint.idempotent => Resume::Replay,
         (_, None | Some(receipt::Semantics::Idempotent)) => Resume::Replay,
-        (_, Some(receipt::Semantics::AtMostOnce | receipt::Semantics::Reconcile)) => {
-            Resume::Ask
-        }
+        (_, Some(receipt::Semantics::AtMostOnce | receipt::Semantics::Reconcile)) => Resume::Ask,
     }
 }
 

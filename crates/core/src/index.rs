@@ -180,10 +180,11 @@ impl Indexes {
         for holder in &new.beaten {
             self.beaten.entry(holder.clone()).or_default().insert(id.clone());
         }
-        if stream.is_some() {
-            self.cards.insert(id.clone(), new);
-        } else {
+        // A stream that is filed by nothing has no card, whatever it had before.
+        if new == Card::default() {
             self.cards.remove(id);
+        } else {
+            self.cards.insert(id.clone(), new);
         }
     }
 

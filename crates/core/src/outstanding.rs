@@ -61,8 +61,7 @@ fn of_step(run: &Run, def: &Pipeline, step: &Step) -> Option<Effect> {
     match waiting.reason {
         Wait::Policy => {
             let mut before = run.live().take_while(|other| other.id != step.id);
-            let asked =
-                before.any(|other| gate::waits_for_policy(other) && gate::shares_policy(other, step));
+            let asked = before.any(|other| gate::waits_for_policy(other) && gate::shares_policy(other, step));
             (!asked).then(|| gate::evaluate_policy(run, node, step))
         }
         Wait::Guard | Wait::GuardAfter if waiting.until.is_none() => {

@@ -68,7 +68,11 @@ fn lease_and_intent_are_one_turn_and_the_receipt_comes_with_the_report() {
     let turn = world.try_lease(id, "w", "ex1").unwrap();
     assert_eq!(tags(&turn), ["step:started", "intent:recorded"]);
     let Effect::Execute(lease) = &turn.effects[0] else { panic!("{:?}", turn.effects) };
-    assert_eq!(lease.idempotency_key, key(&world).key, "the tool is given the key that the intent stands under");
+    assert_eq!(
+        lease.idempotency_key,
+        key(&world).key,
+        "the tool is given the key that the intent stands under"
+    );
     let turn = world.wrote(id, "w", 1, json!({ "ok": true })).unwrap();
     assert!(tags(&turn).contains(&"receipt:recorded") && tags(&turn).contains(&"step:completed"));
     assert_eq!(world.status(id), Status::Completed);
@@ -234,7 +238,7 @@ fn a_run_that_is_at_it_keeps_another_run_away() {
 #[test]
 fn a_retry_of_the_lineage_reuses_the_receipt_even_where_the_step_failed() {
     let mut world = World::new(main_book(vec![write("w").with(|def| {
-        def.outputs.insert(name("id"), windlass_core::runbook::VarKind::String);
+        def.outputs.insert(name("id"), windlass_core::runbook::ValueType::String);
     })]));
     let first = allowed(&mut world);
     let lease = world.lease(first, "w");
@@ -291,8 +295,7 @@ fn a_failed_receipt_lets_the_next_attempt_act() {
     let id = allowed(&mut world);
     let lease = world.lease(id, "w");
     let receipt = Some(Box::new(world.receipt(receipt::Outcome::Failed, json!("503"))));
-    let report =
-        Report::Failed { failure: failure("503"), retryable: true, exit_code: None, signal: None };
+    let report = Report::Failed { failure: failure("503"), retryable: true, exit_code: None, signal: None };
     world.send(&Command::Report { run: id, step: name("w"), epoch: lease.epoch, report, receipt }).unwrap();
     assert_eq!(world.status(id), Status::FailedRetryable);
     world.sleep(windlass_core::time::Span::mins(1));

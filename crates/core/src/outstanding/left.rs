@@ -257,7 +257,9 @@ impl State {
         };
         match holder {
             Holder::Run(id) => self.run(*id).is_some_and(|run| {
-                !run.is_terminal() && run.born.lock.as_ref() == Some(name) && (has || run.started_at.is_none())
+                !run.is_terminal()
+                    && run.born.lock.as_ref() == Some(name)
+                    && (has || run.started_at.is_none())
             }),
             Holder::Step(id, step) => {
                 let run = self.run(*id).filter(|run| !run.is_terminal());
