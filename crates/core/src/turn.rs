@@ -373,14 +373,16 @@ fn tell(view: &dyn View, id: RunId, told: &Told, given: &mut Given<'_>) -> Resul
     {
         return Ok(of_run(view, run, lifecycle::unblocked(run, loaded.def, Some(*epoch))?, Reply::Done));
     }
-    let decision = gate::told(run, told, given)?;
-    let unblocked = decision.facts.iter().any(|fact| matches!(fact, Event::PipelineUnblocked(_)));
-    let mut out = of_run(view, run, decision, Reply::Done);
-    if unblocked {
-        // The runs it needs are completed; its lock comes next.
-        out.follow.insert(0, Command::Begin(id));
+    let mut decision = gate::told(run, told, given)?;
+    if decision.facts.iter().any(|fact| matches!(fact, Event::PipelineUnblocked(_))) {
+        // The runs it needs are completed. Its lock comes next, or its first step, in the same decision: a blocked
+        // run does not become pending again.
+        let after = decision.facts.iter().fold(run.clone(), |run, fact| run.apply(fact, given.at));
+        let begun = lifecycle::begin(&after, loaded.def, Vec::new())?;
+        decision.facts.extend(begun.facts);
+        decision.effects.extend(begun.effects);
     }
-    Ok(out)
+    Ok(of_run(view, run, decision, Reply::Done))
 }
 
 /// The effect key of a step that writes outside, with its stream. Plain steps have none.

@@ -174,7 +174,7 @@ fn whatever_happened_outstanding_is_what_was_released_and_is_not_done() {
                     || matches!(effect, Effect::EvaluatePolicy { tool, .. } if tool.as_str() == "shell");
                 assert!(known, "seed {seed}: {effect:?} was never released");
                 let Some(command) = answer(effect, world.policy) else { continue };
-                let turn = World { records: false, ..world.clone() }.send(&command);
+                let turn = world.would(&command);
                 assert!(turn.is_ok_and(|turn| !turn.facts.is_empty()), "seed {seed}: {effect:?} is done");
             }
             for effect in world.effects.iter().filter(|effect| !open.contains(effect)) {
@@ -184,7 +184,7 @@ fn whatever_happened_outstanding_is_what_was_released_and_is_not_done() {
                 let Some(command) = answer(effect, world.policy) else { continue };
                 let shared =
                     matches!(effect, Effect::EvaluatePolicy { tool, .. } if tool.as_str() == "shell");
-                let turn = World { records: false, ..world.clone() }.send(&command);
+                let turn = world.would(&command);
                 let moves =
                     turn.is_ok_and(|turn| turn.facts.iter().any(|f| f.event.tag() != "policy:decided"));
                 assert!(!moves || shared, "seed {seed}: {effect:?} is still needed and not outstanding");

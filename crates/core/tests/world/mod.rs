@@ -384,10 +384,14 @@ impl World {
             return;
         }
         for command in self.state.left_over() {
-            let mut copy = World { records: false, ..self.clone() };
-            let facts = copy.send(&command).map(|turn| turn.facts).unwrap_or_default();
+            let facts = self.would(&command).map(|turn| turn.facts).unwrap_or_default();
             assert!(facts.is_empty(), "left over: {command:?} would come to {facts:?}");
         }
+    }
+
+    /// What would come of a command. Nothing is written and nothing changes.
+    pub fn would(&self, command: &Command) -> Result<Turn, Refusal> {
+        World { records: false, ..self.clone() }.send(command)
     }
 
     /// Decides what bounded turns left over, until nothing of it changes anything.
