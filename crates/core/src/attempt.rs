@@ -12,8 +12,9 @@ use crate::gate;
 use crate::id::{AgentId, Name, RunId, StepId};
 use crate::machine::{Decision, Given};
 use crate::pipeline;
+use crate::receipt;
 use crate::run::{Error, Run, Section};
-use crate::runbook::{Kind, StepDef};
+use crate::runbook::{KeyScope, Kind, StepDef};
 use crate::step::{self, Failure, Resolution, Status, Step, Wait};
 use crate::task;
 use crate::time::{Millis, Span};
@@ -152,7 +153,7 @@ pub fn lease(
         epoch: step.epoch,
         tool: step.tool.clone(),
         input: step.input.as_deref().cloned(),
-        idempotency_key: key(run, step),
+        idempotency_key: key(run, node, step),
         expires_at: given.at + ttl,
         timeout_at: node.timeout.map(|span| given.at + span),
         owner: owner.clone(),
@@ -162,13 +163,18 @@ pub fn lease(
     Ok(Decision { facts, effects: started.effects, reply: Some(lease) }.effect(effect))
 }
 
-/// What identifies the step's side effect: declared, or the lineage and the step's name.
+/// What identifies the step's side effect: what the tool is given, the intent stands under and a probe asks for.
 #[must_use]
-pub fn key(run: &Run, step: &Step) -> Name {
-    match &step.key {
-        Some(key) => key.clone(),
-        None => Name::clean(&alloc::format!("{}/{}", run.born.lineage.root_run, step.id)),
-    }
+pub fn key(run: &Run, node: &StepDef, step: &Step) -> Name {
+    let root = run.born.lineage.root_run;
+    let declared = step.key.as_ref().map(Name::as_str);
+    let scope = match node.key_scope {
+        KeyScope::Tenant if declared.is_some() => receipt::KeyScope::Tenant,
+        KeyScope::Tenant | KeyScope::Lineage => receipt::KeyScope::Lineage(root),
+    };
+    // Only a tenant's key that nobody declared cannot be made, and that is not asked for here.
+    let scoped = receipt::scoped_key(scope, &step.id, step.item, declared);
+    scoped.unwrap_or_else(|_| Name::clean(&alloc::format!("{root}/{}", step.id)))
 }
 
 /// Takes an executor's report.
@@ -205,8 +211,6 @@ pub fn report(
                 failing(run, node, step, epoch, failure.clone(), *retryable, given)
             }
         }
-        // Stopped in the middle of an outside write, nobody knows whether it happened.
-        Report::Stopped if step.may_be_unknown() => step::Input::Lose { epoch, last_seen: Some(given.at) },
         Report::Stopped => {
             fence(step, epoch)?;
             match timed_out(step, given.at) {
@@ -223,7 +227,7 @@ pub fn report(
             step::Input::Cancel { reason: None }
         }
     };
-    settle(run, step, input, out, given)
+    settle(run, node, step, input, out, given)
 }
 
 /// What an attempt that is done comes to: its declared outputs must be there, and its guards after are asked.
@@ -249,6 +253,7 @@ pub(crate) fn done(
 /// Feeds what became of an attempt, with all that follows: what has ended leaves, and what is unknown is looked into.
 pub(crate) fn settle(
     run: &Run,
+    node: &StepDef,
     step: &Step,
     input: step::Input,
     mut out: Decision,
@@ -264,7 +269,7 @@ pub(crate) fn settle(
         out.facts.extend(run.budget.decide(&release, given.at)?.facts);
     }
     if after.status == Status::OutcomeUnknown {
-        return Ok(unknown(run, step, &after, out, given));
+        return Ok(unknown(run, node, step, &after, out, given));
     }
     if after.waiting.as_ref().is_some_and(|w| w.reason == Wait::GuardAfter) {
         let (run, step, node) = (run.id(), step.id.clone(), step.node);
@@ -274,9 +279,16 @@ pub(crate) fn settle(
 }
 
 /// Nobody knows whether the effect happened: ask the other side where it can be asked, else a human.
-fn unknown(run: &Run, step: &Step, after: &Step, out: Decision, given: &mut Given<'_>) -> Decision {
+fn unknown(
+    run: &Run,
+    node: &StepDef,
+    step: &Step,
+    after: &Step,
+    out: Decision,
+    given: &mut Given<'_>,
+) -> Decision {
     if after.waiting.as_ref().is_some_and(|w| w.on.is_some()) {
-        let key = key(run, step);
+        let key = key(run, node, step);
         return out.effect(Effect::Probe { run: run.id(), step: step.id.clone(), epoch: step.epoch, key });
     }
     let message = alloc::format!(
@@ -287,8 +299,8 @@ fn unknown(run: &Run, step: &Step, after: &Step, out: Decision, given: &mut Give
         step.id
     );
     let notice = gate::notice(run, Some(step), crate::effect::Notice::Notify, &message, given);
-    let effect =
-        Effect::Notify { notice: notice.notice, title: "Outcome unknown".to_string(), message, sound: true };
+    let title = crate::outstanding::title(crate::effect::Notice::Notify, Some(&step.id));
+    let effect = Effect::Notify { notice: notice.notice, title, message, sound: true };
     out.fact(notice).effect(effect)
 }
 
@@ -448,10 +460,8 @@ pub fn resume(run: &Run, step: &Step) -> Resume {
     match (saved, step.semantics) {
         (Some(checkpoint), _) if checkpoint.resumable => Resume::Reuse,
         (Some(checkpoint), _) if checkpoint.idempotent => Resume::Replay,
-        (_, None | Some(crate::receipt::Semantics::Idempotent)) => Resume::Replay,
-        (_, Some(crate::receipt::Semantics::AtMostOnce | crate::receipt::Semantics::Reconcile)) => {
-            Resume::Ask
-        }
+        (_, None | Some(receipt::Semantics::Idempotent)) => Resume::Replay,
+        (_, Some(receipt::Semantics::AtMostOnce | receipt::Semantics::Reconcile)) => Resume::Ask,
     }
 }
 

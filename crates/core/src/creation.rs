@@ -37,6 +37,20 @@ fn make(view: &dyn View, create: &Create, given: &mut Given<'_>) -> Result<Outco
     if run_of(view, &create.id)?.is_some() {
         return Err(Refusal::new(Code::IdempotencyConflict, "a run with this id exists"));
     }
+    match (new(view, create, given), &create.parent) {
+        (Err(Refusal::Error { code, message }), Some((parent, step))) => {
+            let (status, error) = (Status::Failed, Some(alloc::format!("{code}: {message}")));
+            let told =
+                Told::RunEnded { run: create.id, step: Some(step.clone()), status, outputs: None, error };
+            let mut out = Outcome::reply(Reply::Nothing);
+            out.follow.push(Command::Tell { run: *parent, told });
+            Ok(out)
+        }
+        (made, _) => made,
+    }
+}
+
+fn new(view: &dyn View, create: &Create, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
     let runbook = runbook_of(view, &create.runbook)?.ok_or_else(|| missing("runbook", &create.runbook))?;
     let def = pipeline(runbook, &create.pipeline)?;
     for needed in &create.needs {

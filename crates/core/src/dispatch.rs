@@ -1,20 +1,24 @@
 //! Dispatch: queues, items, workers and schedules, and the runs they make.
 
 use crate::command::{Command, Create, Outcome, Pushed, Refusal, Reply};
+use crate::digest::Digest;
 use crate::effect::Effect;
+use crate::event::Event;
 use crate::id::{Holder, ItemId, Name, RunId, Scoped};
-use crate::item::{self, Item, Take};
+use crate::item::{self, Claim, Item, Take};
 use crate::machine::{Decision, Given};
 use crate::queue::{self, Queue};
 use crate::route;
 use crate::run::{Source, Trigger};
 use crate::schedule::{self, Schedule};
 use crate::stream::StreamId;
+use crate::time::Millis;
 use crate::turn::{View, item_of, missing, name_of, of_stream, queue_of, schedule_of, tenant_of, worker_of};
 use crate::worker::{self, Worker};
-use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use serde_json::Value;
 
 /// What the commands about queues, items, workers and schedules come to.
 pub(crate) fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
@@ -23,14 +27,17 @@ pub(crate) fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) 
             let known = queue_of(view, queue)?.cloned().unwrap_or_else(|| Queue::new(queue.clone()));
             let Decision { facts, effects, reply } = known.decide(input, given.at)?;
             let stream = StreamId::Queue(queue.clone());
-            Ok(routed(of_stream(stream, &tenant_of(queue), facts, Reply::Queue(reply)), effects))
+            let moved = !facts.is_empty();
+            let mut out = of_stream(stream, &tenant_of(queue), facts, Reply::Queue(reply));
+            if moved {
+                // A queue that is declared or resumed may have items that wait.
+                wake(view, queue, &mut out);
+            }
+            Ok(routed(out, effects))
         }
         Command::Push { queue, item } => push(view, queue, item, given),
         Command::Forward { queue, item, data, priority } => {
-            let id = ItemId(given.id());
-            let (data, from) = (data.clone(), Some(*item));
-            let pushed = Pushed { id, data, priority: *priority, not_before: None, dedupe: None, from };
-            push(view, queue, &pushed, given)
+            forward(view, queue, *item, data.clone(), *priority, given)
         }
         Command::Take { queue, holder } => take(view, queue, holder, given),
         Command::Item { item, input } => on_item(view, *item, input, given),
@@ -43,6 +50,67 @@ pub(crate) fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) 
         // tidy: the turn sends nothing else here.
         _ => Ok(Outcome::reply(Reply::Nothing)),
     }
+}
+
+/// Lets the workers of a queue look at it.
+fn wake(view: &dyn View, queue: &Scoped, out: &mut Outcome) {
+    out.follow.extend(view.consumers(queue).into_iter().map(|worker| Command::Dispatch { worker }));
+}
+
+/// What an item's decision comes to. A dead item is forwarded in the commit that buries it, so that it is not
+/// forwarded twice; a dead-letter queue that is gone or full leaves it where it is.
+fn of_item(
+    view: &dyn View,
+    id: ItemId,
+    tenant: &Name,
+    (facts, effects): (Vec<Event>, Vec<Effect>),
+    reply: Reply,
+    given: &mut Given<'_>,
+) -> Result<Outcome, Refusal> {
+    let mut out = of_stream(StreamId::Item(id), tenant, facts, reply);
+    for effect in effects {
+        let Effect::DeadLetter { queue, item, data, priority } = effect else {
+            route::other(effect, &mut out);
+            continue;
+        };
+        match forward(view, &queue, item, data, priority, given) {
+            Ok(forwarded) => {
+                out.facts.extend(forwarded.facts);
+                out.follow.extend(forwarded.follow);
+            }
+            Err(needs @ Refusal::Need(_)) => return Err(needs),
+            Err(Refusal::Error { .. }) => {}
+        }
+    }
+    Ok(out)
+}
+
+/// Puts a dead item into another queue, as a new one.
+fn forward(
+    view: &dyn View,
+    queue: &Scoped,
+    item: ItemId,
+    data: Value,
+    priority: i32,
+    given: &mut Given<'_>,
+) -> Result<Outcome, Refusal> {
+    let id = ItemId(given.id());
+    push(view, queue, &Pushed { id, data, priority, not_before: None, dedupe: None, from: Some(item) }, given)
+}
+
+/// The clock's look at an item: a claim whose holder was silent for too long ends. An item whose time came is
+/// handed to its workers by the turn itself.
+pub(crate) fn tick(view: &dyn View, id: ItemId, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
+    let Some(Item::Processing { body, claim: Claim { visible_at: Some(_), holder, .. } }) =
+        item_of(view, &id)?
+    else {
+        return Ok(Outcome::reply(Reply::Done));
+    };
+    let last_seen = view.beats().last_seen(holder, body.since);
+    if last_seen + body.terms.visibility_timeout > given.at {
+        return Ok(Outcome::reply(Reply::Done));
+    }
+    on_item(view, id, &item::Input::Expire { epoch: body.epoch, last_seen }, given)
 }
 
 fn routed(mut out: Outcome, effects: Vec<Effect>) -> Outcome {
@@ -77,11 +145,11 @@ fn push(view: &dyn View, queue: &Scoped, pushed: &Pushed, given: &Given<'_>) -> 
     let Decision { facts, effects, .. } = new.decide(&input, given.at)?;
     let reply = Reply::Pushed { item: pushed.id, known: false };
     let mut out = routed(of_stream(StreamId::Item(pushed.id), &tenant, facts, reply), effects);
-    out.follow.extend(view.consumers(queue).into_iter().map(|worker| Command::Dispatch { worker }));
+    wake(view, queue, &mut out);
     Ok(out)
 }
 
-fn take(view: &dyn View, queue: &Scoped, holder: &Holder, given: &Given<'_>) -> Result<Outcome, Refusal> {
+fn take(view: &dyn View, queue: &Scoped, holder: &Holder, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
     let known = queue_of(view, queue)?.ok_or_else(|| missing("queue", &queue.name()))?;
     known.decide(&queue::Input::Take, given.at)?;
     let Some(&best) = view.best(queue, 1).first() else { return Ok(Outcome::reply(Reply::Nothing)) };
@@ -89,15 +157,20 @@ fn take(view: &dyn View, queue: &Scoped, holder: &Holder, given: &Given<'_>) -> 
     on_item(view, best, &item::Input::Take(take), given)
 }
 
-fn on_item(view: &dyn View, id: ItemId, input: &item::Input, given: &Given<'_>) -> Result<Outcome, Refusal> {
+fn on_item(
+    view: &dyn View,
+    id: ItemId,
+    input: &item::Input,
+    given: &mut Given<'_>,
+) -> Result<Outcome, Refusal> {
     let item = item_of(view, &id)?.ok_or_else(|| missing("item", &id))?;
     let Decision { facts, effects, reply } = item.decide(input, given.at)?;
     let queue = item.body().map(item::Body::scoped).ok_or_else(|| missing("item", &id))?;
     let tenant = tenant_of(&queue);
     let wakes = !facts.is_empty();
-    let mut out = routed(of_stream(StreamId::Item(id), &tenant, facts, Reply::Item(reply)), effects);
+    let mut out = of_item(view, id, &tenant, (facts, effects), Reply::Item(reply), given)?;
     if wakes {
-        out.follow.extend(view.consumers(&queue).into_iter().map(|worker| Command::Dispatch { worker }));
+        wake(view, &queue, &mut out);
     }
     Ok(out)
 }
@@ -186,8 +259,7 @@ fn dispatch(view: &dyn View, id: &Scoped, given: &mut Given<'_>) -> Result<Outco
                 item::Input::Fail { epoch, error: alloc::format!("{code}: {message}"), retryable: false };
             let failed = claimed.decide(&fail, given.at)?;
             let facts = taken.facts.into_iter().chain(failed.facts).collect();
-            let mut out =
-                routed(of_stream(StreamId::Item(best), &tenant, facts, Reply::Done), failed.effects);
+            let mut out = of_item(view, best, &tenant, (facts, failed.effects), Reply::Done, given)?;
             out.follow.push(Command::Dispatch { worker: id.clone() });
             Ok(out)
         }
@@ -203,7 +275,7 @@ fn settle(
     run: RunId,
     succeeded: bool,
     error: Option<&String>,
-    given: &Given<'_>,
+    given: &mut Given<'_>,
 ) -> Result<Outcome, Refusal> {
     let tenant = tenant_of(worker);
     let mut out = Outcome::reply(Reply::Done);
@@ -218,7 +290,7 @@ fn settle(
             item::Input::Fail { epoch, error, retryable: true }
         };
         let Decision { facts, effects, .. } = item.decide(&input, given.at)?;
-        out = routed(of_stream(StreamId::Item(id), &tenant, facts, Reply::Done), effects);
+        out = of_item(view, id, &tenant, (facts, effects), Reply::Done, given)?;
     }
     if let Some(known) = worker_of(view, worker)? {
         let input = worker::Input::Settle { item: id, run, succeeded };
@@ -233,43 +305,69 @@ fn on_schedule(
     view: &dyn View,
     id: &Scoped,
     input: &schedule::Input,
-    given: &Given<'_>,
+    given: &mut Given<'_>,
 ) -> Result<Outcome, Refusal> {
-    let known = schedule_of(view, id)?.cloned().unwrap_or_else(|| Schedule::new(id.clone()));
-    let Decision { facts, effects, .. } = known.decide(input, given.at)?;
+    let mut known = schedule_of(view, id)?.cloned().unwrap_or_else(|| Schedule::new(id.clone()));
     let tenant = tenant_of(id);
-    let mut out = of_stream(StreamId::Schedule(id.clone()), &tenant, facts, Reply::Done);
-    for effect in effects {
-        let Effect::StartSlot { schedule, run, slot, pipeline, runbook, vars } = effect else {
-            route::other(effect, &mut out);
-            continue;
-        };
-        let create = Create {
-            id: run,
-            tenant: tenant.clone(),
-            namespace: Name::clean(schedule.namespace()),
-            runbook,
-            name: pipeline.clone(),
-            pipeline,
-            cwd: String::new(),
-            vars,
-            trigger: Trigger {
-                source: Source::Scheduled,
-                key: Some(name_of(&schedule)),
-                user: None,
-                event_id: Some(Name::clean(&slot.to_string())),
-            },
-            subject: None,
-            correlation_id: None,
-            priority: 0,
-            needs: Vec::new(),
-            parent: None,
-            depth: 0,
-            deadline_at: None,
-            workspace: None,
-            policy: Vec::new(),
-        };
-        out.follow.push(Command::Create(Box::new(create)));
+    let mut out = Outcome::reply(Reply::Done);
+    let mut inputs = VecDeque::from([input.clone()]);
+    while let Some(input) = inputs.pop_front() {
+        let Decision { facts, effects, .. } = known.decide(&input, given.at)?;
+        known = facts.iter().fold(known, |known, fact| known.apply(fact, given.at));
+        out.facts.extend(of_stream(StreamId::Schedule(id.clone()), &tenant, facts, Reply::Done).facts);
+        for effect in effects {
+            let Effect::StartSlot { schedule, run, slot, pipeline, runbook, vars } = effect else {
+                route::other(effect, &mut out);
+                continue;
+            };
+            let create = slot_run(&schedule, run, slot, pipeline, runbook, vars);
+            match crate::creation::create(view, &create, given) {
+                Ok(created) => {
+                    out.facts.extend(created.facts);
+                    out.follow.extend(created.follow);
+                }
+                Err(needs @ Refusal::Need(_)) => return Err(needs),
+                // A slot whose run cannot be made is over at once, or it would keep all later ones from firing. Each
+                // time there is one slot less that waits, so this ends.
+                Err(Refusal::Error { .. }) => inputs.push_back(schedule::Input::Settle { run }),
+            }
+        }
     }
     Ok(out)
+}
+
+/// The run of a schedule's slot: it is made in the commit that fires the slot, so there is one per slot.
+fn slot_run(
+    schedule: &Scoped,
+    run: RunId,
+    slot: Millis,
+    pipeline: Name,
+    runbook: Digest,
+    vars: Value,
+) -> Create {
+    Create {
+        id: run,
+        tenant: tenant_of(schedule),
+        namespace: Name::clean(schedule.namespace()),
+        runbook,
+        name: pipeline.clone(),
+        pipeline,
+        cwd: String::new(),
+        vars,
+        trigger: Trigger {
+            source: Source::Scheduled,
+            key: Some(name_of(schedule)),
+            user: None,
+            event_id: Some(Name::clean(&slot.to_string())),
+        },
+        subject: None,
+        correlation_id: None,
+        priority: 0,
+        needs: Vec::new(),
+        parent: None,
+        depth: 0,
+        deadline_at: None,
+        workspace: None,
+        policy: Vec::new(),
+    }
 }

@@ -82,9 +82,13 @@ pub(crate) fn pass(run: &Run, node: &StepDef, step: &Step, given: &mut Given<'_>
         Gate::Slots { name, .. } => (Wait::Semaphore, Some(name.clone())),
         Gate::Guard => (Wait::Guard, None),
     };
-    let waits = wait(run, step, reason, on, None, given);
+    Some(wait(run, step, reason, on, None, given).effect(ask(run, step, gate)))
+}
+
+/// What a step asks for at a gate.
+pub(crate) fn ask(run: &Run, step: &Step, gate: &Gate) -> Effect {
     let holder = step.holder(run.id());
-    Some(waits.effect(match gate {
+    match gate {
         Gate::Lock { name, overlap } => Effect::AcquireLock {
             lock: run.scoped(name),
             holder,
@@ -98,7 +102,7 @@ pub(crate) fn pass(run: &Run, node: &StepDef, step: &Step, given: &mut Given<'_>
         Gate::Guard => {
             Effect::GatherGuard { run: run.id(), step: step.id.clone(), node: step.node, after: false }
         }
-    }))
+    }
 }
 
 fn wait(
@@ -114,7 +118,22 @@ fn wait(
 }
 
 fn ask_policy(run: &Run, node: &StepDef, step: &Step, given: &Given<'_>) -> Decision {
-    wait(run, step, Wait::Policy, None, None, given).effect(evaluate_policy(run, node, step))
+    let waits = wait(run, step, Wait::Policy, None, None, given);
+    // What is decided once for the run is asked once: the answer is for all who wait for it.
+    if run.live().any(|other| waits_for_policy(other) && shares_policy(other, step)) {
+        return waits;
+    }
+    waits.effect(evaluate_policy(run, node, step))
+}
+
+/// Whether a step waits for policy's answer.
+pub(crate) fn waits_for_policy(step: &Step) -> bool {
+    step.waiting.as_ref().is_some_and(|w| w.reason == Wait::Policy)
+}
+
+/// Whether one answer of policy is for both steps.
+pub(crate) fn shares_policy(one: &Step, other: &Step) -> bool {
+    one.tool == other.tool && policy::scope(one.tool.as_str()) == policy::Scope::PerRun
 }
 
 /// The question to policy about a step.
@@ -467,22 +486,10 @@ pub fn told(run: &Run, def: &Pipeline, told: &Told, given: &mut Given<'_>) -> Re
         }
         Told::HoldLost { step: Some(step), name } => {
             let step = run.need(step)?;
-            let mut out = Decision::new();
-            if step.status == step::Status::Running
-                && step.held().iter().any(|gate| gate_name(gate) == Some(name))
-            {
-                out.effects.push(stop(run, step));
-                let failure =
-                    Failure::new(Code::LockBusy, alloc::format!("the hold on `{name}` was taken away"));
-                pipeline::end(
-                    run,
-                    step,
-                    step::Input::Fail { epoch: step.epoch, failure, retry_at: None },
-                    given,
-                    &mut out,
-                );
+            if !step.held().iter().any(|gate| gate_name(gate) == Some(name)) {
+                return Ok(Decision::new());
             }
-            Ok(out)
+            Ok(hold_lost(run, step, name, given))
         }
         Told::RunEnded { run: other, step: None, status, .. } => {
             crate::lifecycle::needed_ended(run, *other, *status, given)
@@ -496,9 +503,38 @@ pub fn told(run: &Run, def: &Pipeline, told: &Told, given: &mut Given<'_>) -> Re
                 return Ok(Decision::new());
             }
             let input = child_ended(run, node, step, *status, outputs.clone(), error.clone(), given)?;
-            attempt::settle(run, step, input, Decision::new(), given)
+            attempt::settle(run, node, step, input, Decision::new(), given)
         }
     }
+}
+
+/// A step that lost what it held fails wherever it is on its way. An unknown outcome stays one: nothing acts there.
+fn hold_lost(run: &Run, step: &Step, name: &Name, given: &mut Given<'_>) -> Decision {
+    let message = alloc::format!("the hold on `{name}` was taken away");
+    let mut out = Decision::new();
+    match step.status {
+        step::Status::Ready => return pipeline::refuse(run, step, Code::LockBusy, &message, given),
+        step::Status::Running if step.group.is_some() => {
+            return run.place(&step.id).map_or(out, |place| pipeline::kill_members(run, place, given));
+        }
+        step::Status::Running => out.effects.push(stop(run, step)),
+        step::Status::WaitingApproval | step::Status::WaitingExternal | step::Status::FailedRetryable => {}
+        step::Status::Pending
+        | step::Status::OutcomeUnknown
+        | step::Status::Succeeded
+        | step::Status::Skipped
+        | step::Status::Failed
+        | step::Status::Cancelled => return out,
+    }
+    let failure = Failure::new(Code::LockBusy, message);
+    pipeline::end(
+        run,
+        step,
+        step::Input::Fail { epoch: step.epoch, failure, retry_at: None },
+        given,
+        &mut out,
+    );
+    out
 }
 
 fn gate_name(gate: &Gate) -> Option<&Name> {

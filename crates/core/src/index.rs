@@ -4,8 +4,8 @@
 //! what it is filed by now is put in: O(log n) for each, whatever the number of streams.
 
 use crate::caps::{Caps, Entry, Fair, Window};
-use crate::id::{ApprovalId, ItemId, Name, RunId, Scoped};
-use crate::item::Item;
+use crate::id::{ApprovalId, Holder, ItemId, Name, RunId, Scoped};
+use crate::item::{Claim, Item};
 use crate::machine::Beats;
 use crate::queue::Index as QueueIndex;
 use crate::run::{BlockedOn, Run, Status};
@@ -25,6 +25,8 @@ struct Card {
     run: Option<Box<RunCard>>,
     item: Option<Box<Item>>,
     consumes: Option<Scoped>,
+    /// Outside holders, whose heartbeats move `due`.
+    beaten: Vec<Holder>,
 }
 
 /// What a run is filed by.
@@ -61,6 +63,30 @@ pub struct Indexes {
     statuses: BTreeMap<(Name, Status), u64>,
     queues: BTreeMap<Scoped, QueueIndex>,
     consumers: BTreeMap<Scoped, BTreeSet<Scoped>>,
+    /// What each outside holder holds.
+    beaten: BTreeMap<Holder, BTreeSet<StreamId>>,
+    /// Queues of which items came due since somebody last asked.
+    woken: BTreeSet<Scoped>,
+}
+
+/// Equal where they give the same answers about the streams. The window of run starts and the passes of fairness
+/// are history: streams alone do not have it.
+impl PartialEq for Indexes {
+    fn eq(&self, other: &Indexes) -> bool {
+        self.cards == other.cards
+            && self.due == other.due
+            && self.leases == other.leases
+            && self.ready.entries().eq(other.ready.entries())
+            && self.active == other.active
+            && self.caps == other.caps
+            && self.dependents == other.dependents
+            && self.approvals == other.approvals
+            && self.awaited == other.awaited
+            && self.statuses == other.statuses
+            && self.queues == other.queues
+            && self.consumers == other.consumers
+            && self.beaten == other.beaten
+    }
 }
 
 fn run_card(run: &Run) -> RunCard {
@@ -98,9 +124,19 @@ fn card(stream: &Stream, beats: &Beats) -> Card {
         Body::Item(item) => {
             card.item = Some(Box::new(item.without_data()));
             card.due = item.due();
+            if let Item::Processing { body, claim: Claim { visible_at: Some(_), holder, .. } } = &**item {
+                card.due = Some(beats.last_seen(holder, body.since) + body.terms.visibility_timeout);
+                card.beaten.push(holder.clone());
+            }
         }
-        Body::Lock(lock) => card.due = lock.due(beats),
-        Body::Semaphore(semaphore) => card.due = semaphore.due(beats),
+        Body::Lock(lock) => {
+            card.due = lock.due(beats);
+            card.beaten = lock.holder().into_iter().filter(|h| !h.is_inside()).cloned().collect();
+        }
+        Body::Semaphore(semaphore) => {
+            card.due = semaphore.due(beats);
+            card.beaten = semaphore.holders.keys().filter(|h| !h.is_inside()).cloned().collect();
+        }
         Body::Schedule(schedule) => card.due = schedule.due(),
         Body::Trigger(key) => card.due = key.due(),
         Body::Worker(worker) => card.consumes = worker.queue(),
@@ -125,6 +161,9 @@ impl Indexes {
             self.caps.insert(name.clone(), tenant.caps);
             self.ready.weigh(name, tenant.weight);
         }
+        if let (StreamId::Tenant(name), None) = (id, stream) {
+            self.caps.remove(name);
+        }
         let new = stream.map(|stream| card(stream, beats)).unwrap_or_default();
         let old = self.cards.get(id).cloned().unwrap_or_default();
         if old == new {
@@ -135,10 +174,17 @@ impl Indexes {
         self.file_run(id, old.run.as_deref(), new.run.as_deref());
         self.file_item(old.item.as_deref(), new.item.as_deref());
         self.file_worker(id, old.consumes.as_ref(), new.consumes.as_ref());
-        if stream.is_some() {
-            self.cards.insert(id.clone(), new);
-        } else {
+        for holder in &old.beaten {
+            unlink(&mut self.beaten, holder, id);
+        }
+        for holder in &new.beaten {
+            self.beaten.entry(holder.clone()).or_default().insert(id.clone());
+        }
+        // A stream that is filed by nothing has no card, whatever it had before.
+        if new == Card::default() {
             self.cards.remove(id);
+        } else {
+            self.cards.insert(id.clone(), new);
         }
     }
 
@@ -185,7 +231,8 @@ impl Indexes {
 
     fn file_item(&mut self, old: Option<&Item>, new: Option<&Item>) {
         let Some(body) = new.or(old).and_then(Item::body) else { return };
-        let index = self.queues.entry(body.scoped()).or_default();
+        let queue = body.scoped();
+        let index = self.queues.entry(queue.clone()).or_default();
         match (old, new) {
             (_, Some(new)) => {
                 let absent = Item::absent(Name::clean("_"));
@@ -193,6 +240,9 @@ impl Indexes {
             }
             (Some(old), None) => index.forget(old),
             (None, None) => {}
+        }
+        if *index == QueueIndex::default() {
+            self.queues.remove(&queue);
         }
     }
 
@@ -268,11 +318,30 @@ impl Indexes {
         self.queues.get(queue).map(|index| index.peek(n)).unwrap_or_default()
     }
 
-    /// Moves items whose time has come among those that can be taken. Called at the start of a turn.
+    /// Moves items whose time has come among those that can be taken. Called at the start of a turn. They want no
+    /// tick any more; their workers are woken by this turn, or by the next if it is refused.
     pub fn promote(&mut self, at: Millis) {
-        for index in self.queues.values_mut() {
-            index.promote(at);
+        for (queue, index) in &mut self.queues {
+            for item in index.promote(at) {
+                let id = StreamId::Item(item);
+                if let Some(card) = self.cards.get_mut(&id) {
+                    move_time(&mut self.due, &id, card.due.take(), None);
+                }
+                self.woken.insert(queue.clone());
+            }
         }
+    }
+
+    /// The started workers of queues of which items came due, once.
+    pub fn woken(&mut self) -> Vec<Scoped> {
+        let queues = core::mem::take(&mut self.woken);
+        queues.iter().flat_map(|queue| self.consumers(queue)).collect()
+    }
+
+    /// What an outside holder holds.
+    #[must_use]
+    pub fn beaten_by(&self, holder: &Holder) -> Vec<StreamId> {
+        self.beaten.get(holder).map(|set| set.iter().cloned().collect()).unwrap_or_default()
     }
 
     /// How many items of a queue wait, and which has this key.

@@ -33,6 +33,7 @@ pub mod lifecycle;
 pub mod lock;
 pub mod machine;
 pub mod origin;
+pub mod outstanding;
 pub mod pipeline;
 pub mod policy;
 pub mod private;

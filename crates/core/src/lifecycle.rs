@@ -93,8 +93,7 @@ pub fn begin(run: &Run, def: &Pipeline, unmet: Vec<RunId>) -> Result<Decision, E
     if !unmet.is_empty() {
         return Ok(out.fact(PipelineBlocked { id: run.id(), on: BlockedOn::Runs(unmet) }));
     }
-    let waits_for_lock = matches!(run.blocked.as_deref(), Some(BlockedOn::Lock(_)));
-    if let Some(lock) = run.born.lock.as_ref().filter(|_| !waits_for_lock) {
+    if let Some(lock) = &run.born.lock {
         let acquire = Effect::AcquireLock {
             lock: run.scoped(lock),
             holder: run.holder(),
@@ -102,9 +101,10 @@ pub fn begin(run: &Run, def: &Pipeline, unmet: Vec<RunId>) -> Result<Decision, E
             oust: false,
             give_up_at: run.born.deadline_at,
         };
-        return Ok(out
-            .fact(PipelineBlocked { id: run.id(), on: BlockedOn::Lock(lock.clone()) })
-            .effect(acquire));
+        // One that waits for its lock asks again; only the grant lets it begin.
+        let waits = matches!(run.blocked.as_deref(), Some(BlockedOn::Lock(_)));
+        let blocked = PipelineBlocked { id: run.id(), on: BlockedOn::Lock(lock.clone()) };
+        return Ok(if waits { out } else { out.fact(blocked) }.effect(acquire));
     }
     Ok(out.fact(start(run, def)))
 }

@@ -286,7 +286,7 @@ pub(crate) fn is_foreach(node: &StepDef, step: &Step) -> bool {
 
 /// Ends the members of a group that nobody carries out, then tells the executors of the others to stop. They are told
 /// again whenever the flow comes by: a stop names its epoch, so a repeat does nothing.
-fn kill_members(run: &Run, place: u32, given: &mut Given<'_>) -> Decision {
+pub(crate) fn kill_members(run: &Run, place: u32, given: &mut Given<'_>) -> Decision {
     let mut out = Decision::new();
     let leased = |step: &Step| step.status == Status::Running && step.group.is_none();
     for step in run.live().filter(|step| under(run, step, place) && !leased(step)) {
@@ -410,7 +410,7 @@ fn close(
     // The callers close what is running, which takes all of these; were one wrong, nothing would be recorded.
     input
         .map_err(crate::run::Error::from)
-        .and_then(|input| attempt::settle(run, step, input, Decision::new(), given))
+        .and_then(|input| attempt::settle(run, node, step, input, Decision::new(), given))
         .unwrap_or_default()
 }
 

@@ -127,6 +127,11 @@ pub(crate) fn run_ended(
         let told = Told::RunEnded { run: id, step: None, status, outputs: None, error: None };
         out.follow.push(Command::Tell { run: dependent, told });
     }
+    if let (Some(workspace), None) = (run.born.workspace, &run.born.parent) {
+        // A called run works in its caller's directory, which outlives it.
+        let (tenant, input) = (run.born.tenant.clone(), crate::workspace::Input::End(status));
+        out.follow.push(Command::Workspace { workspace, tenant, input });
+    }
     let trigger = &run.born.trigger;
     let succeeded = status == Status::Completed;
     match (trigger.source, &trigger.key, &trigger.event_id) {

@@ -162,6 +162,19 @@ pub struct Checkpoint {
     pub message: Option<String>,
 }
 
+/// A message to the outside that was asked for and not sent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Wanted {
+    /// What it is for.
+    pub kind: crate::effect::Notice,
+    /// The step it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<StepId>,
+    /// What it says.
+    pub message: String,
+}
+
 /// What few runs have; kept apart so that the many are small.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -186,7 +199,7 @@ pub struct Rare {
     pub tasks: BTreeMap<StepId, Task>,
     /// Messages to the outside that were asked for and not sent.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub notices: BTreeMap<NoticeId, (crate::effect::Notice, String)>,
+    pub notices: BTreeMap<NoticeId, Wanted>,
     /// Guards that gave up waiting at this time.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub guards: BTreeMap<StepId, Millis>,

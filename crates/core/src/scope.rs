@@ -282,7 +282,7 @@ pub(crate) fn group_output(run: &Run, place: u32, step: &Step) -> Option<Value> 
             Some(Value::Object(members.map(|s| (base(s), output(s))).collect()))
         }
         GroupKind::Sequence | GroupKind::Strategy => {
-            members.rfind(|s| s.status == Status::Succeeded).map(output).filter(|v| !v.is_null())
+            members.filter(|s| s.status == Status::Succeeded).last().map(output).filter(|v| !v.is_null())
         }
     }
 }

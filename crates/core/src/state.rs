@@ -379,9 +379,23 @@ impl State {
         stream
     }
 
-    /// Notes a heartbeat.
+    /// Notes a heartbeat: what the holder holds is due later.
     pub fn beat(&mut self, holder: crate::id::Holder, at: Millis) {
+        let held = self.indexes.beaten_by(&holder);
         self.beats.seen.insert(holder, at);
+        held.iter().for_each(|stream| self.refresh(stream));
+    }
+
+    /// The indexes as they follow from the streams alone, brought up to a time. Those that were kept on the way
+    /// must equal them once they are brought up to it too.
+    #[must_use]
+    pub fn rebuilt_indexes(&self, at: Millis) -> Indexes {
+        let mut indexes = Indexes::default();
+        for (id, stream) in &self.streams {
+            indexes.file(id, Some(stream), &self.beats);
+        }
+        indexes.promote(at);
+        indexes
     }
 }
 
@@ -421,6 +435,10 @@ impl View for State {
 impl Overlay for State {
     fn open(&mut self, at: Millis) {
         self.indexes.promote(at);
+    }
+
+    fn woken(&mut self) -> Vec<Scoped> {
+        self.indexes.woken()
     }
 
     fn apply(&mut self, facts: &[crate::command::Fact], at: Millis) {

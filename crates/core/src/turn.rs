@@ -9,11 +9,14 @@
 //! the ones before it, and it stops after [`FOLLOW_MAX`] of them. Nothing of a turn is seen outside before its
 //! commit.
 
+mod drive;
+pub use drive::{Driven, Driver, FOLLOW_MAX, Overlay, Turn, drive};
+
 use crate::attempt;
 use crate::code::Code;
 use crate::command::{Command, Fact, Outcome, Receipted, Refusal, Reply};
 use crate::digest::Digest;
-use crate::effect::{Effect, Told};
+use crate::effect::Told;
 use crate::event::{Event, NoticeSent, PipelineDeleted, RunbookDeployed, RunbookLoaded};
 use crate::gate;
 use crate::id::{ItemId, Name, RunId, Scoped, StepId};
@@ -31,10 +34,6 @@ use crate::stream::StreamId;
 use alloc::boxed::Box;
 use alloc::string::ToString;
 use alloc::vec::Vec;
-
-/// The most decisions of one turn that follow from one command. What does not fit is found again by
-/// `outstanding` and goes into the next turn.
-pub const FOLLOW_MAX: usize = 10_000;
 
 /// A stream as a decision finds it.
 pub enum Found<'a> {
@@ -376,27 +375,29 @@ fn tell(view: &dyn View, id: RunId, told: &Told, given: &mut Given<'_>) -> Resul
     {
         return Ok(of_run(view, run, lifecycle::unblocked(run, loaded.def, Some(*epoch))?, Reply::Done));
     }
-    let decision = gate::told(run, loaded.def, told, given)?;
-    let unblocked = decision.facts.iter().any(|fact| matches!(fact, Event::PipelineUnblocked(_)));
-    let mut out = of_run(view, run, decision, Reply::Done);
-    if unblocked {
-        // The runs it needs are completed; its lock comes next.
-        out.follow.insert(0, Command::Begin(id));
+    let mut decision = gate::told(run, loaded.def, told, given)?;
+    if decision.facts.iter().any(|fact| matches!(fact, Event::PipelineUnblocked(_))) {
+        // The runs it needs are completed. Its lock comes next, or its first step, in the same decision: a blocked
+        // run does not become pending again.
+        let after = decision.facts.iter().fold(run.clone(), |run, fact| run.apply(fact, given.at));
+        let begun = lifecycle::begin(&after, loaded.def, Vec::new())?;
+        decision.facts.extend(begun.facts);
+        decision.effects.extend(begun.effects);
     }
-    Ok(out)
+    Ok(of_run(view, run, decision, Reply::Done))
 }
 
 /// The effect key of a step that writes outside, with its stream. Plain steps have none.
-fn effect_key(run: &Run, node: &StepDef, step: &Step) -> Result<Option<Scoped>, Refusal> {
-    if step.action_hash.is_none() || step.semantics.is_none() {
-        return Ok(None);
+fn effect_key(run: &Run, node: &StepDef, step: &Step) -> Option<Scoped> {
+    if !step.writes() {
+        return None;
     }
-    let scope = match node.key_scope {
-        KeyScope::Lineage => receipt::KeyScope::Lineage(run.born.lineage.root_run),
-        KeyScope::Tenant => receipt::KeyScope::Tenant,
+    // A key of the whole tenant is the same effect in each of its namespaces, so its stream is in none of them.
+    let namespace = match node.key_scope {
+        KeyScope::Lineage => run.born.namespace.clone(),
+        KeyScope::Tenant => Name::clean("_"),
     };
-    let key = receipt::scoped_key(scope, &step.id, step.item, step.key.as_ref().map(Name::as_str))?;
-    Ok(Some(run.scoped(&key)))
+    Some(Scoped::new(&run.born.tenant, &namespace, &attempt::key(run, node, step)))
 }
 
 /// Leases a step. For an outside write the intent is recorded in the same commit; where a receipt says that it
@@ -413,11 +414,11 @@ fn lease(
     let step = run.need(step)?;
     let node = loaded.node(step)?;
     let Decision { facts, effects, reply } = attempt::lease(run, node, step, &wish, given)?;
-    let Some(mut lease) = reply else {
+    let Some(lease) = reply else {
         // The step waits, for a human or for policy.
         return Ok(of_run(view, run, Decision { facts, effects, reply: () }, Reply::Nothing));
     };
-    let Some(stream) = effect_key(run, node, step)? else {
+    let Some(stream) = effect_key(run, node, step) else {
         let leased = Decision { facts, effects, reply: () };
         return Ok(of_run(view, run, leased, Reply::Leased(Box::new(lease))));
     };
@@ -458,13 +459,8 @@ fn lease(
             Ok(of_run(view, run, out, Reply::Reused))
         }
         key::Reply::Granted { .. } => {
-            lease.idempotency_key = name_of(&stream);
-            let execute = effects.into_iter().map(|effect| match effect {
-                Effect::Execute(_) => Effect::Execute(Box::new(lease.clone())),
-                other => other,
-            });
-            let leased = Decision { facts, effects: execute.collect(), reply: () };
-            let mut out = of_run(view, run, leased, Reply::Leased(Box::new(lease.clone())));
+            let leased = Decision { facts, effects, reply: () };
+            let mut out = of_run(view, run, leased, Reply::Leased(Box::new(lease)));
             let tenant = &run.born.tenant;
             out.facts.extend(of_stream(StreamId::Effect(stream), tenant, intended.facts, Reply::Done).facts);
             Ok(out)
@@ -490,27 +486,27 @@ fn report(
     let run = loaded.run;
     let step = run.need(step)?;
     let node = loaded.node(step)?;
-    let stream = effect_key(run, node, step)?;
+    let stream = effect_key(run, node, step);
     let mut settled = Vec::new();
-    if let Some(stream) = &stream {
-        let known = effect_of(view, stream)?;
-        let input = match (receipted, report) {
-            (Some(receipt), _) => Some(receipt_input(receipt, run, step, epoch)),
-            (None, attempt::Report::Lost { .. } | attempt::Report::Stopped) => {
-                Some(key::Input::Lost { attempt: attempt_of(run, step, epoch) })
-            }
-            (
-                None,
-                attempt::Report::Returned { .. }
-                | attempt::Report::Done { .. }
-                | attempt::Report::Failed { .. },
-            ) => None,
-        };
-        if let (Some(known), Some(input)) = (known, input) {
+    if let Some(stream) = &stream
+        && let Some(known) = effect_of(view, stream)?
+    {
+        let mut known = known.clone();
+        for input in evidence(report, receipted, run, step, epoch, given) {
             // A receipt that the key refuses is not worth losing the report for.
-            settled = known.decide(&input, given.at).map(|decision| decision.facts).unwrap_or_default();
+            let Ok(decision) = known.decide(&input, given.at) else { break };
+            known = decision.facts.iter().fold(known, |known, fact| known.apply(fact, given.at));
+            settled.extend(decision.facts);
         }
     }
+    // Whoever stops an effect, or fails to say whether it happened, leaves it unknown. A shell command that fails has
+    // said so by its exit; an idempotent write can be done again all the same.
+    let lost = attempt::Report::Lost { last_seen: Some(given.at) };
+    let report = match (report, receipted) {
+        (attempt::Report::Stopped, None) if step.may_be_unknown() => &lost,
+        (attempt::Report::Failed { .. }, None) if step.may_be_unknown() && stream.is_some() => &lost,
+        (report, _) => report,
+    };
     let decided = attempt::report(run, node, step, epoch, report, given);
     let mut out = match decided {
         Ok(decision) => of_run(view, run, decision, Reply::Done),
@@ -522,6 +518,43 @@ fn report(
         out.facts.extend(of_stream(StreamId::Effect(stream), &run.born.tenant, settled, Reply::Done).facts);
     }
     Ok(out)
+}
+
+/// What a report says about the effect itself, where it brings no receipt of its own.
+fn evidence(
+    report: &attempt::Report,
+    receipted: Option<&Receipted>,
+    run: &Run,
+    step: &Step,
+    epoch: u64,
+    given: &mut Given<'_>,
+) -> Vec<key::Input> {
+    let attempt = attempt_of(run, step, epoch);
+    let lost = key::Input::Lost { attempt: attempt.clone() };
+    match (receipted, report) {
+        (Some(receipt), _) => alloc::vec![receipt_input(receipt, run, step, epoch)],
+        // It happened: the output is all that is known of it.
+        (None, attempt::Report::Done { output, .. }) => {
+            let receipt = Receipted {
+                id: crate::id::ReceiptId(given.id()),
+                status: receipt::Outcome::Succeeded,
+                reversible: false,
+                reverse: None,
+                request: None,
+                response: output.clone(),
+            };
+            alloc::vec![receipt_input(&receipt, run, step, epoch)]
+        }
+        // It was not begun, so another may.
+        (None, attempt::Report::Returned { .. }) => {
+            let outcome = receipt::Settled::NotDone;
+            alloc::vec![lost, key::Input::Settle { attempt, outcome, probed: false }]
+        }
+        // A failure without a receipt may have come before or after the effect: it proves nothing.
+        (None, attempt::Report::Lost { .. } | attempt::Report::Stopped | attempt::Report::Failed { .. }) => {
+            alloc::vec![lost]
+        }
+    }
 }
 
 fn receipt_input(receipted: &Receipted, run: &Run, step: &Step, epoch: u64) -> key::Input {
@@ -554,7 +587,7 @@ fn resolve(
     let run = loaded.run;
     let step = run.need(step)?;
     let node = loaded.node(step)?;
-    let stream = effect_key(run, node, step)?;
+    let stream = effect_key(run, node, step);
     let mut settled = Vec::new();
     if let Some(known) = stream.as_ref().map(|stream| effect_of(view, stream)).transpose()?.flatten() {
         let outcome = match resolution {
@@ -591,10 +624,9 @@ fn tick(view: &dyn View, stream: &StreamId, given: &mut Given<'_>) -> Result<Out
         StreamId::Trigger(key) => {
             decide(view, &Command::Key { key: key.clone(), input: crate::idempotency::Input::Tick }, given)
         }
-        // A schedule's slots are computed by the shell, and an item's visibility is extended there: both come as
-        // inputs of their own. The rest have no times.
+        StreamId::Item(item) => crate::dispatch::tick(view, *item, given),
+        // A schedule's slots are computed by the shell and come as an input of their own. The rest have no times.
         StreamId::Schedule(_)
-        | StreamId::Item(_)
         | StreamId::Queue(_)
         | StreamId::Worker(_)
         | StreamId::Effect(_)
@@ -605,59 +637,4 @@ fn tick(view: &dyn View, stream: &StreamId, given: &mut Given<'_>) -> Result<Out
         | StreamId::Tenant(_)
         | StreamId::System => Ok(Outcome::reply(Reply::Done)),
     }
-}
-
-/// Where a turn keeps what it has decided so far.
-pub trait Overlay: View {
-    /// A turn begins: hints that depend on the time are brought up to it.
-    fn open(&mut self, at: crate::time::Millis);
-    /// Applies facts, so that the next decision sees them.
-    fn apply(&mut self, facts: &[Fact], at: crate::time::Millis);
-}
-
-/// Everything that came of a command.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Turn {
-    /// What becomes true, in order: one commit.
-    pub facts: Vec<Fact>,
-    /// What is released after the commit.
-    pub effects: Vec<Effect>,
-    /// The answer.
-    pub reply: Reply,
-    /// What did not fit.
-    pub left: Vec<Command>,
-}
-
-/// Decides a command and all that follows from it.
-///
-/// # Errors
-/// The command's own refusal. What follows cannot refuse the command any more: a follow-up that comes too late, as
-/// when it tells an ended run that its lock is free, is dropped.
-pub fn drive(overlay: &mut dyn Overlay, command: &Command, given: &mut Given<'_>) -> Result<Turn, Refusal> {
-    overlay.open(given.at);
-    let Outcome { facts, effects, follow, reply } = decide(overlay, command, given)?;
-    overlay.apply(&facts, given.at);
-    let mut turn = Turn { facts, effects, reply, left: Vec::new() };
-    let mut waiting: alloc::collections::VecDeque<Command> = follow.into();
-    let mut decided = 0;
-    while let Some(next) = waiting.pop_front() {
-        decided += 1;
-        if decided > FOLLOW_MAX {
-            waiting.push_front(next);
-            break;
-        }
-        match decide(overlay, &next, given) {
-            Ok(outcome) => {
-                overlay.apply(&outcome.facts, given.at);
-                turn.facts.extend(outcome.facts);
-                turn.effects.extend(outcome.effects);
-                waiting.extend(outcome.follow);
-            }
-            // Whoever drives loads these and goes on.
-            Err(Refusal::Need(_)) => turn.left.push(next),
-            Err(Refusal::Error { .. }) => {}
-        }
-    }
-    turn.left.extend(waiting);
-    Ok(turn)
 }

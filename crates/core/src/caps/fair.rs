@@ -159,6 +159,14 @@ impl<Key: Ord> Fair<Key> {
         self.len == 0
     }
 
+    /// Everything that waits, by tenant, namespace and place in line.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (&Name, &Name, &(Reverse<i32>, u64, Key))> {
+        self.tenants.iter().flat_map(|(tenant, place)| {
+            let lines = place.lines.iter();
+            lines.flat_map(move |(namespace, line)| line.iter().map(move |entry| (tenant, namespace, entry)))
+        })
+    }
+
     /// Gives a tenant its weight from its next turn on; 1 where nothing is said.
     pub fn weigh(&mut self, tenant: &Name, weight: u32) {
         self.weights.insert(tenant.clone(), weight.clamp(1, WEIGHT_MAX));

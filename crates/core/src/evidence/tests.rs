@@ -10,6 +10,7 @@ use crate::id::{ApprovalId, ReceiptId, Scoped};
 use crate::policy::{Risk, Verdict as Says};
 use crate::private::Private;
 use crate::receipt::{Action, Outcome, Semantics};
+use crate::record::{Check, Record};
 use crate::run::{Actor, Initiator, Lineage, Source, Status, Trigger};
 use crate::step::Resolution;
 use crate::testing::name;

@@ -95,14 +95,17 @@ impl Index {
         self.ready.iter().take(n).map(|(_, _, id)| *id).collect()
     }
 
-    /// Moves the delayed items whose time has come to the others. Each is moved once.
-    pub fn promote(&mut self, at: Millis) {
+    /// Moves the delayed items whose time has come to the others, and says which. Each is moved once.
+    pub fn promote(&mut self, at: Millis) -> Vec<ItemId> {
+        let mut moved = Vec::new();
         while let Some(&(due, rank)) = self.delayed.first()
             && due <= at
         {
             self.delayed.pop_first();
             self.ready.insert(rank);
+            moved.push(rank.2);
         }
+        moved
     }
 
     /// Up to `n` claims whose deadline has passed, longest ago first.

@@ -1,6 +1,6 @@
 //! What facts do to a run. Nothing is decided here.
 
-use super::{Cancellation, Checkpoint, Ending, Kept, MESSAGES_MAX, Run, Section, Status, sequence};
+use super::{Cancellation, Checkpoint, Ending, Kept, MESSAGES_MAX, Run, Section, Status, Wanted, sequence};
 use crate::approval::Approval;
 use crate::budget::{Budget, Limits};
 use crate::event::Event;
@@ -242,7 +242,8 @@ impl Run {
             }
             Event::NoticeRequested(e) => {
                 let message = e.message.get().unwrap_or_default();
-                self.rare.notices.insert(e.notice, (e.kind, message));
+                let wanted = Wanted { kind: e.kind, step: e.step.clone(), message };
+                self.rare.notices.insert(e.notice, wanted);
             }
             Event::NoticeSent(e) => {
                 self.rare.notices.remove(&e.notice);

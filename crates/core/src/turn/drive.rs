@@ -1,0 +1,150 @@
+//! The loop of a turn: decides a command, applies what it comes to, and decides what follows, until nothing does.
+//!
+//! A turn can stop in two places and lose nothing. Where a decision needs streams that nobody loaded, the driver is
+//! handed back with their names: whoever drives loads them into the overlay and goes on. Where the bound is reached,
+//! what is left follows from the committed state and is found there again by
+//! [`State::left_over`](crate::state::State::left_over).
+
+use super::{View, decide};
+use crate::command::{Command, Fact, Outcome, Refusal, Reply};
+use crate::effect::Effect;
+use crate::id::Scoped;
+use crate::machine::Given;
+use crate::stream::StreamId;
+use crate::time::Millis;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+/// The most decisions of one turn that follow from one command.
+pub const FOLLOW_MAX: usize = 10_000;
+
+/// Where a turn keeps what it has decided so far.
+pub trait Overlay: View {
+    /// A turn begins: hints that depend on the time are brought up to it.
+    fn open(&mut self, at: Millis);
+    /// Workers whose queues have items that came due, once: the turn lets them look.
+    fn woken(&mut self) -> Vec<Scoped>;
+    /// Applies facts, so that the next decision sees them.
+    fn apply(&mut self, facts: &[Fact], at: Millis);
+}
+
+/// Everything that came of a command.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Turn {
+    /// What becomes true, in order: one commit.
+    pub facts: Vec<Fact>,
+    /// What is released after the commit.
+    pub effects: Vec<Effect>,
+    /// The answer.
+    pub reply: Reply,
+    /// What did not fit. It need not be kept: the committed state implies it.
+    pub left: Vec<Command>,
+}
+
+/// A turn under way.
+#[derive(Clone, Debug)]
+pub struct Driver {
+    command: Command,
+    /// What came of it so far; nothing until the command itself is decided.
+    turn: Option<Turn>,
+    waiting: VecDeque<Command>,
+    room: usize,
+}
+
+/// How far a driver came.
+#[derive(Clone, Debug)]
+pub enum Driven {
+    /// To the end.
+    Done(Turn),
+    /// To a decision that needs these streams. With them in the overlay, it goes on.
+    Needs(Driver, Vec<StreamId>),
+}
+
+impl Driver {
+    /// The turn of a command.
+    #[must_use]
+    pub fn new(command: Command) -> Driver {
+        Driver { command, turn: None, waiting: VecDeque::new(), room: FOLLOW_MAX }
+    }
+
+    /// Decides at most so many commands that follow.
+    #[must_use]
+    pub fn at_most(mut self, follow_max: usize) -> Driver {
+        self.room = follow_max;
+        self
+    }
+
+    /// Decides as far as the overlay's streams reach.
+    ///
+    /// # Errors
+    /// The command's own refusal. What follows cannot refuse the command any more: a follow-up that comes too late, as
+    /// when it tells an ended run that its lock is free, is dropped.
+    pub fn go(mut self, overlay: &mut dyn Overlay, given: &mut Given<'_>) -> Result<Driven, Refusal> {
+        let mut turn = match self.turn.take() {
+            Some(turn) => turn,
+            None => match self.begin(overlay, given)? {
+                Ok(turn) => turn,
+                Err(streams) => return Ok(Driven::Needs(self, streams)),
+            },
+        };
+        while let Some(next) = self.waiting.pop_front() {
+            if self.room == 0 {
+                turn.left.push(next);
+                continue;
+            }
+            match decide(overlay, &next, given) {
+                Ok(outcome) => {
+                    self.room -= 1;
+                    overlay.apply(&outcome.facts, given.at);
+                    turn.facts.extend(outcome.facts);
+                    turn.effects.extend(outcome.effects);
+                    self.waiting.extend(outcome.follow);
+                }
+                Err(Refusal::Need(streams)) => {
+                    self.waiting.push_front(next);
+                    self.turn = Some(turn);
+                    return Ok(Driven::Needs(self, streams));
+                }
+                Err(Refusal::Error { .. }) => self.room -= 1,
+            }
+        }
+        Ok(Driven::Done(turn))
+    }
+
+    /// Decides the command itself; the inner error names the streams it needs.
+    fn begin(
+        &mut self,
+        overlay: &mut dyn Overlay,
+        given: &mut Given<'_>,
+    ) -> Result<Result<Turn, Vec<StreamId>>, Refusal> {
+        overlay.open(given.at);
+        let Outcome { facts, effects, follow, reply } = match decide(overlay, &self.command, given) {
+            Ok(outcome) => outcome,
+            Err(Refusal::Need(streams)) => return Ok(Err(streams)),
+            Err(refusal @ Refusal::Error { .. }) => return Err(refusal),
+        };
+        overlay.apply(&facts, given.at);
+        self.waiting = follow.into();
+        let woken = overlay.woken().into_iter();
+        self.waiting.extend(woken.map(|worker| Command::Dispatch { worker }));
+        Ok(Ok(Turn { facts, effects, reply, left: Vec::new() }))
+    }
+
+    /// Stops here: what was decided is the turn, the rest is left.
+    fn stop(mut self, streams: Vec<StreamId>) -> Result<Turn, Refusal> {
+        let Some(mut turn) = self.turn.take() else { return Err(Refusal::Need(streams)) };
+        turn.left.extend(self.waiting);
+        Ok(turn)
+    }
+}
+
+/// Decides a command and all that follows from it, on an overlay that has every stream.
+///
+/// # Errors
+/// The command's own refusal.
+pub fn drive(overlay: &mut dyn Overlay, command: &Command, given: &mut Given<'_>) -> Result<Turn, Refusal> {
+    match Driver::new(command.clone()).go(overlay, given)? {
+        Driven::Done(turn) => Ok(turn),
+        Driven::Needs(driver, streams) => driver.stop(streams),
+    }
+}

@@ -1,0 +1,369 @@
+//! Queues and workers through the turn: one run per item, and no item without its worker.
+
+mod world;
+use serde_json::{Value, json};
+use windlass_core::code::Code;
+use windlass_core::command::{Command, Pushed, Refusal, Reply};
+use windlass_core::effect::Effect;
+use windlass_core::event::PolicyDecided;
+use windlass_core::id::{Holder, ItemId, RunId};
+use windlass_core::item::{self, Item, Terms};
+use windlass_core::policy::Verdict;
+use windlass_core::run::Status;
+use windlass_core::runbook::{Runbook, VarDef};
+use windlass_core::state::Body;
+use windlass_core::stream::StreamId;
+use windlass_core::time::Span;
+use windlass_core::worker::Worker;
+use windlass_core::{queue, worker};
+use world::*;
+
+fn fixer(mut steps: Vec<Spec>) -> Runbook {
+    if steps.is_empty() {
+        steps.push(run("a"));
+    }
+    let mut fix = pipeline(steps, Vec::new(), Vec::new());
+    let bug = VarDef { kind: None, required: true, default: None, one_of: Vec::new(), pattern: None };
+    fix.vars.insert(name("bug"), bug);
+    book(vec![("fix", fix)])
+}
+
+fn settings(max_attempts: u32, cooldown: Span) -> queue::Settings {
+    let terms = Terms { max_attempts, cooldown, ..queue::Settings::default().terms };
+    queue::Settings { terms, ..queue::Settings::default() }
+}
+
+fn configure(world: &mut World, queue: &str, settings: queue::Settings) {
+    on_queue(world, queue, queue::Input::Configure(settings));
+}
+
+fn on_queue(world: &mut World, queue: &str, input: queue::Input) {
+    world.send(&Command::Queue { queue: scoped(queue), input }).unwrap();
+}
+
+fn on_worker(world: &mut World, input: worker::Input) {
+    world.send(&Command::Worker { worker: scoped("fixer"), input }).unwrap();
+}
+
+fn consume(world: &mut World, concurrency: u32) {
+    let settings = worker::Settings {
+        queue: name("bugs"),
+        pipeline: name("fix"),
+        runbook_hash: BOOK,
+        project_root: String::new(),
+        concurrency,
+        wake_on: Vec::new(),
+    };
+    on_worker(world, worker::Input::Start(settings));
+}
+
+/// A world with the queue `bugs` and a worker that takes so many items at once.
+fn world_of(queue: queue::Settings, concurrency: u32) -> World {
+    let mut world = World::new(fixer(Vec::new()));
+    configure(&mut world, "bugs", queue);
+    consume(&mut world, concurrency);
+    world
+}
+
+fn pushed(world: &mut World, data: Value) -> Pushed {
+    Pushed { id: ItemId(world.id()), data, priority: 0, not_before: None, dedupe: None, from: None }
+}
+
+fn send(world: &mut World, item: Pushed) -> Result<Reply, Refusal> {
+    world.send(&Command::Push { queue: scoped("bugs"), item: Box::new(item) }).map(|turn| turn.reply)
+}
+
+fn push(world: &mut World, bug: &str) -> ItemId {
+    let item = pushed(world, json!({ "bug": bug }));
+    let id = item.id;
+    assert_eq!(send(world, item).unwrap(), Reply::Pushed { item: id, known: false });
+    id
+}
+
+fn item(world: &World, id: ItemId) -> &Item {
+    match &world.state.stream(&StreamId::Item(id)).unwrap().body {
+        Body::Item(item) => item,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn state(world: &World, id: ItemId) -> &'static str {
+    item(world, id).state_name()
+}
+
+fn fixer_of(world: &World) -> &Worker {
+    match &world.state.stream(&StreamId::Worker(scoped("fixer"))).unwrap().body {
+        Body::Worker(worker) => worker,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The run of an item, with its shell steps allowed.
+fn run_of(world: &mut World, id: ItemId) -> RunId {
+    let Item::Processing { claim, .. } = item(world, id) else { panic!("{:?}", item(world, id)) };
+    let run = claim.run.unwrap();
+    if world.run(run).policy_version.is_none() {
+        let decided = PolicyDecided { pipeline_id: run, ..allow_shell(world.policy) };
+        world.send(&Command::PolicyDecided(Box::new(decided))).unwrap();
+    }
+    run
+}
+
+fn finish(world: &mut World, id: ItemId) {
+    let run = run_of(world, id);
+    world.work(run);
+    assert_eq!(world.status(run), Status::Completed);
+}
+
+fn spoil(world: &mut World, id: ItemId) {
+    let run = run_of(world, id);
+    world.fail(run, "a", "broken");
+    assert_eq!(world.status(run), Status::Failed);
+}
+
+#[test]
+fn a_push_is_claimed_dispatched_and_run_in_its_own_turn() {
+    let mut world = world_of(settings(1, Span::ZERO), 1);
+    let one = pushed(&mut world, json!({ "bug": "1" }));
+    let id = one.id;
+    let turn = world.send(&Command::Push { queue: scoped("bugs"), item: Box::new(one) }).unwrap();
+    let tags: Vec<_> = turn.facts.iter().map(|fact| fact.event.tag()).collect();
+    for tag in
+        ["queue:pushed", "queue:taken", "worker:item_dispatched", "pipeline:created", "pipeline:started"]
+    {
+        assert_eq!(tags.iter().filter(|t| **t == tag).count(), 1, "{tag} in {tags:?}");
+    }
+    finish(&mut world, id);
+    assert_eq!(state(&world, id), "completed");
+    assert!(fixer_of(&world).active.is_empty());
+    world.check_replay();
+}
+
+#[test]
+fn a_worker_never_has_more_runs_than_it_may_and_the_next_item_follows_in_the_same_turn() {
+    let mut world = world_of(settings(1, Span::ZERO), 2);
+    let ids: Vec<_> = (0..5).map(|n| push(&mut world, &n.to_string())).collect();
+    for (n, id) in ids.iter().enumerate() {
+        assert_eq!(fixer_of(&world).active.len(), 2.min(ids.len() - n));
+        assert_eq!(state(&world, *id), "processing");
+        finish(&mut world, *id);
+    }
+    assert!(ids.iter().all(|id| state(&world, *id) == "completed"));
+    world.check_replay();
+}
+
+#[test]
+fn a_failed_item_is_tried_again_after_its_cool_down_by_the_clock_alone() {
+    let mut world = world_of(settings(2, Span::mins(1)), 1);
+    let id = push(&mut world, "1");
+    spoil(&mut world, id);
+    assert_eq!(state(&world, id), "pending");
+    world.sleep(Span::secs(59));
+    assert_eq!(state(&world, id), "pending");
+    world.sleep(Span::secs(1));
+    assert_eq!(state(&world, id), "processing");
+    assert!(world.state.indexes().next_due().is_none(), "what is taken is not due");
+    spoil(&mut world, id);
+    assert_eq!(state(&world, id), "dead");
+    world.check_replay();
+}
+
+#[test]
+fn an_item_that_came_due_while_its_worker_was_busy_is_not_due_any_more_and_has_its_turn() {
+    let mut world = world_of(settings(1, Span::ZERO), 1);
+    let busy = push(&mut world, "1");
+    let mut late = pushed(&mut world, json!({ "bug": "2" }));
+    late.not_before = Some(world.at + Span::mins(1));
+    let id = late.id;
+    send(&mut world, late).unwrap();
+    world.sleep(Span::mins(2));
+    assert_eq!(state(&world, id), "pending");
+    assert!(world.state.indexes().next_due().is_none());
+    finish(&mut world, busy);
+    assert_eq!(state(&world, id), "processing");
+}
+
+#[test]
+fn dead_letters_are_forwarded_once_and_a_missing_queue_keeps_them_in_place() {
+    let mut terms = settings(1, Span::ZERO);
+    terms.terms.dead_letter = Some(name("graves"));
+    let mut world = world_of(terms, 1);
+    let lost = push(&mut world, "1");
+    spoil(&mut world, lost);
+    assert_eq!(state(&world, lost), "dead");
+    configure(&mut world, "graves", settings(1, Span::ZERO));
+    let id = push(&mut world, "2");
+    spoil(&mut world, id);
+    let forwarded: Vec<_> = world
+        .state
+        .streams()
+        .filter_map(|(_, stream)| match &stream.body {
+            Body::Item(item) => item.body().filter(|body| body.queue == name("graves")).cloned(),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(forwarded.len(), 1);
+    assert_eq!((forwarded[0].from, &forwarded[0].data), (Some(id), &json!({ "bug": "2" })));
+    world.check_replay();
+}
+
+#[test]
+fn a_stopped_worker_takes_nothing_and_lets_run_what_runs_and_a_larger_one_takes_more() {
+    let mut world = world_of(settings(1, Span::ZERO), 1);
+    let (one, two, three) = (push(&mut world, "1"), push(&mut world, "2"), push(&mut world, "3"));
+    on_worker(&mut world, worker::Input::Resize { concurrency: 2 });
+    assert_eq!((state(&world, two), state(&world, three)), ("processing", "pending"));
+    on_worker(&mut world, worker::Input::Stop { reason: None });
+    finish(&mut world, one);
+    assert_eq!((state(&world, one), state(&world, three)), ("completed", "pending"));
+    consume(&mut world, 2);
+    assert_eq!(state(&world, three), "processing");
+    world.check_replay();
+}
+
+#[test]
+fn a_paused_queue_takes_pushes_gives_nothing_out_and_wakes_its_workers_when_it_is_resumed() {
+    let mut world = world_of(settings(1, Span::ZERO), 2);
+    on_queue(&mut world, "bugs", queue::Input::Pause);
+    let (one, two) = (push(&mut world, "1"), push(&mut world, "2"));
+    assert_eq!((state(&world, one), state(&world, two)), ("pending", "pending"));
+    on_queue(&mut world, "bugs", queue::Input::Resume);
+    assert_eq!((state(&world, one), state(&world, two)), ("processing", "processing"));
+    world.check_replay();
+}
+
+#[test]
+fn the_higher_priority_goes_first_and_a_delayed_item_waits_for_its_time() {
+    let mut world = world_of(settings(1, Span::ZERO), 1);
+    let busy = push(&mut world, "0");
+    let low = push(&mut world, "1");
+    let mut high = pushed(&mut world, json!({ "bug": "2" }));
+    high.priority = 5;
+    let mut later = pushed(&mut world, json!({ "bug": "3" }));
+    later.priority = 9;
+    later.not_before = Some(world.at + Span::hours(1));
+    let (high_id, later_id) = (high.id, later.id);
+    send(&mut world, high).unwrap();
+    send(&mut world, later).unwrap();
+    finish(&mut world, busy);
+    assert_eq!(state(&world, high_id), "processing");
+    finish(&mut world, high_id);
+    assert_eq!(state(&world, low), "processing");
+    finish(&mut world, low);
+    assert_eq!(state(&world, later_id), "pending");
+    world.sleep(Span::hours(1));
+    assert_eq!(state(&world, later_id), "processing");
+}
+
+#[test]
+fn a_known_key_answers_with_its_item_and_a_full_queue_refuses() {
+    let full = queue::Settings { dedupe: true, max_depth: Some(2), ..queue::Settings::default() };
+    let mut world = World::new(fixer(Vec::new()));
+    configure(&mut world, "bugs", full);
+    let first = push(&mut world, "1");
+    let again = pushed(&mut world, json!({ "bug": "1" }));
+    assert_eq!(send(&mut world, again).unwrap(), Reply::Pushed { item: first, known: true });
+    push(&mut world, "2");
+    let third = pushed(&mut world, json!({ "bug": "3" }));
+    assert_eq!(send(&mut world, third).unwrap_err().code(), Some(Code::QueueFull));
+}
+
+#[test]
+fn outside_consumers_take_beat_and_report_under_their_epoch_and_silence_ends_the_claim() {
+    let mut world = World::new(fixer(Vec::new()));
+    configure(&mut world, "bugs", settings(2, Span::ZERO));
+    let id = push(&mut world, "1");
+    let holder = Holder::Outside(name("ci"));
+    let take = Command::Take { queue: scoped("bugs"), holder: holder.clone() };
+    let Reply::Item(item::Reply::Taken(grant)) = world.send(&take).unwrap().reply else { panic!() };
+    assert_eq!((grant.item, grant.epoch), (id, 1));
+    assert_eq!(world.send(&take).unwrap().reply, Reply::Nothing);
+    for _ in 0..3 {
+        world.sleep(Span::secs(20));
+        world.send(&Command::Item { item: id, input: item::Input::Heartbeat { epoch: 1 } }).unwrap();
+        let at = world.at;
+        world.state.beat(holder.clone(), at);
+    }
+    assert_eq!(state(&world, id), "processing");
+    assert_eq!(world.state.indexes().next_due(), Some(world.at + Span::secs(30)));
+    world.sleep(Span::secs(30));
+    assert_eq!(state(&world, id), "pending");
+    let late = world.send(&Command::Item { item: id, input: item::Input::Complete { epoch: 1 } });
+    assert_eq!(late.unwrap_err().code(), Some(Code::LeaseStaleEpoch));
+    let Reply::Item(item::Reply::Taken(grant)) = world.send(&take).unwrap().reply else { panic!() };
+    let stale = item::Input::Fail { epoch: 1, error: String::new(), retryable: true };
+    assert_eq!(
+        world.send(&Command::Item { item: id, input: stale }).unwrap_err().code(),
+        Some(Code::LeaseStaleEpoch)
+    );
+    world.send(&Command::Item { item: id, input: item::Input::Complete { epoch: grant.epoch } }).unwrap();
+    assert_eq!(state(&world, id), "completed");
+    world.check_replay();
+}
+
+#[test]
+fn an_item_that_cannot_become_a_run_fails_and_the_next_one_has_its_turn() {
+    let mut world = world_of(settings(3, Span::ZERO), 1);
+    on_queue(&mut world, "bugs", queue::Input::Pause);
+    let bad = pushed(&mut world, json!({ "ghost": true }));
+    let bad_id = bad.id;
+    send(&mut world, bad).unwrap();
+    let good = push(&mut world, "1");
+    on_queue(&mut world, "bugs", queue::Input::Resume);
+    assert_eq!((state(&world, bad_id), state(&world, good)), ("failed", "processing"));
+    world.check_replay();
+}
+
+#[test]
+fn a_run_that_waits_for_a_human_keeps_its_claim() {
+    let mut world = World::new(fixer(vec![approve("ok")]));
+    configure(&mut world, "bugs", settings(1, Span::ZERO));
+    consume(&mut world, 1);
+    let id = push(&mut world, "1");
+    let run = run_of(&mut world, id);
+    assert_eq!(world.status(run), Status::AwaitingApproval);
+    world.sleep(Span::mins(50));
+    assert_eq!(state(&world, id), "processing");
+    world.sleep(Span::mins(20));
+    assert_eq!((world.status(run), state(&world, id)), (Status::Failed, "dead"));
+    world.check_replay();
+}
+
+#[test]
+fn the_shell_steps_of_an_items_run_ask_policy_once_and_one_answer_opens_them_all() {
+    let mut world = World::new(fixer(vec![parallel("all", vec![run("a"), run("b"), run("c")])]));
+    configure(&mut world, "bugs", settings(1, Span::ZERO));
+    consume(&mut world, 1);
+    let id = push(&mut world, "1");
+    let asked = |world: &World| {
+        world.effects.iter().filter(|effect| matches!(effect, Effect::EvaluatePolicy { .. })).count()
+    };
+    assert_eq!(asked(&world), 1);
+    let run = run_of(&mut world, id);
+    assert_eq!(world.leasable(run), ["a", "b", "c"]);
+    world.work(run);
+    assert_eq!((world.status(run), asked(&world)), (Status::Completed, 1));
+    world.check_replay();
+}
+
+#[test]
+fn a_denied_run_fails_its_item() {
+    let mut world = world_of(settings(1, Span::ZERO), 1);
+    let id = push(&mut world, "1");
+    let Item::Processing { claim, .. } = item(&world, id) else { panic!() };
+    let run = claim.run.unwrap();
+    let decided = PolicyDecided { pipeline_id: run, verdict: Verdict::Deny, ..allow_shell(world.policy) };
+    world.send(&Command::PolicyDecided(Box::new(decided))).unwrap();
+    assert_eq!((world.status(run), state(&world, id)), (Status::Failed, "dead"));
+}
+
+#[test]
+fn a_dropped_item_cancels_its_run() {
+    let mut world = world_of(settings(1, Span::ZERO), 1);
+    let id = push(&mut world, "1");
+    let run = run_of(&mut world, id);
+    world.send(&Command::Item { item: id, input: item::Input::Drop { reason: None } }).unwrap();
+    assert_eq!((world.status(run), state(&world, id)), (Status::Cancelled, "dropped"));
+    assert!(fixer_of(&world).active.is_empty());
+    world.check_replay();
+}
