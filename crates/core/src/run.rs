@@ -6,10 +6,9 @@
 //! |---|---|
 //! | an ending is recorded | `completed`, `failed` or `cancelled` |
 //! | it has not begun | `pending`, or `blocked` on runs, a lock or a cap |
-//! | it is suspended and nothing is under way | `waiting_external` |
-//! | a step is ready or running | `running` |
+//! | a step is running, or ready while the run is not suspended | `running` |
 //! | a step waits for approval, is `outcome_unknown`, escalated or out of budget | `awaiting_approval` |
-//! | a step waits for an event, a lock, a slot, a guard or policy | `waiting_external` |
+//! | a step waits for an event, a lock, a slot, a guard or policy, or the run is suspended | `waiting_external` |
 //! | a step is in back-off | `failed_retryable` |
 //!
 //! This file holds the state and what facts do to it. What is decided stands beside it: [`crate::lifecycle`]

@@ -159,7 +159,12 @@ impl Run {
                 self.rare.guards.remove(&e.step);
                 self.change(&e.step, event, at);
             }
-            Event::StepCompleted(e) => self.change(&e.step, event, at),
+            Event::StepCompleted(e) => {
+                // What an earlier run of the lineage did is no write of this one.
+                let reused = e.reused_from.is_some() && self.step(&e.step).is_some_and(Step::writes);
+                self.writes = self.writes.saturating_sub(u32::from(reused));
+                self.change(&e.step, event, at);
+            }
             Event::StepFailed(e) => self.change(&e.step, event, at),
             Event::StepRetrying(e) => self.change(&e.step, event, at),
             Event::StepReturned(e) => self.change(&e.step, event, at),
