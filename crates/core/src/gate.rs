@@ -236,7 +236,12 @@ pub fn stop(run: &Run, step: &Step) -> Effect {
 ///
 /// # Errors
 /// The run has ended, or the step is not there.
-pub fn policy_decided(run: &Run, decided: &PolicyDecided, given: &mut Given<'_>) -> Result<Decision, Error> {
+pub fn policy_decided(
+    run: &Run,
+    def: &Pipeline,
+    decided: &PolicyDecided,
+    given: &mut Given<'_>,
+) -> Result<Decision, Error> {
     run.must_live()?;
     let mut out = Decision::new().fact(decided.clone());
     let concerned = |step: &&Step| {
@@ -247,7 +252,9 @@ pub fn policy_decided(run: &Run, decided: &PolicyDecided, given: &mut Given<'_>)
             }
     };
     for step in run.live().filter(concerned) {
-        if decided.verdict == Verdict::Deny && decided.policy_version == given.policy {
+        if decided.policy_version != given.policy {
+            out.effects.extend(def.node(step.node).map(|node| evaluate_policy(run, node, step)));
+        } else if decided.verdict == Verdict::Deny {
             let failure = Failure::new(Code::PolicyDenied, decided.reasons.join("; "));
             let input = step::Input::Fail { epoch: step.epoch, failure, retry_at: None };
             pipeline::end(run, step, input, given, &mut out);
@@ -381,8 +388,11 @@ pub fn decide_approval(
 pub fn told(run: &Run, def: &Pipeline, told: &Told, given: &mut Given<'_>) -> Result<Decision, Error> {
     match told {
         Told::LockGranted { step: None, lock, epoch } => {
-            if run.is_terminal() || !matches!(run.blocked.as_deref(), Some(BlockedOn::Lock(on)) if on == lock)
-            {
+            if run.is_terminal() {
+                let (lock, holder) = (run.scoped(lock), run.holder());
+                return Ok(Decision::new().effect(Effect::ReleaseLock { lock, holder }));
+            }
+            if !matches!(run.blocked.as_deref(), Some(BlockedOn::Lock(on)) if on == lock) {
                 return Ok(Decision::new());
             }
             Ok(Decision::new().fact(PipelineUnblocked { id: run.id(), epoch: Some(*epoch) }))

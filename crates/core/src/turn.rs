@@ -197,8 +197,8 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
             self::report(view, *run, step, *epoch, report, receipt.as_deref(), given)
         }
         Command::PolicyDecided(decided) => {
-            let run = load(view, decided.pipeline_id)?.run;
-            Ok(of_run(view, run, gate::policy_decided(run, decided, given)?, Reply::Done))
+            let Loaded { run, def } = load(view, decided.pipeline_id)?;
+            Ok(of_run(view, run, gate::policy_decided(run, def, decided, given)?, Reply::Done))
         }
         Command::Guarded { run, step, inputs } => {
             let loaded = load(view, *run)?;
