@@ -89,7 +89,7 @@ pub(crate) fn other(effect: Effect, out: &mut Outcome) {
             out.follow.push(Command::Cancel { run, initiator, user: None, reason });
         }
         Effect::DeadLetter { queue, item, data, priority } => {
-            out.follow.push(Command::Forward { queue, item, data, priority })
+            out.follow.push(Command::Forward { queue, item, data, priority });
         }
         Effect::WakeWorker { worker } => out.follow.push(Command::Dispatch { worker }),
         Effect::SettleItem { item, worker, run, succeeded, error } => {
