@@ -422,7 +422,7 @@ fn load_and_drive(state: &State, command: &Command, at: Millis, mut next_id: u12
             Driven::Needs(paused, streams) => {
                 assert!(streams.iter().any(|stream| !view.loaded.contains(stream)), "it asks in circles");
                 view.loaded.extend(streams);
-                driver = paused;
+                driver = *paused;
             }
         }
     }

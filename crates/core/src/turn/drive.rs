@@ -12,6 +12,7 @@ use crate::id::Scoped;
 use crate::machine::Given;
 use crate::stream::StreamId;
 use crate::time::Millis;
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
@@ -57,7 +58,7 @@ pub enum Driven {
     /// To the end.
     Done(Turn),
     /// To a decision that needs these streams. With them in the overlay, it goes on.
-    Needs(Driver, Vec<StreamId>),
+    Needs(Box<Driver>, Vec<StreamId>),
 }
 
 impl Driver {
@@ -84,7 +85,7 @@ impl Driver {
             Some(turn) => turn,
             None => match self.begin(overlay, given)? {
                 Ok(turn) => turn,
-                Err(streams) => return Ok(Driven::Needs(self, streams)),
+                Err(streams) => return Ok(Driven::Needs(Box::new(self), streams)),
             },
         };
         while let Some(next) = self.waiting.pop_front() {
@@ -103,7 +104,7 @@ impl Driver {
                 Err(Refusal::Need(streams)) => {
                     self.waiting.push_front(next);
                     self.turn = Some(turn);
-                    return Ok(Driven::Needs(self, streams));
+                    return Ok(Driven::Needs(Box::new(self), streams));
                 }
                 Err(Refusal::Error { .. }) => self.room -= 1,
             }
