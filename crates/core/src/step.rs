@@ -674,3 +674,6 @@ impl Step {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
