@@ -89,24 +89,27 @@ pub fn begin(run: &Run, def: &Pipeline, unmet: Vec<RunId>) -> Result<Decision, E
     if run.started_at.is_some() {
         return Err(run.refuse("begin"));
     }
-    let out = Decision::new();
-    if !unmet.is_empty() {
-        return Ok(out.fact(PipelineBlocked { id: run.id(), on: BlockedOn::Runs(unmet) }));
+    let on = if unmet.is_empty() {
+        run.born.lock.clone().map(BlockedOn::Lock)
+    } else {
+        Some(BlockedOn::Runs(unmet))
+    };
+    let Some(on) = on else { return Ok(Decision::new().fact(start(run, def))) };
+    let mut out = Decision::new();
+    if run.blocked.as_deref() != Some(&on) {
+        out = out.fact(PipelineBlocked { id: run.id(), on: on.clone() });
     }
-    let waits_for_lock = matches!(run.blocked.as_deref(), Some(BlockedOn::Lock(_)));
-    if let Some(lock) = run.born.lock.as_ref().filter(|_| !waits_for_lock) {
-        let acquire = Effect::AcquireLock {
-            lock: run.scoped(lock),
+    // Only the grant begins a run that has a lock. To ask again is safe: whoever stands in line keeps its place.
+    if let BlockedOn::Lock(lock) = on {
+        out = out.effect(Effect::AcquireLock {
+            lock: run.scoped(&lock),
             holder: run.holder(),
             wait: true,
             oust: false,
             give_up_at: run.born.deadline_at,
-        };
-        return Ok(out
-            .fact(PipelineBlocked { id: run.id(), on: BlockedOn::Lock(lock.clone()) })
-            .effect(acquire));
+        });
     }
-    Ok(out.fact(start(run, def)))
+    Ok(out)
 }
 
 fn start(run: &Run, def: &Pipeline) -> PipelineStarted {
