@@ -605,13 +605,14 @@ impl Run {
     /// How many of its steps are leased to an executor.
     #[must_use]
     pub fn leases(&self) -> u32 {
-        self.live().filter(|step| step.status == step::Status::Running && step.lease.is_some()).count() as u32
+        self.live().filter(|step| step.is_executing()).count() as u32
     }
 
     /// When its first lease runs out, unless it was extended.
     #[must_use]
     pub fn lease_due(&self) -> Option<Millis> {
-        self.live().filter_map(|step| step.lease.as_ref().map(|lease| lease.expires_at)).min()
+        let executing = self.live().filter(|step| step.is_executing());
+        executing.filter_map(|step| step.lease.as_ref().map(|lease| lease.expires_at)).min()
     }
 
     fn reindex_all(&mut self) {
