@@ -12,8 +12,8 @@ use crate::approval::{self, Approval, Tier};
 use crate::code::Code;
 use crate::effect::{Effect, Notice, Told};
 use crate::event::{
-    ApprovalRequested, GuardBlocked, GuardFailed, GuardPassed, GuardWarned, NoticeRequested,
-    PipelineUnblocked, PolicyDecided, StepSkipped,
+    ApprovalRequested, GuardBlocked, GuardFailed, GuardPassed, GuardWarned, NoticeRequested, PolicyDecided,
+    StepSkipped,
 };
 use crate::guard::{self, GuardInputs, GuardResult, OnFailure};
 use crate::id::{ApprovalId, Name, NoticeId};
@@ -21,7 +21,7 @@ use crate::machine::{Decision, Given};
 use crate::pipeline;
 use crate::policy::{self, Verdict};
 use crate::private::Private;
-use crate::run::{BlockedOn, Error, Run, Status};
+use crate::run::{Error, Run, Status};
 use crate::runbook::{Kind, StepDef};
 use crate::schedule::Overlap;
 use crate::scope;
@@ -360,13 +360,11 @@ pub fn decide_approval(
 /// The run has ended, or does not wait for it: what was granted goes back.
 pub fn told(run: &Run, told: &Told, given: &mut Given<'_>) -> Result<Decision, Error> {
     match told {
-        Told::LockGranted { step: None, lock, epoch } => {
-            if run.is_terminal() || !matches!(run.blocked.as_deref(), Some(BlockedOn::Lock(on)) if on == lock)
-            {
-                return Ok(Decision::new());
-            }
-            Ok(Decision::new().fact(PipelineUnblocked { id: run.id(), epoch: Some(*epoch) }))
+        // A run that waits for its lock begins with it; that is the turn's. One that has ended gives it back.
+        Told::LockGranted { step: None, lock, .. } if run.is_terminal() => {
+            Ok(Decision::new().effect(Effect::ReleaseLock { lock: run.scoped(lock), holder: run.holder() }))
         }
+        Told::LockGranted { step: None, .. } => Ok(Decision::new()),
         Told::LockGranted { step: Some(step), lock, epoch } => granted(
             run,
             step,

@@ -23,7 +23,7 @@ use crate::pipeline;
 use crate::private::Private;
 use crate::receipt::{self, key};
 use crate::route;
-use crate::run::{Run, Status};
+use crate::run::{BlockedOn, Run, Status};
 use crate::runbook::{KeyScope, Pipeline, Runbook, StepDef};
 use crate::state::Body;
 use crate::step::Step;
@@ -367,10 +367,8 @@ fn begin(view: &dyn View, id: RunId, given: &mut Given<'_>) -> Result<Outcome, R
 fn tell(view: &dyn View, id: RunId, told: &Told, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
     let loaded = load(view, id)?;
     let run = loaded.run;
-    let blocked = run.started_at.is_none() && !run.is_terminal();
-    if let Told::LockGranted { step: None, epoch, .. } = told
-        && blocked
-        && run.blocked.is_some()
+    if let Told::LockGranted { step: None, lock, epoch } = told
+        && matches!(run.blocked.as_deref(), Some(BlockedOn::Lock(on)) if on == lock)
     {
         return Ok(of_run(view, run, lifecycle::unblocked(run, loaded.def, Some(*epoch))?, Reply::Done));
     }
