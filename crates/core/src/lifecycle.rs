@@ -31,31 +31,90 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use serde_json::Value;
 
-/// What a run's status does with what can happen to the run as a whole. Between these, its status follows its steps.
+/// Where a run stands after the turn that an input made. Its status follows from its steps, so the way there may lead
+/// through `running`. What is not here is `RUN_INVALID_TRANSITION`, or `RUN_TERMINAL_STATE`.
+///
+/// Some rows lead nowhere on purpose. Whoever told the run something, or looked at the clock for it, could not know that
+/// it does not concern the run any more. A fork leaves its origin as it is. A decision that comes after the end is
+/// refused by the approval itself and stands in the audit.
 pub const TABLE: &[Row] = table! {
-    "pending": "begin" => "running" | "blocked";
+    "pending": "begin" => "running" | "blocked" | "waiting_external";
     "pending": "cancel" => "cancelled";
     "pending": "suspend" => "pending";
-    "blocked": "unblock" => "running";
-    "blocked": "needed_failed" => "failed";
+    "pending": "resume" => "pending";
+    "pending": "signal" => "pending";
+    "pending": "due" => "pending" | "failed";
+    "pending": "needed_ended" => "pending";
+    "pending": "lock_granted" => "pending";
+    "blocked": "begin" => "blocked";
     "blocked": "cancel" => "cancelled";
     "blocked": "suspend" => "blocked";
-    "running": "suspend" => "running" | "waiting_external";
+    "blocked": "resume" => "blocked";
+    "blocked": "signal" => "blocked";
+    "blocked": "due" => "blocked" | "failed";
+    "blocked": "needed_ended" => "running" | "blocked" | "failed" | "waiting_external";
+    "blocked": "lock_granted" => "running" | "blocked";
     "running": "cancel" => "running" | "cancelled";
-    "running": "complete" => "completed";
-    "running": "fail" => "failed" | "failed_retryable";
-    "running": "need_approval" => "awaiting_approval";
-    "running": "wait" => "waiting_external";
-    "awaiting_approval": "approve" => "running";
-    "awaiting_approval": "reject" => "failed";
-    "awaiting_approval": "cancel" => "cancelled";
+    "running": "suspend" => "running" | "waiting_external";
+    "running": "resume" => "running";
+    "running": "fork" => "running";
+    "running": "signal" => "running";
+    "running": "lease" => "running";
+    "running": "done" => "completed" | "cancelled" | "waiting_external";
+    "running": "failed" => "failed" | "cancelled" | "failed_retryable" | "waiting_external";
+    "running": "lost" => "running" | "awaiting_approval" | "cancelled" | "waiting_external";
+    "running": "due" => "running";
+    "running": "child_ended" => "running" | "completed" | "failed";
+    "running": "needed_ended" => "running";
+    "running": "lock_granted" => "running";
+    "awaiting_approval": "cancel" => "awaiting_approval" | "cancelled";
     "awaiting_approval": "suspend" => "awaiting_approval";
-    "waiting_external": "signal" => "running";
+    "awaiting_approval": "resume" => "awaiting_approval";
+    "awaiting_approval": "fork" => "awaiting_approval";
+    "awaiting_approval": "signal" => "awaiting_approval";
+    "awaiting_approval": "done" => "completed";
+    "awaiting_approval": "approve" => "running" | "completed" | "waiting_external";
+    "awaiting_approval": "reject" => "failed" | "waiting_external";
+    "awaiting_approval": "due" => "awaiting_approval" | "failed" | "waiting_external";
+    "awaiting_approval": "resolve" => "running" | "completed" | "failed";
+    "awaiting_approval": "child_ended" => "awaiting_approval";
+    "awaiting_approval": "needed_ended" => "awaiting_approval";
+    "awaiting_approval": "lock_granted" => "awaiting_approval";
     "waiting_external": "cancel" => "cancelled";
     "waiting_external": "suspend" => "waiting_external";
-    "failed_retryable": "due" => "running";
+    "waiting_external": "resume" => "running";
+    "waiting_external": "fork" => "waiting_external";
+    "waiting_external": "signal" => "running" | "completed" | "waiting_external";
+    "waiting_external": "due" => "completed" | "failed" | "waiting_external";
+    "waiting_external": "child_ended" => "waiting_external";
+    "waiting_external": "needed_ended" => "waiting_external";
+    "waiting_external": "lock_granted" => "waiting_external";
     "failed_retryable": "cancel" => "cancelled";
     "failed_retryable": "suspend" => "waiting_external";
+    "failed_retryable": "resume" => "running";
+    "failed_retryable": "fork" => "failed_retryable";
+    "failed_retryable": "signal" => "failed_retryable";
+    "failed_retryable": "due" => "running";
+    "failed_retryable": "child_ended" => "failed_retryable";
+    "failed_retryable": "needed_ended" => "failed_retryable";
+    "failed_retryable": "lock_granted" => "failed_retryable";
+    "completed": "fork" => "completed";
+    "completed": "approve" => "completed";
+    "completed": "reject" => "completed";
+    "completed": "due" => "completed";
+    "completed": "child_ended" => "completed";
+    "completed": "lock_granted" => "completed";
+    "failed": "retry" => "failed";
+    "failed": "fork" => "failed";
+    "failed": "due" => "failed";
+    "failed": "child_ended" => "failed";
+    "failed": "lock_granted" => "failed";
+    "cancelled": "fork" => "cancelled";
+    "cancelled": "approve" => "cancelled";
+    "cancelled": "reject" => "cancelled";
+    "cancelled": "due" => "cancelled";
+    "cancelled": "child_ended" => "cancelled";
+    "cancelled": "lock_granted" => "cancelled";
 };
 
 impl Run {
