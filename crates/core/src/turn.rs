@@ -342,6 +342,7 @@ pub(crate) fn of_run(view: &dyn View, run: &Run, decision: Decision, reply: Repl
 fn begin(view: &dyn View, id: RunId, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
     let loaded = load(view, id)?;
     let run = loaded.run;
+    run.must_live()?;
     let mut unmet = Vec::new();
     for needed in &run.born.needs {
         match run_of(view, needed)?.map(Run::status) {
