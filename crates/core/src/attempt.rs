@@ -101,8 +101,8 @@ pub struct Wish<'a> {
     pub reserve: Amount,
 }
 
-/// Leases a step: facts and the permission to act, which is released after the commit. Where the budget does not
-/// reach, the step waits for a human and there is no lease.
+/// Leases a step: facts and the permission to act, which is released after the commit. Where policy moved, or the
+/// budget does not reach, the step waits for an answer or a human and there is no lease.
 ///
 /// # Errors
 /// The run has ended or is stopped, policy has not allowed the step, a gate is closed, or it is leased already.
@@ -119,7 +119,10 @@ pub fn lease(
         return Err(run.refuse("start a step"));
     }
     if step.status == Status::Ready && !run.allowed(step, Some(&given.policy)) {
-        return Err(Error::Policy(step.id.clone()));
+        // Policy moved since it answered: it is asked again, or the step would wait for ever.
+        let Decision { facts, effects, reply: () } =
+            gate::pass(run, node, step, given).ok_or_else(|| Error::Policy(step.id.clone()))?;
+        return Ok(Decision { facts, effects, reply: None });
     }
     let (ttl, owner) = (given.lease_ttl, wish.owner);
     let timeout = node.timeout;
