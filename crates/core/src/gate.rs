@@ -73,15 +73,15 @@ pub(crate) fn pass(run: &Run, node: &StepDef, step: &Step, given: &mut Given<'_>
         };
         return Some(request(run, node, step, &asked, given));
     }
-    let gate = step.next_gate()?;
-    let (reason, on) = match gate {
-        Gate::Lock { name, .. } => (Wait::Lock, Some(name.clone())),
-        Gate::Slots { name, .. } => (Wait::Semaphore, Some(name.clone())),
-        Gate::Guard => (Wait::Guard, None),
-    };
-    let waits = wait(run, step, reason, on, None, given);
+    Some(take(run, step, step.next_gate()?, given))
+}
+
+/// The step stands before a gate, and what lets it through is asked for.
+fn take(run: &Run, step: &Step, gate: &Gate, given: &Given<'_>) -> Decision {
+    let (reason, on) = gate.waits();
+    let waits = wait(run, step, reason, on.cloned(), None, given);
     let holder = step.holder(run.id());
-    Some(waits.effect(match gate {
+    waits.effect(match gate {
         Gate::Lock { name, overlap } => Effect::AcquireLock {
             lock: run.scoped(name),
             holder,
@@ -95,7 +95,17 @@ pub(crate) fn pass(run: &Run, node: &StepDef, step: &Step, given: &mut Given<'_>
         Gate::Guard => {
             Effect::GatherGuard { run: run.id(), step: step.id.clone(), node: step.node, after: false }
         }
-    }))
+    })
+}
+
+/// A hold was taken from a step that does not act: it stands before that gate again. What it holds beyond goes back, so
+/// that holds are always taken in their order.
+pub(crate) fn take_again(run: &Run, step: &Step, lost: &Gate, given: &Given<'_>) -> Decision {
+    let beyond = step.held().iter().skip_while(|gate| *gate != lost).skip(1);
+    let mut effects: Vec<Effect> = beyond.filter_map(|gate| give_back(run, step, gate)).collect();
+    let taken = take(run, step, lost, given);
+    effects.extend(taken.effects);
+    Decision { facts: taken.facts, effects, reply: () }
 }
 
 fn wait(
@@ -187,16 +197,16 @@ fn request(run: &Run, node: &StepDef, step: &Step, asked: &Asked, given: &mut Gi
 pub fn release(run: &Run, step: &Step) -> Vec<Effect> {
     let waits = step.waiting.as_ref().is_some_and(|w| matches!(w.reason, Wait::Lock | Wait::Semaphore));
     let in_line = if waits { step.next_gate() } else { None };
-    let give_back = |gate: &Gate| match gate {
-        Gate::Lock { name, .. } => {
-            Some(Effect::ReleaseLock { lock: run.scoped(name), holder: step.holder(run.id()) })
-        }
-        Gate::Slots { name, .. } => {
-            Some(Effect::ReleaseSemaphore { semaphore: run.scoped(name), holder: step.holder(run.id()) })
-        }
+    step.held().iter().chain(in_line).filter_map(|gate| give_back(run, step, gate)).collect()
+}
+
+fn give_back(run: &Run, step: &Step, gate: &Gate) -> Option<Effect> {
+    let holder = step.holder(run.id());
+    match gate {
+        Gate::Lock { name, .. } => Some(Effect::ReleaseLock { lock: run.scoped(name), holder }),
+        Gate::Slots { name, .. } => Some(Effect::ReleaseSemaphore { semaphore: run.scoped(name), holder }),
         Gate::Guard => None,
-    };
-    step.held().iter().chain(in_line).filter_map(give_back).collect()
+    }
 }
 
 /// Stops an attempt, or the child run behind it.

@@ -26,7 +26,7 @@ use crate::route;
 use crate::run::{BlockedOn, Run, Status};
 use crate::runbook::{KeyScope, Pipeline, Runbook, StepDef};
 use crate::state::Body;
-use crate::step::Step;
+use crate::step::{Gate, Step};
 use crate::stream::StreamId;
 use alloc::boxed::Box;
 use alloc::string::ToString;
@@ -396,6 +396,26 @@ fn effect_key(run: &Run, node: &StepDef, step: &Step) -> Result<Option<Scoped>, 
     Ok(Some(run.scoped(&key)))
 }
 
+/// The first hold that was taken from a step since it passed the gate. A step that runs hears of it and fails; one that
+/// does not act yet, or not at the moment, is asked here, before it does.
+fn lost_hold<'a>(view: &dyn View, run: &Run, step: &'a Step) -> Result<Option<&'a Gate>, Refusal> {
+    let holder = step.holder(run.id());
+    for gate in step.held() {
+        let held = match gate {
+            Gate::Lock { name, .. } => {
+                lock_of(view, &run.scoped(name))?.is_some_and(|lock| lock.holder() == Some(&holder))
+            }
+            Gate::Slots { name, .. } => semaphore_of(view, &run.scoped(name))?
+                .is_some_and(|slots| slots.holders.contains_key(&holder)),
+            Gate::Guard => true,
+        };
+        if !held {
+            return Ok(Some(gate));
+        }
+    }
+    Ok(None)
+}
+
 /// Leases a step. For an outside write the intent is recorded in the same commit; where a receipt says that it
 /// happened before, its result serves.
 fn lease(
@@ -411,9 +431,12 @@ fn lease(
     let node = loaded.node(step)?;
     let Decision { facts, effects, reply } = attempt::lease(run, node, step, &wish, given)?;
     let Some(mut lease) = reply else {
-        // The budget is used up: the step waits for a human.
+        // Policy moved, or the budget is used up: the step waits.
         return Ok(of_run(view, run, Decision { facts, effects, reply: () }, Reply::Nothing));
     };
+    if let Some(lost) = lost_hold(view, run, step)? {
+        return Ok(of_run(view, run, gate::take_again(run, step, lost, given), Reply::Nothing));
+    }
     let Some(stream) = effect_key(run, node, step)? else {
         let leased = Decision { facts, effects, reply: () };
         return Ok(of_run(view, run, leased, Reply::Leased(Box::new(lease))));

@@ -70,11 +70,7 @@ fn succeed(epoch: u64) -> Input {
 }
 
 fn fail(epoch: u64, retry_at: Option<u64>) -> Input {
-    Input::Fail {
-        epoch,
-        failure: Failure::new(Code::StepFailed, "no"),
-        retry_at: retry_at.map(Millis),
-    }
+    Input::Fail { epoch, failure: Failure::new(Code::StepFailed, "no"), retry_at: retry_at.map(Millis) }
 }
 
 fn lose(epoch: u64) -> Input {
@@ -221,11 +217,8 @@ fn what_the_table_has_not_is_refused_with_its_code() {
         for (input_name, input) in inputs(step.epoch) {
             let Err(error) = feed(&step, &input) else { continue };
             let on_table = TABLE.iter().any(|row| row.from == from && row.input == input_name);
-            let code = if step.status.is_terminal() {
-                Code::RunTerminalState
-            } else {
-                Code::RunInvalidTransition
-            };
+            let code =
+                if step.status.is_terminal() { Code::RunTerminalState } else { Code::RunInvalidTransition };
             assert_eq!(error.code(), code, "{from} + {input_name}");
             // A gate is the only thing that keeps a row from happening.
             assert!(!on_table || matches!(error, Error::GateClosed { .. }), "{from} + {input_name}: {error}");
