@@ -550,15 +550,16 @@ fn open(
     let mut item = None;
     if let Some(parent) = parent {
         let parent_node = def.node(parent.node);
-        if let Some(parent_node) = parent_node {
-            id.push_str(parent.suffix(&parent_node.id));
-            if is_foreach(parent_node, parent) {
-                item = Some(index);
-                id.push_str(&alloc::format!("[{index}]"));
-            }
+        let suffix = parent_node.map_or("", |parent_node| parent.suffix(&parent_node.id));
+        id.push_str(suffix);
+        if parent_node.is_some_and(|parent_node| is_foreach(parent_node, parent)) {
+            item = Some(index);
+            id.push_str(&alloc::format!("[{index}]"));
         }
-        if parent.attempt > 1 {
-            // A group that is tried again has new members; the old ones stay as they ended.
+        if parent.attempt > 1 || suffix.contains('#') {
+            // A group that is tried again has new members; the old ones stay as they ended. Below such a group every
+            // attempt is named, or the second try of an inner group and the first in a second try of the outer one
+            // would share a name.
             id.push_str(&alloc::format!("#{}", parent.attempt));
         }
     }
