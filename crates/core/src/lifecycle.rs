@@ -320,7 +320,9 @@ pub fn cancel(
     Ok(out)
 }
 
-/// Looks at the clock: everything of the run that is due by now.
+/// Looks at the clock: the first of what is due by now and changes something, or else all that is to be done about the
+/// rest. One change may end what is due beside it, as when a group and its member run out of time together, so the turn
+/// looks again after each.
 ///
 /// # Errors
 /// None that a tick on an ended run would be worth: that is an empty decision.
@@ -341,34 +343,30 @@ pub fn tick(run: &Run, def: &Pipeline, given: &mut Given<'_>) -> Result<Decision
         }
         return cancel(run, Initiator::Timeout, None, reason, given);
     }
-    let mut out = Decision::new();
     for (id, approval) in &run.rare.approvals {
         if approval.due().is_some_and(|due| due <= given.at) {
-            let expired = gate::decide_approval(run, *id, &crate::approval::Input::Expire, given)?;
-            out.facts.extend(expired.facts);
-            out.effects.extend(expired.effects);
+            let Decision { facts, effects, .. } =
+                gate::decide_approval(run, *id, &crate::approval::Input::Expire, given)?;
+            return Ok(Decision { facts, effects, reply: () });
         }
     }
-    let due: Vec<&Step> = run.live().filter(|step| step.due().is_some_and(|due| due <= given.at)).collect();
-    for step in due {
-        step_due(run, def, step, given, &mut out)?;
+    let (mut out, at) = (Decision::new(), given.at);
+    for step in run.live().filter(|step| step.due().is_some_and(|due| due <= at)) {
+        let moved = step_due(run, def, step, given)?;
+        if !moved.facts.is_empty() {
+            return Ok(moved);
+        }
+        out.effects.extend(moved.effects);
     }
     Ok(out)
 }
 
-fn step_due(
-    run: &Run,
-    def: &Pipeline,
-    step: &Step,
-    given: &mut Given<'_>,
-    out: &mut Decision,
-) -> Result<(), Error> {
+fn step_due(run: &Run, def: &Pipeline, step: &Step, given: &mut Given<'_>) -> Result<Decision, Error> {
     let epoch = step.epoch;
+    let mut out = Decision::new();
     match (step.status, step.waiting.as_ref().map(|w| w.reason)) {
         (step::Status::Running, _) if step.group.is_some() => {
-            let overdue = pipeline::group_overdue(run, def, step, given);
-            out.facts.extend(overdue.facts);
-            out.effects.extend(overdue.effects);
+            out = pipeline::group_overdue(run, def, step, given);
         }
         (step::Status::Running, _) => out.effects.push(crate::attempt::overdue(run, step)),
         (step::Status::FailedRetryable, _) if !run.suspended => {
@@ -381,7 +379,7 @@ fn step_due(
                 step,
                 step::Input::Succeed { epoch, output: None, reused_from: None },
                 given,
-                out,
+                &mut out,
             );
         }
         (step::Status::WaitingExternal, Some(Wait::Event)) => {
@@ -393,7 +391,7 @@ fn step_due(
                 let failure = Failure::new(Code::TimedOut, "the event did not come in time");
                 step::Input::Fail { epoch, failure, retry_at: None }
             };
-            pipeline::end(run, step, input, given, out);
+            pipeline::end(run, step, input, given, &mut out);
         }
         (step::Status::WaitingExternal, Some(Wait::Guard | Wait::GuardAfter)) => {
             let after = step.waiting.as_ref().is_some_and(|w| w.reason == Wait::GuardAfter);
@@ -415,7 +413,7 @@ fn step_due(
             _,
         ) => {}
     }
-    Ok(())
+    Ok(out)
 }
 
 /// An external event arrives: for the step that waits for it, or kept until one does.

@@ -597,7 +597,12 @@ fn tick(view: &dyn View, stream: &StreamId, given: &mut Given<'_>) -> Result<Out
     match stream {
         StreamId::Run(id) => {
             let loaded = load(view, *id)?;
-            Ok(of_run(view, loaded.run, lifecycle::tick(loaded.run, loaded.def, given)?, Reply::Done))
+            let due = lifecycle::tick(loaded.run, loaded.def, given)?;
+            let moved = !due.facts.is_empty();
+            let mut out = of_run(view, loaded.run, due, Reply::Done);
+            // What else is due is looked at with what this changed.
+            out.follow.extend(moved.then(|| Command::Tick(stream.clone())));
+            Ok(out)
         }
         StreamId::Lock(lock) => {
             let input = crate::lock::Input::Maintain;
