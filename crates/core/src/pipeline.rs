@@ -147,12 +147,15 @@ fn carry_out(run: &Run, step: &Step, output: Option<Value>, given: &Given<'_>) -
     out
 }
 
-/// A step that cannot be carried out at all begins and fails in one commit.
+/// A step that cannot be carried out at all begins and fails in one commit. It does nothing, so the gates that it has not
+/// passed do not keep it; what it holds goes back.
 pub(crate) fn refuse(run: &Run, step: &Step, code: Code, message: &str, given: &Given<'_>) -> Decision {
-    let mut out = start(run, step, Some(Name::clean(OWN)), None, None, given);
-    let started = out.facts.iter().fold(step.clone(), |step, fact| step.apply(fact, given.at));
+    let open = Step { gates: Vec::new(), ..step.clone() };
+    let mut out = start(run, &open, Some(Name::clean(OWN)), None, None, given);
+    let started = out.facts.iter().fold(open, |step, fact| step.apply(fact, given.at));
     let failure = Failure::new(code, message);
     end(run, &started, step::Input::Fail { epoch: started.epoch, failure, retry_at: None }, given, &mut out);
+    out.effects.extend(gate::release(run, step));
     out
 }
 
