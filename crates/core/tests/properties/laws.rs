@@ -324,7 +324,10 @@ pub fn any_cut_folds_alike(world: &World, cuts: &[Index]) {
         for record in &records {
             restored.apply_event(record).unwrap();
         }
-        assert!(restored == world.state, "cut at {cuts:?}, fuzzy: {fuzzy}");
+        for (id, stream) in world.state.streams() {
+            assert!(restored.stream(id) == Some(stream), "{id}, cut at {cuts:?}, fuzzy: {fuzzy}");
+        }
+        assert!(restored == world.state);
         same_indexes(&restored, &world.state);
     }
 }
