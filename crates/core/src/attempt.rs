@@ -180,7 +180,7 @@ pub fn key(run: &Run, node: &StepDef, step: &Step) -> Name {
 /// Takes an executor's report.
 ///
 /// # Errors
-/// The epoch is stale, the step is not running, or the run has ended.
+/// The epoch is stale, nobody carries the step out, or the run has ended.
 pub fn report(
     run: &Run,
     node: &StepDef,
@@ -189,6 +189,7 @@ pub fn report(
     report: &Report,
     given: &mut Given<'_>,
 ) -> Result<Decision, Error> {
+    step.must_be_attempted(epoch)?;
     let mut out = Decision::new();
     let exited = |code: Option<i32>, signal: Option<i32>, out: &mut Decision| {
         if let Some(exit_code) = code {

@@ -14,8 +14,8 @@ use crate::budget;
 use crate::code::Code;
 use crate::effect::{Effect, Notice, Told};
 use crate::event::{
-    ApprovalRequested, GuardBlocked, GuardFailed, GuardPassed, GuardWarned, NoticeRequested,
-    PipelineUnblocked, PolicyDecided, StepSkipped,
+    ApprovalRequested, GuardBlocked, GuardFailed, GuardPassed, GuardWarned, NoticeRequested, PolicyDecided,
+    StepSkipped,
 };
 use crate::guard::{self, GuardInputs, GuardResult, OnFailure};
 use crate::id::{ApprovalId, Name, NoticeId};
@@ -23,7 +23,7 @@ use crate::machine::{Decision, Given};
 use crate::pipeline;
 use crate::policy::{self, Verdict};
 use crate::private::Private;
-use crate::run::{BlockedOn, Error, Run, Status};
+use crate::run::{Error, Run, Status};
 use crate::runbook::{Kind, Pipeline, StepDef};
 use crate::schedule::Overlap;
 use crate::scope;
@@ -76,13 +76,13 @@ pub(crate) fn pass(run: &Run, node: &StepDef, step: &Step, given: &mut Given<'_>
         };
         return Some(request(run, node, step, &asked, given));
     }
-    let gate = step.next_gate()?;
-    let (reason, on) = match gate {
-        Gate::Lock { name, .. } => (Wait::Lock, Some(name.clone())),
-        Gate::Slots { name, .. } => (Wait::Semaphore, Some(name.clone())),
-        Gate::Guard => (Wait::Guard, None),
-    };
-    Some(wait(run, step, reason, on, None, given).effect(ask(run, step, gate)))
+    Some(take(run, step, step.next_gate()?, given))
+}
+
+/// The step stands before a gate, and what lets it through is asked for.
+fn take(run: &Run, step: &Step, gate: &Gate, given: &Given<'_>) -> Decision {
+    let (reason, on) = gate.waits();
+    wait(run, step, reason, on.cloned(), None, given).effect(ask(run, step, gate))
 }
 
 /// What a step asks for at a gate.
@@ -103,6 +103,16 @@ pub(crate) fn ask(run: &Run, step: &Step, gate: &Gate) -> Effect {
             Effect::GatherGuard { run: run.id(), step: step.id.clone(), node: step.node, after: false }
         }
     }
+}
+
+/// A hold was taken from a step that does not act: it stands before that gate again. What it holds beyond goes back, so
+/// that holds are always taken in their order.
+pub(crate) fn take_again(run: &Run, step: &Step, lost: &Gate, given: &Given<'_>) -> Decision {
+    let beyond = step.held().iter().skip_while(|gate| *gate != lost).skip(1);
+    let mut effects: Vec<Effect> = beyond.filter_map(|gate| give_back(run, step, gate)).collect();
+    let taken = take(run, step, lost, given);
+    effects.extend(taken.effects);
+    Decision { facts: taken.facts, effects, reply: () }
 }
 
 fn wait(
@@ -209,16 +219,16 @@ fn request(run: &Run, node: &StepDef, step: &Step, asked: &Asked, given: &mut Gi
 pub fn release(run: &Run, step: &Step) -> Vec<Effect> {
     let waits = step.waiting.as_ref().is_some_and(|w| matches!(w.reason, Wait::Lock | Wait::Semaphore));
     let in_line = if waits { step.next_gate() } else { None };
-    let give_back = |gate: &Gate| match gate {
-        Gate::Lock { name, .. } => {
-            Some(Effect::ReleaseLock { lock: run.scoped(name), holder: step.holder(run.id()) })
-        }
-        Gate::Slots { name, .. } => {
-            Some(Effect::ReleaseSemaphore { semaphore: run.scoped(name), holder: step.holder(run.id()) })
-        }
+    step.held().iter().chain(in_line).filter_map(|gate| give_back(run, step, gate)).collect()
+}
+
+fn give_back(run: &Run, step: &Step, gate: &Gate) -> Option<Effect> {
+    let holder = step.holder(run.id());
+    match gate {
+        Gate::Lock { name, .. } => Some(Effect::ReleaseLock { lock: run.scoped(name), holder }),
+        Gate::Slots { name, .. } => Some(Effect::ReleaseSemaphore { semaphore: run.scoped(name), holder }),
         Gate::Guard => None,
-    };
-    step.held().iter().chain(in_line).filter_map(give_back).collect()
+    }
 }
 
 /// What ends leaves nothing behind: its holds go back, what was set aside for it is free, a human is not asked any
@@ -406,16 +416,11 @@ pub fn decide_approval(
 /// The run has ended, or does not wait for it: what was granted goes back.
 pub fn told(run: &Run, def: &Pipeline, told: &Told, given: &mut Given<'_>) -> Result<Decision, Error> {
     match told {
-        Told::LockGranted { step: None, lock, epoch } => {
-            if run.is_terminal() {
-                let (lock, holder) = (run.scoped(lock), run.holder());
-                return Ok(Decision::new().effect(Effect::ReleaseLock { lock, holder }));
-            }
-            if !matches!(run.blocked.as_deref(), Some(BlockedOn::Lock(on)) if on == lock) {
-                return Ok(Decision::new());
-            }
-            Ok(Decision::new().fact(PipelineUnblocked { id: run.id(), epoch: Some(*epoch) }))
+        // A run that waits for its lock begins with it; that is the turn's. One that has ended gives it back.
+        Told::LockGranted { step: None, lock, .. } if run.is_terminal() => {
+            Ok(Decision::new().effect(Effect::ReleaseLock { lock: run.scoped(lock), holder: run.holder() }))
         }
+        Told::LockGranted { step: None, .. } => Ok(Decision::new()),
         Told::LockGranted { step: Some(step), lock, epoch } => granted(
             run,
             step,

@@ -31,31 +31,90 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use serde_json::Value;
 
-/// What a run's status does with what can happen to the run as a whole. Between these, its status follows its steps.
+/// Where a run stands after the turn that an input made. Its status follows from its steps, so the way there may lead
+/// through `running`. What is not here is `RUN_INVALID_TRANSITION`, or `RUN_TERMINAL_STATE`.
+///
+/// Some rows lead nowhere on purpose. Whoever told the run something, or looked at the clock for it, could not know that
+/// it does not concern the run any more. A fork leaves its origin as it is. A decision that comes after the end is
+/// refused by the approval itself and stands in the audit.
 pub const TABLE: &[Row] = table! {
-    "pending": "begin" => "running" | "blocked";
+    "pending": "begin" => "running" | "blocked" | "waiting_external";
     "pending": "cancel" => "cancelled";
     "pending": "suspend" => "pending";
-    "blocked": "unblock" => "running";
-    "blocked": "needed_failed" => "failed";
+    "pending": "resume" => "pending";
+    "pending": "signal" => "pending";
+    "pending": "due" => "pending" | "failed";
+    "pending": "needed_ended" => "pending";
+    "pending": "lock_granted" => "pending";
+    "blocked": "begin" => "blocked";
     "blocked": "cancel" => "cancelled";
     "blocked": "suspend" => "blocked";
-    "running": "suspend" => "running" | "waiting_external";
+    "blocked": "resume" => "blocked";
+    "blocked": "signal" => "blocked";
+    "blocked": "due" => "blocked" | "failed";
+    "blocked": "needed_ended" => "running" | "blocked" | "failed" | "waiting_external";
+    "blocked": "lock_granted" => "running" | "blocked";
     "running": "cancel" => "running" | "cancelled";
-    "running": "complete" => "completed";
-    "running": "fail" => "failed" | "failed_retryable";
-    "running": "need_approval" => "awaiting_approval";
-    "running": "wait" => "waiting_external";
-    "awaiting_approval": "approve" => "running";
-    "awaiting_approval": "reject" => "failed";
-    "awaiting_approval": "cancel" => "cancelled";
+    "running": "suspend" => "running" | "waiting_external";
+    "running": "resume" => "running";
+    "running": "fork" => "running";
+    "running": "signal" => "running";
+    "running": "lease" => "running";
+    "running": "done" => "completed" | "cancelled" | "waiting_external";
+    "running": "failed" => "failed" | "cancelled" | "failed_retryable" | "waiting_external";
+    "running": "lost" => "running" | "awaiting_approval" | "cancelled" | "waiting_external";
+    "running": "due" => "running";
+    "running": "child_ended" => "running" | "completed" | "failed";
+    "running": "needed_ended" => "running";
+    "running": "lock_granted" => "running";
+    "awaiting_approval": "cancel" => "awaiting_approval" | "cancelled";
     "awaiting_approval": "suspend" => "awaiting_approval";
-    "waiting_external": "signal" => "running";
+    "awaiting_approval": "resume" => "awaiting_approval";
+    "awaiting_approval": "fork" => "awaiting_approval";
+    "awaiting_approval": "signal" => "awaiting_approval";
+    "awaiting_approval": "done" => "completed";
+    "awaiting_approval": "approve" => "running" | "completed" | "waiting_external";
+    "awaiting_approval": "reject" => "failed" | "waiting_external";
+    "awaiting_approval": "due" => "awaiting_approval" | "failed" | "waiting_external";
+    "awaiting_approval": "resolve" => "running" | "completed" | "failed";
+    "awaiting_approval": "child_ended" => "awaiting_approval";
+    "awaiting_approval": "needed_ended" => "awaiting_approval";
+    "awaiting_approval": "lock_granted" => "awaiting_approval";
     "waiting_external": "cancel" => "cancelled";
     "waiting_external": "suspend" => "waiting_external";
-    "failed_retryable": "due" => "running";
+    "waiting_external": "resume" => "running";
+    "waiting_external": "fork" => "waiting_external";
+    "waiting_external": "signal" => "running" | "completed" | "waiting_external";
+    "waiting_external": "due" => "completed" | "failed" | "waiting_external";
+    "waiting_external": "child_ended" => "waiting_external";
+    "waiting_external": "needed_ended" => "waiting_external";
+    "waiting_external": "lock_granted" => "waiting_external";
     "failed_retryable": "cancel" => "cancelled";
     "failed_retryable": "suspend" => "waiting_external";
+    "failed_retryable": "resume" => "running";
+    "failed_retryable": "fork" => "failed_retryable";
+    "failed_retryable": "signal" => "failed_retryable";
+    "failed_retryable": "due" => "running";
+    "failed_retryable": "child_ended" => "failed_retryable";
+    "failed_retryable": "needed_ended" => "failed_retryable";
+    "failed_retryable": "lock_granted" => "failed_retryable";
+    "completed": "fork" => "completed";
+    "completed": "approve" => "completed";
+    "completed": "reject" => "completed";
+    "completed": "due" => "completed";
+    "completed": "child_ended" => "completed";
+    "completed": "lock_granted" => "completed";
+    "failed": "retry" => "failed";
+    "failed": "fork" => "failed";
+    "failed": "due" => "failed";
+    "failed": "child_ended" => "failed";
+    "failed": "lock_granted" => "failed";
+    "cancelled": "fork" => "cancelled";
+    "cancelled": "approve" => "cancelled";
+    "cancelled": "reject" => "cancelled";
+    "cancelled": "due" => "cancelled";
+    "cancelled": "child_ended" => "cancelled";
+    "cancelled": "lock_granted" => "cancelled";
 };
 
 impl Run {
@@ -89,24 +148,27 @@ pub fn begin(run: &Run, def: &Pipeline, unmet: Vec<RunId>) -> Result<Decision, E
     if run.started_at.is_some() {
         return Err(run.refuse("begin"));
     }
-    let out = Decision::new();
-    if !unmet.is_empty() {
-        return Ok(out.fact(PipelineBlocked { id: run.id(), on: BlockedOn::Runs(unmet) }));
+    let on = if unmet.is_empty() {
+        run.born.lock.clone().map(BlockedOn::Lock)
+    } else {
+        Some(BlockedOn::Runs(unmet))
+    };
+    let Some(on) = on else { return Ok(Decision::new().fact(start(run, def))) };
+    let mut out = Decision::new();
+    if run.blocked.as_deref() != Some(&on) {
+        out = out.fact(PipelineBlocked { id: run.id(), on: on.clone() });
     }
-    if let Some(lock) = &run.born.lock {
-        let acquire = Effect::AcquireLock {
-            lock: run.scoped(lock),
+    // Only the grant begins a run that has a lock. To ask again is safe: whoever stands in line keeps its place.
+    if let BlockedOn::Lock(lock) = on {
+        out = out.effect(Effect::AcquireLock {
+            lock: run.scoped(&lock),
             holder: run.holder(),
             wait: true,
             oust: false,
             give_up_at: run.born.deadline_at,
-        };
-        // One that waits for its lock asks again; only the grant lets it begin.
-        let waits = matches!(run.blocked.as_deref(), Some(BlockedOn::Lock(_)));
-        let blocked = PipelineBlocked { id: run.id(), on: BlockedOn::Lock(lock.clone()) };
-        return Ok(if waits { out } else { out.fact(blocked) }.effect(acquire));
+        });
     }
-    Ok(out.fact(start(run, def)))
+    Ok(out)
 }
 
 fn start(run: &Run, def: &Pipeline) -> PipelineStarted {
@@ -250,7 +312,9 @@ pub fn cancel(
     Ok(out)
 }
 
-/// Looks at the clock: everything of the run that is due by now.
+/// Looks at the clock: the first of what is due by now and changes something, or else all that is to be done about the
+/// rest. One change may end what is due beside it, as when a group and its member run out of time together, so the turn
+/// looks again after each.
 ///
 /// # Errors
 /// None that a tick on an ended run would be worth: that is an empty decision.
@@ -271,34 +335,30 @@ pub fn tick(run: &Run, def: &Pipeline, given: &mut Given<'_>) -> Result<Decision
         }
         return cancel(run, Initiator::Timeout, None, reason, given);
     }
-    let mut out = Decision::new();
     for (id, approval) in &run.rare.approvals {
         if approval.due().is_some_and(|due| due <= given.at) {
-            let expired = gate::decide_approval(run, *id, &crate::approval::Input::Expire, given)?;
-            out.facts.extend(expired.facts);
-            out.effects.extend(expired.effects);
+            let Decision { facts, effects, .. } =
+                gate::decide_approval(run, *id, &crate::approval::Input::Expire, given)?;
+            return Ok(Decision { facts, effects, reply: () });
         }
     }
-    let due: Vec<&Step> = run.live().filter(|step| step.due().is_some_and(|due| due <= given.at)).collect();
-    for step in due {
-        step_due(run, def, step, given, &mut out)?;
+    let (mut out, at) = (Decision::new(), given.at);
+    for step in run.live().filter(|step| step.due().is_some_and(|due| due <= at)) {
+        let moved = step_due(run, def, step, given)?;
+        if !moved.facts.is_empty() {
+            return Ok(moved);
+        }
+        out.effects.extend(moved.effects);
     }
     Ok(out)
 }
 
-fn step_due(
-    run: &Run,
-    def: &Pipeline,
-    step: &Step,
-    given: &mut Given<'_>,
-    out: &mut Decision,
-) -> Result<(), Error> {
+fn step_due(run: &Run, def: &Pipeline, step: &Step, given: &mut Given<'_>) -> Result<Decision, Error> {
     let epoch = step.epoch;
+    let mut out = Decision::new();
     match (step.status, step.waiting.as_ref().map(|w| w.reason)) {
         (step::Status::Running, _) if step.group.is_some() => {
-            let overdue = pipeline::group_overdue(run, def, step, given);
-            out.facts.extend(overdue.facts);
-            out.effects.extend(overdue.effects);
+            out = pipeline::group_overdue(run, def, step, given);
         }
         (step::Status::Running, _) => out.effects.push(crate::attempt::overdue(run, step)),
         (step::Status::FailedRetryable, _) if !run.suspended => {
@@ -311,7 +371,7 @@ fn step_due(
                 step,
                 step::Input::Succeed { epoch, output: None, reused_from: None },
                 given,
-                out,
+                &mut out,
             );
         }
         (step::Status::WaitingExternal, Some(Wait::Event)) => {
@@ -323,7 +383,7 @@ fn step_due(
                 let failure = Failure::new(Code::TimedOut, "the event did not come in time");
                 step::Input::Fail { epoch, failure, retry_at: None }
             };
-            pipeline::end(run, step, input, given, out);
+            pipeline::end(run, step, input, given, &mut out);
         }
         (step::Status::WaitingExternal, Some(Wait::Guard | Wait::GuardAfter)) => {
             let after = step.waiting.as_ref().is_some_and(|w| w.reason == Wait::GuardAfter);
@@ -345,7 +405,7 @@ fn step_due(
             _,
         ) => {}
     }
-    Ok(())
+    Ok(out)
 }
 
 /// An external event arrives: for the step that waits for it, or kept until one does.

@@ -169,12 +169,15 @@ fn carry_out(run: &Run, step: &Step, output: Option<Value>, given: &Given<'_>) -
     out
 }
 
-/// A step that cannot be carried out at all begins and fails in one commit.
+/// A step that cannot be carried out at all begins and fails in one commit. It does nothing, so the gates that it has not
+/// passed do not keep it; what it holds goes back.
 pub(crate) fn refuse(run: &Run, step: &Step, code: Code, message: &str, given: &Given<'_>) -> Decision {
-    let mut out = start(run, step, Some(Name::clean(OWN)), None, None, given);
-    let started = out.facts.iter().fold(step.clone(), |step, fact| step.apply(fact, given.at));
+    let open = Step { gates: Vec::new(), ..step.clone() };
+    let mut out = start(run, &open, Some(Name::clean(OWN)), None, None, given);
+    let started = out.facts.iter().fold(open, |step, fact| step.apply(fact, given.at));
     let failure = Failure::new(code, message);
     end(run, &started, step::Input::Fail { epoch: started.epoch, failure, retry_at: None }, given, &mut out);
+    out.effects.extend(gate::release(run, step));
     out
 }
 
@@ -580,15 +583,16 @@ fn open(
     let mut item = None;
     if let Some(parent) = parent {
         let parent_node = def.node(parent.node);
-        if let Some(parent_node) = parent_node {
-            id.push_str(parent.suffix(&parent_node.id));
-            if is_foreach(parent_node, parent) {
-                item = Some(index);
-                id.push_str(&alloc::format!("[{index}]"));
-            }
+        let suffix = parent_node.map_or("", |parent_node| parent.suffix(&parent_node.id));
+        id.push_str(suffix);
+        if parent_node.is_some_and(|parent_node| is_foreach(parent_node, parent)) {
+            item = Some(index);
+            id.push_str(&alloc::format!("[{index}]"));
         }
-        if parent.attempt > 1 {
-            // A group that is tried again has new members; the old ones stay as they ended.
+        if parent.attempt > 1 || suffix.contains('#') {
+            // A group that is tried again has new members; the old ones stay as they ended. Below such a group every
+            // attempt is named, or the second try of an inner group and the first in a second try of the outer one
+            // would share a name.
             id.push_str(&alloc::format!("#{}", parent.attempt));
         }
     }

@@ -622,7 +622,7 @@ impl Run {
 
     /// Leases of executors. A call is the engine's own: its child has executors and a life of its own.
     fn leased(&self) -> impl Iterator<Item = &step::Leased> {
-        self.live().filter(|step| step.child.is_none()).filter_map(|step| step.lease.as_ref())
+        self.live().filter(|step| step.is_executing()).filter_map(|step| step.lease.as_ref())
     }
 
     /// How many of its steps are leased to an executor.

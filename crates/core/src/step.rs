@@ -426,11 +426,33 @@ impl Step {
         }
     }
 
+    /// Whether an executor carries it out: neither the flow, which runs groups, nor a child run.
+    #[must_use]
+    pub fn is_executing(&self) -> bool {
+        self.status == Status::Running && self.lease.is_some() && self.child.is_none()
+    }
+
+    /// Whether an executor may report on it under this epoch: its attempt is under way, or was lost and not settled.
+    ///
+    /// # Errors
+    /// A stale epoch, or no such attempt.
+    pub fn must_be_attempted(&self, epoch: u64) -> Result<(), Error> {
+        self.fenced(epoch)?;
+        if self.is_executing() || self.status == Status::OutcomeUnknown {
+            return Ok(());
+        }
+        Err(self.refused("be reported on"))
+    }
+
     fn refuse(&self, input: &Input) -> Error {
+        self.refused(input.name())
+    }
+
+    fn refused(&self, input: &'static str) -> Error {
         if self.status.is_terminal() {
             Error::Terminal { step: self.id.clone(), status: self.status }
         } else {
-            Error::Transition { step: self.id.clone(), status: self.status, input: input.name() }
+            Error::Transition { step: self.id.clone(), status: self.status, input }
         }
     }
 
@@ -680,3 +702,6 @@ impl Step {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

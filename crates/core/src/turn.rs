@@ -26,10 +26,10 @@ use crate::pipeline;
 use crate::private::Private;
 use crate::receipt::{self, key};
 use crate::route;
-use crate::run::{Run, Status};
+use crate::run::{BlockedOn, Run, Status};
 use crate::runbook::{KeyScope, Pipeline, Runbook, StepDef};
 use crate::state::Body;
-use crate::step::Step;
+use crate::step::{Gate, Step};
 use crate::stream::StreamId;
 use alloc::boxed::Box;
 use alloc::string::ToString;
@@ -343,6 +343,7 @@ pub(crate) fn of_run(view: &dyn View, run: &Run, decision: Decision, reply: Repl
 fn begin(view: &dyn View, id: RunId, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
     let loaded = load(view, id)?;
     let run = loaded.run;
+    run.must_live()?;
     let mut unmet = Vec::new();
     for needed in &run.born.needs {
         match run_of(view, needed)?.map(Run::status) {
@@ -368,10 +369,8 @@ fn begin(view: &dyn View, id: RunId, given: &mut Given<'_>) -> Result<Outcome, R
 fn tell(view: &dyn View, id: RunId, told: &Told, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
     let loaded = load(view, id)?;
     let run = loaded.run;
-    let blocked = run.started_at.is_none() && !run.is_terminal();
-    if let Told::LockGranted { step: None, epoch, .. } = told
-        && blocked
-        && run.blocked.is_some()
+    if let Told::LockGranted { step: None, lock, epoch } = told
+        && matches!(run.blocked.as_deref(), Some(BlockedOn::Lock(on)) if on == lock)
     {
         return Ok(of_run(view, run, lifecycle::unblocked(run, loaded.def, Some(*epoch))?, Reply::Done));
     }
@@ -400,6 +399,26 @@ fn effect_key(run: &Run, node: &StepDef, step: &Step) -> Option<Scoped> {
     Some(Scoped::new(&run.born.tenant, &namespace, &attempt::key(run, node, step)))
 }
 
+/// The first hold that was taken from a step since it passed the gate. A step that runs hears of it and fails; one that
+/// does not act yet, or not at the moment, is asked here, before it does.
+fn lost_hold<'a>(view: &dyn View, run: &Run, step: &'a Step) -> Result<Option<&'a Gate>, Refusal> {
+    let holder = step.holder(run.id());
+    for gate in step.held() {
+        let held = match gate {
+            Gate::Lock { name, .. } => {
+                lock_of(view, &run.scoped(name))?.is_some_and(|lock| lock.holder() == Some(&holder))
+            }
+            Gate::Slots { name, .. } => semaphore_of(view, &run.scoped(name))?
+                .is_some_and(|slots| slots.holders.contains_key(&holder)),
+            Gate::Guard => true,
+        };
+        if !held {
+            return Ok(Some(gate));
+        }
+    }
+    Ok(None)
+}
+
 /// Leases a step. For an outside write the intent is recorded in the same commit; where a receipt says that it
 /// happened before, its result serves.
 fn lease(
@@ -418,6 +437,9 @@ fn lease(
         // The step waits, for a human or for policy.
         return Ok(of_run(view, run, Decision { facts, effects, reply: () }, Reply::Nothing));
     };
+    if let Some(lost) = lost_hold(view, run, step)? {
+        return Ok(of_run(view, run, gate::take_again(run, step, lost, given), Reply::Nothing));
+    }
     let Some(stream) = effect_key(run, node, step) else {
         let leased = Decision { facts, effects, reply: () };
         return Ok(of_run(view, run, leased, Reply::Leased(Box::new(lease))));
@@ -611,7 +633,12 @@ fn tick(view: &dyn View, stream: &StreamId, given: &mut Given<'_>) -> Result<Out
     match stream {
         StreamId::Run(id) => {
             let loaded = load(view, *id)?;
-            Ok(of_run(view, loaded.run, lifecycle::tick(loaded.run, loaded.def, given)?, Reply::Done))
+            let due = lifecycle::tick(loaded.run, loaded.def, given)?;
+            let moved = !due.facts.is_empty();
+            let mut out = of_run(view, loaded.run, due, Reply::Done);
+            // What else is due is looked at with what this changed.
+            out.follow.extend(moved.then(|| Command::Tick(stream.clone())));
+            Ok(out)
         }
         StreamId::Lock(lock) => {
             let input = crate::lock::Input::Maintain;

@@ -1,5 +1,5 @@
-//! The documents that follow from the code: `docs/events.md`, the index of `docs/errors`, the error pages, and
-//! the code map in `ARCHITECTURE.md`.
+//! The documents that follow from the code: `docs/events.md`, the index of `docs/errors`, the error pages, the index
+//! of `docs/machines`, and the code map in `ARCHITECTURE.md`.
 //!
 //! `UPDATE_DOCS=1 cargo test -p windlass-core` renews what is generated; the error pages are written by hand
 //! and only checked.
@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use windlass_core::code::Code;
 use windlass_core::event::{Category, Event, Spec};
 
@@ -309,4 +309,73 @@ fn first_sentence(source: &str) -> String {
 fn a_first_sentence_ends_at_its_full_stop() {
     assert_eq!(first_sentence("//! One\n//! line. Two.\n//!\n//! Three.\nuse a;\n"), "One line.");
     assert_eq!(first_sentence("use a;\n"), "");
+}
+
+/// The file of each machine's table, and the page that its test draws.
+const MACHINES: &[(&str, &str)] = &[
+    ("approval.rs", "approval"),
+    ("audit.rs", "sealer"),
+    ("budget.rs", "budget"),
+    ("idempotency.rs", "ingress_key"),
+    ("item.rs", "item"),
+    ("lifecycle.rs", "run"),
+    ("lock.rs", "lock"),
+    ("queue.rs", "queue"),
+    ("receipt/key.rs", "effect_key"),
+    ("schedule.rs", "schedule"),
+    ("semaphore.rs", "semaphore"),
+    ("step.rs", "step"),
+    ("strategy.rs", "strategy"),
+    ("task.rs", "task"),
+    ("worker.rs", "worker"),
+    ("workspace.rs", "workspace"),
+    ("workspace/session.rs", "session"),
+];
+
+/// Every file below a directory, as paths relative to it.
+fn files(root: &Path, below: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(root.join(below)).unwrap() {
+        let entry = entry.unwrap();
+        let path = format!("{below}{}", entry.file_name().to_str().unwrap());
+        if entry.file_type().unwrap().is_dir() {
+            found.extend(files(root, &format!("{path}/")));
+        } else {
+            found.push(path);
+        }
+    }
+    found
+}
+
+#[test]
+fn every_machine_has_its_page_and_the_index_has_them_all() {
+    let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src");
+    let has_table = |path: &String| {
+        std::fs::read_to_string(source.join(path)).unwrap().contains("\npub const TABLE: &[Row] = table!")
+    };
+    let tables: BTreeSet<String> = files(&source, "").into_iter().filter(has_table).collect();
+    assert_eq!(tables, MACHINES.iter().map(|(file, _)| (*file).to_string()).collect());
+    let pages: BTreeSet<String> = files(&docs("machines"), "").into_iter().collect();
+    let expected = MACHINES.iter().map(|(_, page)| format!("{page}.md"));
+    assert_eq!(pages, expected.chain(["README.md".to_string()]).collect());
+
+    let mut out = String::from(
+        "# Machines\n\n\
+        A page for each machine of the core, drawn by its table test from what the test saw: every input was fed to a \
+        sample of every state. Bold is where it led, a code is how it was refused. `UPDATE_DOCS=1 cargo test -p \
+        windlass-core` renews the pages, and run once more this index.\n\n\
+        | machine | table | pairs | what it is |\n|---|---|---|---|\n",
+    );
+    let mut total = 0;
+    let mut machines = MACHINES.to_vec();
+    machines.sort_by_key(|(_, page)| *page);
+    for (file, page) in machines {
+        let text = std::fs::read_to_string(docs(&format!("machines/{page}.md"))).unwrap();
+        let about = text.lines().nth(2).unwrap();
+        let count = text.lines().find_map(|line| line.split_once(" pairs of state and input")).unwrap().0;
+        total += count.parse::<u32>().unwrap();
+        let _ = writeln!(out, "| [{page}]({page}.md) | `{file}` | {count} | {about} |");
+    }
+    let _ = writeln!(out, "\n{total} pairs in all.");
+    keep_current("machines/README.md", &out);
 }

@@ -76,6 +76,10 @@ impl Step {
                     // No lock is held while a human sleeps: the gates are passed again afterwards.
                     self.passed = 0;
                 }
+                // Who stands before a gate has passed those in front of it, and none beyond.
+                if let Some(i) = self.gates.iter().position(|gate| gate.waits() == (reason, e.on.as_ref())) {
+                    self.passed = i as u32;
+                }
                 self.waiting =
                     Some(Waiting { reason, on: e.on.clone(), key: e.key.clone(), until: e.until, since: at });
                 let status = if human { Status::WaitingApproval } else { Status::WaitingExternal };

@@ -181,6 +181,16 @@ pub enum Gate {
 }
 
 impl Gate {
+    /// What a step before it waits for.
+    #[must_use]
+    pub fn waits(&self) -> (Wait, Option<&Name>) {
+        match self {
+            Gate::Lock { name, .. } => (Wait::Lock, Some(name)),
+            Gate::Slots { name, .. } => (Wait::Semaphore, Some(name)),
+            Gate::Guard => (Wait::Guard, None),
+        }
+    }
+
     /// Reads a gate.
     ///
     /// # Errors
