@@ -121,7 +121,12 @@ fn candidates(kind: &str) -> Vec<String> {
             for prefix in ["run", "apr", "itm", "ses", "wsp", "rcp", "agt", "ntc"] {
                 list.push(format!("[\"{prefix}_{ID}\"]"));
             }
-            list.extend([format!("[{inherited}]"), "[7,8]".into(), r#"["guard"]"#.into(), r#"["b","a"]"#.into()]);
+            list.extend([
+                format!("[{inherited}]"),
+                "[7,8]".into(),
+                r#"["guard"]"#.into(),
+                r#"["b","a"]"#.into(),
+            ]);
             list.sort_by_key(|value| !value.starts_with(r#"["b""#));
         }
         _ => {}
