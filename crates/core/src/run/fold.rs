@@ -17,8 +17,7 @@ impl Run {
         let Some(i) = self.place(step) else { return };
         let Some(slot) = self.steps.get_mut(i as usize) else { return };
         let before = slot.status.is_terminal();
-        let blank = Step::pending(slot.id.clone(), slot.node, slot.tool.clone());
-        *slot = core::mem::replace(slot, blank).apply(event, at);
+        slot.fold(event, at);
         if slot.status.is_terminal() && !before {
             if !self.policy.steps.is_empty() {
                 self.policy = core::mem::take(&mut self.policy).apply(event, at);
