@@ -3,7 +3,7 @@
 use crate::digest::Digest;
 use crate::id::{Error, ItemId, Name, RunId, Scoped, SessionId, WorkspaceId, textual};
 use crate::wire::{self, Reader, Wire, Writer};
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use core::fmt;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
@@ -121,6 +121,7 @@ textual!(StreamId, "stream");
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::string::ToString;
 
     #[test]
     fn every_kind_reads_back() {
