@@ -14,7 +14,6 @@ use support::{Bench, STEPS, salt};
 use windlass_core::command::{Command, Fact};
 use windlass_core::digest::Digest;
 use windlass_core::id::RunId;
-use windlass_core::record::{Check, Record};
 use windlass_core::state::State;
 use windlass_core::stream::StreamId;
 
@@ -87,35 +86,27 @@ fn memory(key: &str) -> u64 {
     line.trim().split(' ').next().unwrap().parse().unwrap()
 }
 
-fn replay(state: &mut State, lines: &[String]) {
-    for line in lines {
-        // The stream's head is what the line has to follow from.
-        let stream = line.split('"').nth(7).unwrap();
-        let head =
-            state.stream(&StreamId::parse(stream).unwrap()).map(|stream| stream.head).unwrap_or_default();
-        let record = Record::decode(line, Check::Chain(&head)).unwrap();
-        state.apply_event(&record).unwrap();
-    }
-}
-
 fn main() {
-    let wanted = std::env::args().filter_map(|arg| arg.parse().ok()).next().unwrap_or(1_000_000);
+    let wanted: usize = std::env::args().find_map(|arg| arg.parse().ok()).unwrap_or(1_000_000);
     let mut log = Log { bench: Bench::new(), heads: BTreeMap::new(), runs: vec![None; RUNS], seq: 0 };
-    let mut state = State::new();
-    let (mut lines, mut done, mut bytes, mut spent) = (Vec::new(), 0, 0, Duration::ZERO);
-    let before = memory("VmRSS:");
-    while done < wanted {
-        lines.clear();
-        log.piece(&mut lines);
+    let (mut made, mut bytes, mut making) = (0, 0, Duration::ZERO);
+    let pieces = std::iter::from_fn(|| {
         let from = cpu();
-        replay(&mut state, &lines);
-        spent += cpu() - from;
-        done += lines.len();
+        let mut lines = Vec::new();
+        if made < wanted {
+            log.piece(&mut lines);
+        }
+        made += lines.len();
         bytes += lines.iter().map(String::len).sum::<usize>();
-    }
+        making += cpu() - from;
+        Some(lines).filter(|lines| !lines.is_empty())
+    });
+    let (mut state, before, from) = (State::new(), memory("VmRSS:"), cpu());
+    let done = state.replay(pieces.flatten()).unwrap();
+    let spent = cpu() - from - making;
     let runs = state.streams().count();
-    println!("{done} records, {} bytes each, of {runs} runs", bytes / done);
-    println!("{:.2} s of CPU, {} ns a record", spent.as_secs_f64(), spent.as_nanos() / done as u128);
+    println!("{done} records, {} bytes each, of {runs} runs", bytes as u64 / done);
+    println!("{:.2} s of CPU, {} ns a record", spent.as_secs_f64(), spent.as_nanos() / u128::from(done));
     println!(
         "{} MB resident at the end, {} MB before, {} MB at the peak",
         memory("VmRSS:") / 1024,
