@@ -2,13 +2,20 @@
 //!
 //! This stands in a binary of its own because the counting costs time.
 
+#![allow(clippy::print_stdout)] // Sizes are printed before the rows.
+
 mod support;
 
 use divan::counter::ItemsCount;
 use divan::{AllocProfiler, Bencher};
 use support::{Bench, STEPS};
 use windlass_core::command::Command;
+use windlass_core::event::Event;
 use windlass_core::id::RunId;
+use windlass_core::run::{Born, Run};
+use windlass_core::state::Stream;
+use windlass_core::step::Step;
+use windlass_core::stream::StreamId;
 
 #[global_allocator]
 static ALLOCATOR: AllocProfiler = AllocProfiler::system();
@@ -17,6 +24,17 @@ static ALLOCATOR: AllocProfiler = AllocProfiler::system();
 const RUNS: usize = 1_000;
 
 fn main() {
+    let sizes = [
+        ("Event", size_of::<Event>()),
+        ("StreamId", size_of::<StreamId>()),
+        ("Stream", size_of::<Stream>()),
+        ("Run", size_of::<Run>()),
+        ("Born", size_of::<Born>()),
+        ("Step", size_of::<Step>()),
+    ];
+    for (name, size) in sizes {
+        println!("{name}: {size} bytes");
+    }
     divan::main();
 }
 

@@ -36,14 +36,14 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
-/// What a stream is folded into.
+/// What a stream is folded into. What is large stands in a box, so that all of them are small.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Body {
     /// A run.
     Run(Box<Run>),
     /// A queue's settings.
-    Queue(Queue),
+    Queue(Box<Queue>),
     /// An item.
     Item(Box<Item>),
     /// A lock.
@@ -63,9 +63,9 @@ pub enum Body {
     /// The hash of a name's active version.
     Deployment(Option<Digest>),
     /// A working directory.
-    Workspace(Workspace),
+    Workspace(Box<Workspace>),
     /// A session.
-    Session(Session),
+    Session(Box<Session>),
     /// A tenant.
     Tenant(Tenant),
     /// The installation.
@@ -193,7 +193,7 @@ fn begin(stream: &StreamId, event: &Event, tenant: &Name, at: Millis) -> Result<
             Body::Runbook(Arc::new(runbook))
         }
         (StreamId::Runbook(_), _) => return Err(refuse()),
-        (StreamId::Queue(id), _) => Body::Queue(Queue::new(id.clone())),
+        (StreamId::Queue(id), _) => Body::Queue(Box::new(Queue::new(id.clone()))),
         (StreamId::Item(_), _) => Body::Item(Box::new(Item::absent(tenant.clone()))),
         (StreamId::Lock(id), _) => Body::Lock(Box::new(Lock::new(id.clone()))),
         (StreamId::Semaphore(id), _) => Body::Semaphore(Box::new(Semaphore::new(id.clone()))),
@@ -202,8 +202,8 @@ fn begin(stream: &StreamId, event: &Event, tenant: &Name, at: Millis) -> Result<
         (StreamId::Trigger(id), _) => Body::Trigger(Box::new(Key::new(Name::clean(id.name())))),
         (StreamId::Effect(id), _) => Body::Effect(Box::new(EffectKey::new(Name::clean(id.name())))),
         (StreamId::Deployment(_), _) => Body::Deployment(None),
-        (StreamId::Workspace(id), _) => Body::Workspace(Workspace::new(*id)),
-        (StreamId::Session(id), _) => Body::Session(Session::new(*id)),
+        (StreamId::Workspace(id), _) => Body::Workspace(Box::new(Workspace::new(*id))),
+        (StreamId::Session(id), _) => Body::Session(Box::new(Session::new(*id))),
         (StreamId::Tenant(_), _) => Body::Tenant(Tenant { weight: 1, ..Tenant::default() }),
         (StreamId::System, _) => Body::System(Box::default()),
     })
@@ -222,7 +222,7 @@ impl Body {
     fn apply(&mut self, event: &Event, at: Millis) {
         match self {
             Body::Run(run) => run.fold(event, at),
-            Body::Queue(queue) => through!(queue, Queue::new(queue.id.clone()), event, at),
+            Body::Queue(queue) => through!(&mut **queue, Queue::new(queue.id.clone()), event, at),
             Body::Item(item) => through!(&mut **item, Item::absent(Name::clean("_")), event, at),
             Body::Lock(lock) => through!(&mut **lock, Lock::new(lock.name.clone()), event, at),
             Body::Semaphore(held) => through!(&mut **held, Semaphore::new(held.name.clone()), event, at),
@@ -238,8 +238,8 @@ impl Body {
                 // tidy: nothing else happens to a name.
                 _ => {}
             },
-            Body::Workspace(place) => through!(place, Workspace::new(place.id), event, at),
-            Body::Session(session) => through!(session, Session::new(session.id), event, at),
+            Body::Workspace(place) => through!(&mut **place, Workspace::new(place.id), event, at),
+            Body::Session(session) => through!(&mut **session, Session::new(session.id), event, at),
             Body::Tenant(tenant) => tenant.apply(event),
             Body::System(sealer) => through!(&mut **sealer, Sealer::default(), event, at),
         }

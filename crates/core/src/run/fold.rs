@@ -39,6 +39,10 @@ impl Run {
         new.section = self.section;
         new.parent = parent.and_then(|parent| self.place(parent));
         let parent = new.parent;
+        if self.steps.len() == self.steps.capacity() {
+            // Many runs wait at their first step for long: room for one is what they need.
+            self.steps.reserve_exact(self.steps.len().max(1));
+        }
         self.steps.push(new);
         self.index.insert(step.clone(), i);
         let group = match parent {
@@ -75,6 +79,8 @@ impl Run {
     fn end(&mut self, status: Status, duration_ms: u64, outputs: Option<Value>, at: Millis) {
         self.ending = Some(Box::new(Ending { status, at, duration_ms, outputs, deleted: false }));
         self.blocked = None;
+        // No step follows.
+        self.steps.shrink_to_fit();
     }
 
     /// What a fact does to the run. Facts of other streams leave it as it is.
