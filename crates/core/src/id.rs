@@ -5,7 +5,7 @@
 //! foreign or malformed one is refused before anything is looked up.
 
 use crate::wire::{self, Reader, Wire, Writer};
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use alloc::sync::Arc;
 use core::fmt;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -84,7 +84,8 @@ macro_rules! ids {
                 let mut digits = [0; ID_LEN];
                 encode_base32(self.0, &mut digits);
                 f.write_str(Self::PREFIX)?;
-                digits.iter().try_for_each(|&c| fmt::Write::write_char(f, char::from(c)))
+                // The alphabet is ASCII.
+                f.write_str(core::str::from_utf8(&digits).unwrap_or_default())
             }
         }
 
@@ -313,7 +314,7 @@ macro_rules! textual {
                 $kind
             }
             fn put(&self, out: &mut Writer<'_>) {
-                out.string(&self.to_string());
+                out.display(self);
             }
             fn get(r: &mut Reader<'_>) -> Result<Self, wire::Error> {
                 let text = r.text()?;
@@ -390,6 +391,7 @@ impl fmt::Display for Holder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::string::ToString;
 
     #[test]
     fn an_id_has_one_spelling() {

@@ -165,10 +165,12 @@ impl Indexes {
             self.caps.remove(name);
         }
         let new = stream.map(|stream| card(stream, beats)).unwrap_or_default();
-        let old = self.cards.get(id).cloned().unwrap_or_default();
-        if old == new {
-            return;
-        }
+        let old = match self.cards.get_mut(id) {
+            Some(card) if *card == new => return,
+            Some(card) => core::mem::take(card),
+            None if new == Card::default() => return,
+            None => Card::default(),
+        };
         move_time(&mut self.due, id, old.due, new.due);
         move_time(&mut self.leases, id, old.lease_due, new.lease_due);
         self.file_run(id, old.run.as_deref(), new.run.as_deref());
@@ -188,44 +190,52 @@ impl Indexes {
         }
     }
 
+    /// Moves a run from where it was filed to where it belongs now. Most facts change little of it, and what they
+    /// leave as it was is not touched.
     fn file_run(&mut self, id: &StreamId, old: Option<&RunCard>, new: Option<&RunCard>) {
         let StreamId::Run(run) = *id else { return };
-        if old == new {
-            return;
+        // Whose run it is and when it was made never changes.
+        let Some(card) = new.or(old) else { return };
+        if old.is_none() {
+            self.windows.entry(card.tenant.clone()).or_default().record(card.created_at);
         }
-        if let Some(old) = old {
-            if old.ready {
-                self.ready.remove(entry(old, run));
+        if new.is_some_and(|new| new.ready) {
+            // One that was picked goes back in line when it changes.
+            self.ready.push(entry(card, run));
+        } else if old.is_some_and(|old| old.ready) {
+            self.ready.remove(entry(card, run));
+        }
+        let (was, is) = (old.map_or(0, |old| old.active), new.map_or(0, |new| new.active));
+        if was != is {
+            count(&mut self.active, &card.tenant, was, false);
+            count(&mut self.active, &card.tenant, is, true);
+        }
+        let (was, is) = (old.map(|old| old.status), new.map(|new| new.status));
+        if was != is {
+            for (status, up) in was.map(|was| (was, false)).into_iter().chain(is.map(|is| (is, true))) {
+                count(&mut self.statuses, &(card.tenant.clone(), status), 1, up);
             }
-            count(&mut self.active, &old.tenant, old.active, false);
-            count(&mut self.statuses, &(old.tenant.clone(), old.status), 1, false);
-            for needed in &old.needs {
-                unlink(&mut self.dependents, needed, &run);
+        }
+        let (was, is) = (list(old, |card| &card.needs), list(new, |card| &card.needs));
+        if was != is {
+            was.iter().for_each(|needed| unlink(&mut self.dependents, needed, &run));
+            for needed in is {
+                self.dependents.entry(*needed).or_default().insert(run);
             }
-            for approval in &old.approvals {
+        }
+        let (was, is) = (list(old, |card| &card.approvals), list(new, |card| &card.approvals));
+        if was != is {
+            for approval in was {
                 self.approvals.remove(approval);
             }
-            for event in &old.events {
-                unlink(&mut self.awaited, &awaited(old, event), &run);
+            self.approvals.extend(is.iter().map(|approval| (*approval, run)));
+        }
+        let (was, is) = (list(old, |card| &card.events), list(new, |card| &card.events));
+        if was != is {
+            was.iter().for_each(|event| unlink(&mut self.awaited, &awaited(card, event), &run));
+            for event in is {
+                self.awaited.entry(awaited(card, event)).or_default().insert(run);
             }
-        }
-        let Some(new) = new else { return };
-        if old.is_none() {
-            self.windows.entry(new.tenant.clone()).or_default().record(new.created_at);
-        }
-        if new.ready {
-            self.ready.push(entry(new, run));
-        }
-        count(&mut self.active, &new.tenant, new.active, true);
-        count(&mut self.statuses, &(new.tenant.clone(), new.status), 1, true);
-        for needed in &new.needs {
-            self.dependents.entry(*needed).or_default().insert(run);
-        }
-        for approval in &new.approvals {
-            self.approvals.insert(*approval, run);
-        }
-        for event in &new.events {
-            self.awaited.entry(awaited(new, event)).or_default().insert(run);
         }
     }
 
@@ -398,6 +408,11 @@ fn entry(card: &RunCard, run: RunId) -> Entry<RunId> {
 
 fn awaited(card: &RunCard, (name, key): &(Name, Option<Name>)) -> Awaited {
     (card.tenant.clone(), card.namespace.clone(), name.clone(), key.clone())
+}
+
+/// A list of a card; an absent card has an empty one.
+fn list<T>(card: Option<&RunCard>, of: fn(&RunCard) -> &Vec<T>) -> &[T] {
+    card.map_or(&[], |card| of(card))
 }
 
 fn move_time(

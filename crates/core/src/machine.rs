@@ -40,6 +40,10 @@ impl<Reply> Decision<Reply> {
     /// Adds a fact.
     #[must_use]
     pub fn fact(mut self, fact: impl Into<Event>) -> Self {
+        // Most decisions come to one fact. Events are large, and a list that grows by itself begins with four.
+        if self.facts.is_empty() {
+            self.facts.reserve_exact(1);
+        }
         self.facts.push(fact.into());
         self
     }

@@ -3,7 +3,7 @@
 use crate::id::{Name, RunId, StepId, textual};
 use crate::wire::{self, Reader, Wire, Writer, nested};
 use crate::word::words;
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};

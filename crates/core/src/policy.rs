@@ -14,6 +14,7 @@ use crate::event::{Event, PolicyDecided};
 use crate::id::{Name, RunId, StepId};
 use crate::time::{Millis, Span};
 use crate::word::words;
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -276,14 +277,15 @@ pub fn fresh(
         && decision.approvals == approvals
 }
 
-/// A run's memory of what policy said. To forget is safe: policy is asked again.
+/// A run's memory of what policy said. To forget is safe: policy is asked again. Decisions are boxed because a map
+/// has room for eleven in its first node, and most runs have one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ledger {
     /// What holds for the whole run, by tool.
-    pub tools: BTreeMap<Name, Decision>,
+    pub tools: BTreeMap<Name, Box<Decision>>,
     /// What holds for a step that has not ended, with the tool it was said about.
-    pub steps: BTreeMap<StepId, (Name, Decision)>,
+    pub steps: BTreeMap<StepId, (Name, Box<Decision>)>,
 }
 
 impl Ledger {
@@ -306,6 +308,7 @@ impl Ledger {
         // was said about no action in particular, so there is no hash to compare.
         own.filter(|d| fresh(d, policy_version, action_hash, d.approvals))
             .or_else(|| shared.filter(|d| fresh(d, policy_version, None, d.approvals)))
+            .map(|decision| &**decision)
     }
 
     /// What holds for a whole run holds for the runs it calls and for those that go on from it: they do the same
@@ -320,8 +323,8 @@ impl Ledger {
     pub fn apply(mut self, event: &Event, _at: Millis) -> Ledger {
         match event {
             Event::PolicyDecided(e) => match &e.step {
-                Some(step) => remember(&mut self.steps, step, (e.tool.clone(), Decision::from(e))),
-                None => remember(&mut self.tools, &e.tool, Decision::from(e)),
+                Some(step) => remember(&mut self.steps, step, (e.tool.clone(), Box::new(Decision::from(e)))),
+                None => remember(&mut self.tools, &e.tool, Box::new(Decision::from(e))),
             },
             Event::StepCompleted(e) => forget(&mut self.steps, &e.step),
             Event::StepFailed(e) => forget(&mut self.steps, &e.step),

@@ -126,7 +126,30 @@ impl Record {
     /// An unknown tag, a missing, unknown or misplaced field, a wrong type; with a [`Check`] also a broken
     /// chain or a private value that is not the recorded one.
     pub fn decode(line: &str, check: Check<'_>) -> Result<Record, Error> {
-        let mut r = Reader::new(line, matches!(check, Check::All(_)));
+        Record::read(line, matches!(check, Check::All(_)), |_, _| match check {
+            Check::Form => None,
+            Check::Chain(head) | Check::All(head) => Some(*head),
+        })
+    }
+
+    /// Reads a line of a log of many streams: `head` says from which head a record of that stream and version must
+    /// follow; the chain of one for which it says nothing is not checked.
+    ///
+    /// # Errors
+    /// As [`Record::decode`].
+    pub fn decode_next(
+        line: &str,
+        head: impl FnOnce(&StreamId, u64) -> Option<Digest>,
+    ) -> Result<Record, Error> {
+        Record::read(line, false, head)
+    }
+
+    fn read(
+        line: &str,
+        check_private: bool,
+        head: impl FnOnce(&StreamId, u64) -> Option<Digest>,
+    ) -> Result<Record, Error> {
+        let mut r = Reader::new(line, check_private);
         r.expect("{\"type\":")?;
         let tag = r.text().map_err(|e| in_field("type", e))?;
         let stream = field(&mut r, "stream")?;
@@ -145,7 +168,7 @@ impl Record {
         if !r.skip("}") || r.at() != line.len() {
             return Err(Error::Unknown { found: r.peek(), tag: event.tag() });
         }
-        if let Check::Chain(head) | Check::All(head) = check
+        if let Some(head) = head(&stream, ver)
             && Digest::of(&[&head.0, r.span(0, covered)]) != chain
         {
             return Err(Error::Chain { ver });

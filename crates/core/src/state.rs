@@ -24,24 +24,26 @@ use crate::semaphore::Semaphore;
 use crate::stream::StreamId;
 use crate::time::Millis;
 use crate::turn::{Found, Overlay, View};
+use crate::wire;
 use crate::worker::Worker;
 use crate::workspace::Workspace;
 use crate::workspace::session::Session;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
+use alloc::collections::btree_map::Entry;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
-/// What a stream is folded into.
+/// What a stream is folded into. What is large stands in a box, so that all of them are small.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Body {
     /// A run.
     Run(Box<Run>),
     /// A queue's settings.
-    Queue(Queue),
+    Queue(Box<Queue>),
     /// An item.
     Item(Box<Item>),
     /// A lock.
@@ -61,9 +63,9 @@ pub enum Body {
     /// The hash of a name's active version.
     Deployment(Option<Digest>),
     /// A working directory.
-    Workspace(Workspace),
+    Workspace(Box<Workspace>),
     /// A session.
-    Session(Session),
+    Session(Box<Session>),
     /// A tenant.
     Tenant(Tenant),
     /// The installation.
@@ -150,6 +152,17 @@ pub enum Error {
     Form(u32),
 }
 
+/// Why a log cannot be replayed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReplayError {
+    /// A line is no record, or breaks its chain.
+    #[error(transparent)]
+    Line(#[from] wire::Error),
+    /// A record does not follow.
+    #[error(transparent)]
+    Record(#[from] Error),
+}
+
 /// Everything.
 #[derive(Clone, Debug, Default)]
 pub struct State {
@@ -180,7 +193,7 @@ fn begin(stream: &StreamId, event: &Event, tenant: &Name, at: Millis) -> Result<
             Body::Runbook(Arc::new(runbook))
         }
         (StreamId::Runbook(_), _) => return Err(refuse()),
-        (StreamId::Queue(id), _) => Body::Queue(Queue::new(id.clone())),
+        (StreamId::Queue(id), _) => Body::Queue(Box::new(Queue::new(id.clone()))),
         (StreamId::Item(_), _) => Body::Item(Box::new(Item::absent(tenant.clone()))),
         (StreamId::Lock(id), _) => Body::Lock(Box::new(Lock::new(id.clone()))),
         (StreamId::Semaphore(id), _) => Body::Semaphore(Box::new(Semaphore::new(id.clone()))),
@@ -189,8 +202,8 @@ fn begin(stream: &StreamId, event: &Event, tenant: &Name, at: Millis) -> Result<
         (StreamId::Trigger(id), _) => Body::Trigger(Box::new(Key::new(Name::clean(id.name())))),
         (StreamId::Effect(id), _) => Body::Effect(Box::new(EffectKey::new(Name::clean(id.name())))),
         (StreamId::Deployment(_), _) => Body::Deployment(None),
-        (StreamId::Workspace(id), _) => Body::Workspace(Workspace::new(*id)),
-        (StreamId::Session(id), _) => Body::Session(Session::new(*id)),
+        (StreamId::Workspace(id), _) => Body::Workspace(Box::new(Workspace::new(*id))),
+        (StreamId::Session(id), _) => Body::Session(Box::new(Session::new(*id))),
         (StreamId::Tenant(_), _) => Body::Tenant(Tenant { weight: 1, ..Tenant::default() }),
         (StreamId::System, _) => Body::System(Box::default()),
     })
@@ -209,7 +222,7 @@ impl Body {
     fn apply(&mut self, event: &Event, at: Millis) {
         match self {
             Body::Run(run) => run.fold(event, at),
-            Body::Queue(queue) => through!(queue, Queue::new(queue.id.clone()), event, at),
+            Body::Queue(queue) => through!(&mut **queue, Queue::new(queue.id.clone()), event, at),
             Body::Item(item) => through!(&mut **item, Item::absent(Name::clean("_")), event, at),
             Body::Lock(lock) => through!(&mut **lock, Lock::new(lock.name.clone()), event, at),
             Body::Semaphore(held) => through!(&mut **held, Semaphore::new(held.name.clone()), event, at),
@@ -225,8 +238,8 @@ impl Body {
                 // tidy: nothing else happens to a name.
                 _ => {}
             },
-            Body::Workspace(place) => through!(place, Workspace::new(place.id), event, at),
-            Body::Session(session) => through!(session, Session::new(session.id), event, at),
+            Body::Workspace(place) => through!(&mut **place, Workspace::new(place.id), event, at),
+            Body::Session(session) => through!(&mut **session, Session::new(session.id), event, at),
             Body::Tenant(tenant) => tenant.apply(event),
             Body::System(sealer) => through!(&mut **sealer, Sealer::default(), event, at),
         }
@@ -300,20 +313,34 @@ impl State {
         event: &Event,
         at: Millis,
     ) -> Result<u64, Error> {
-        if let Some(stream) = self.streams.get_mut(id) {
-            stream.ver += 1;
-            stream.at = at.never_before(stream.at);
-            let at = stream.at;
-            stream.body.apply(event, at);
-            return Ok(stream.ver);
+        self.fold(id, tenant, event, at).map(|stream| stream.ver)
+    }
+
+    /// What a fact does to its stream, which it may make.
+    fn fold(
+        &mut self,
+        id: &StreamId,
+        tenant: &Name,
+        event: &Event,
+        at: Millis,
+    ) -> Result<&mut Stream, Error> {
+        match self.streams.entry(id.clone()) {
+            Entry::Occupied(entry) => {
+                let stream = entry.into_mut();
+                stream.ver += 1;
+                stream.at = at.never_before(stream.at);
+                stream.body.apply(event, stream.at);
+                Ok(stream)
+            }
+            Entry::Vacant(entry) => {
+                let mut body = begin(id, event, tenant, at)?;
+                if !matches!(body, Body::Run(_) | Body::Runbook(_)) {
+                    body.apply(event, at);
+                }
+                let tenant = tenant.clone();
+                Ok(entry.insert(Stream { ver: 1, head: Digest::default(), at, tenant, body }))
+            }
         }
-        let mut body = begin(id, event, tenant, at)?;
-        if !matches!(body, Body::Run(_) | Body::Runbook(_)) {
-            body.apply(event, at);
-        }
-        let stream = Stream { ver: 1, head: Digest::default(), at, tenant: tenant.clone(), body };
-        self.streams.insert(id.clone(), stream);
-        Ok(1)
     }
 
     /// Files a stream anew in the indexes: after facts of it were applied.
@@ -322,23 +349,53 @@ impl State {
         self.indexes.file(id, stream, &self.beats);
     }
 
-    /// Applies a record: replay does nothing else. One that was applied before is passed over, as the records after a
-    /// fuzzy snapshot may be.
+    /// Applies a record. One that was applied before is passed over, as the records after a fuzzy snapshot may be.
     ///
     /// # Errors
     /// A gap in the stream, or a first record that makes none.
     pub fn apply_event(&mut self, record: &Record) -> Result<(), Error> {
+        if self.fold_record(record)? {
+            self.refresh(&record.stream);
+        }
+        Ok(())
+    }
+
+    /// What a record does to its stream; says whether it was news.
+    fn fold_record(&mut self, record: &Record) -> Result<bool, Error> {
         let have = self.streams.get(&record.stream).map_or(0, |stream| stream.ver);
         if record.ver <= have {
-            return Ok(());
+            return Ok(false);
         }
         if record.ver != have + 1 {
             return Err(Error::Gap { stream: record.stream.clone(), have, ver: record.ver });
         }
-        self.apply_fact(&record.stream, &record.tenant, &record.event, record.at)?;
-        self.sealed(&record.stream, record.chain);
-        self.refresh(&record.stream);
-        Ok(())
+        let stream = self.fold(&record.stream, &record.tenant, &record.event, record.at)?;
+        stream.head = record.chain;
+        Ok(true)
+    }
+
+    /// Reads a log: each line must follow from the head of its stream, except those that were applied before. The
+    /// streams are filed once, at the end, and not after every record. Returns how many records were news.
+    ///
+    /// # Errors
+    /// The first line that is no record, breaks its chain or does not follow.
+    pub fn replay<Line: AsRef<str>>(
+        &mut self,
+        lines: impl IntoIterator<Item = Line>,
+    ) -> Result<u64, ReplayError> {
+        let mut news = 0;
+        for line in lines {
+            let record = Record::decode_next(line.as_ref(), |stream, ver| match self.streams.get(stream) {
+                // What came before the head cannot be checked against it. It is not applied either.
+                Some(stream) => (stream.ver < ver).then_some(stream.head),
+                None => Some(Digest::default()),
+            })?;
+            news += u64::from(self.fold_record(&record)?);
+        }
+        for (id, stream) in &self.streams {
+            self.indexes.file(id, Some(stream), &self.beats);
+        }
+        Ok(news)
     }
 
     /// The chain value of a stream's last record became known.

@@ -138,6 +138,19 @@ impl Writer<'_> {
     /// A quoted string with escapes.
     pub fn string(&mut self, text: &str) {
         self.0.push(b'"');
+        self.escaped(text);
+        self.0.push(b'"');
+    }
+
+    /// What `Display` writes, as a quoted string.
+    pub fn display(&mut self, text: &dyn core::fmt::Display) {
+        self.0.push(b'"');
+        // Writing to memory cannot fail.
+        let _ = write!(self, "{text}");
+        self.0.push(b'"');
+    }
+
+    fn escaped(&mut self, text: &str) {
         let bytes = text.as_bytes();
         let mut start = 0;
         for (i, &b) in bytes.iter().enumerate() {
@@ -158,7 +171,6 @@ impl Writer<'_> {
             }
         }
         self.0.extend_from_slice(&bytes[start..]);
-        self.0.push(b'"');
     }
 
     /// A whole number.
@@ -177,11 +189,55 @@ impl Writer<'_> {
         self.0.extend_from_slice(&digits[at..]);
     }
 
+    /// A JSON value.
+    pub fn value(&mut self, value: &Value) {
+        match value {
+            Value::Null => self.raw(b"null"),
+            Value::Bool(true) => self.raw(b"true"),
+            Value::Bool(false) => self.raw(b"false"),
+            Value::Number(number) => match number.as_u64() {
+                Some(whole) => self.number(whole),
+                None => self.nested(number),
+            },
+            Value::String(text) => self.string(text),
+            Value::Array(list) => {
+                self.raw(b"[");
+                for (i, item) in list.iter().enumerate() {
+                    if i > 0 {
+                        self.raw(b",");
+                    }
+                    self.value(item);
+                }
+                self.raw(b"]");
+            }
+            Value::Object(map) => {
+                self.raw(b"{");
+                for (i, (key, item)) in map.iter().enumerate() {
+                    if i > 0 {
+                        self.raw(b",");
+                    }
+                    self.string(key);
+                    self.raw(b":");
+                    self.value(item);
+                }
+                self.raw(b"}");
+            }
+        }
+    }
+
     /// Any value that serde can write.
     pub fn nested<T: Serialize + ?Sized>(&mut self, value: &T) {
         // Writing our own types to memory cannot fail: their map keys are strings.
         let bytes = serde_json::to_vec(value).unwrap_or_else(|_| b"null".to_vec());
         self.0.extend_from_slice(&bytes);
+    }
+}
+
+impl core::fmt::Write for Writer<'_> {
+    /// The inside of a quoted string.
+    fn write_str(&mut self, text: &str) -> core::fmt::Result {
+        self.escaped(text);
+        Ok(())
     }
 }
 
@@ -306,11 +362,8 @@ impl<'a> Reader<'a> {
         if len == 0 || leading_zero || !ends_well {
             return Err(EXPECTED);
         }
-        let mut number = 0u64;
-        for &b in &rest[..len] {
-            number =
-                number.checked_mul(10).and_then(|n| n.checked_add(u64::from(b - b'0'))).ok_or(EXPECTED)?;
-        }
+        let push = |number: u64, &b: &u8| number.checked_mul(10)?.checked_add(u64::from(b - b'0'));
+        let number = rest[..len].iter().try_fold(0, push).ok_or(EXPECTED)?;
         self.at += len;
         Ok(number)
     }
@@ -536,7 +589,7 @@ impl Wire for Value {
         "json"
     }
     fn put(&self, out: &mut Writer<'_>) {
-        out.nested(self);
+        out.value(self);
     }
     fn get(r: &mut Reader<'_>) -> Result<Self, Error> {
         r.nested()

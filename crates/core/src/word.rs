@@ -53,7 +53,7 @@ macro_rules! words {
             fn put(&self, out: &mut $crate::wire::Writer<'_>) { out.plain(self.as_str()); }
             fn get(r: &mut $crate::wire::Reader<'_>) -> Result<Self, $crate::wire::Error> {
                 let text = r.text()?;
-                $name::parse(&text).ok_or($crate::wire::Error::Word {
+                $name::parse(&text).ok_or_else(|| $crate::wire::Error::Word {
                     word: $crate::wire::shorten(&text), expected: &[$( $text ),+],
                 })
             }

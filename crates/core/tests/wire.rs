@@ -20,7 +20,7 @@ use windlass_core::record::{Check, Draft, Record};
 use windlass_core::run::{Actor, Initiator};
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
-use windlass_core::wire::Error;
+use windlass_core::wire::{Error, Writer};
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/records.jsonl");
 
@@ -342,6 +342,13 @@ proptest! {
         let Event::PipelineUpdated(read) = record.event else { panic!("another event") };
         prop_assert_eq!(read.vars.get(), Some(vars));
         prop_assert_eq!(read.message.and_then(|m| m.get()), Some(message));
+    }
+
+    #[test]
+    fn values_are_spelled_as_serde_spells_them(value in any_json()) {
+        let mut out = Vec::new();
+        Writer(&mut out).value(&value);
+        prop_assert_eq!(out, serde_json::to_vec(&value).unwrap());
     }
 
     #[test]

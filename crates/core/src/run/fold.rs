@@ -17,8 +17,7 @@ impl Run {
         let Some(i) = self.place(step) else { return };
         let Some(slot) = self.steps.get_mut(i as usize) else { return };
         let before = slot.status.is_terminal();
-        let blank = Step::pending(slot.id.clone(), slot.node, slot.tool.clone());
-        *slot = core::mem::replace(slot, blank).apply(event, at);
+        slot.fold(event, at);
         if slot.status.is_terminal() && !before {
             if !self.policy.steps.is_empty() {
                 self.policy = core::mem::take(&mut self.policy).apply(event, at);
@@ -40,6 +39,10 @@ impl Run {
         new.section = self.section;
         new.parent = parent.and_then(|parent| self.place(parent));
         let parent = new.parent;
+        if self.steps.len() == self.steps.capacity() {
+            // Many runs wait at their first step for long: room for one is what they need.
+            self.steps.reserve_exact(self.steps.len().max(1));
+        }
         self.steps.push(new);
         self.index.insert(step.clone(), i);
         let group = match parent {
@@ -76,6 +79,8 @@ impl Run {
     fn end(&mut self, status: Status, duration_ms: u64, outputs: Option<Value>, at: Millis) {
         self.ending = Some(Box::new(Ending { status, at, duration_ms, outputs, deleted: false }));
         self.blocked = None;
+        // No step follows.
+        self.steps.shrink_to_fit();
     }
 
     /// What a fact does to the run. Facts of other streams leave it as it is.

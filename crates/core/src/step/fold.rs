@@ -9,28 +9,32 @@ use alloc::boxed::Box;
 
 impl Step {
     /// The next attempt has a number and a fence of its own.
-    fn next_attempt(mut self, status: Status) -> Step {
+    fn next_attempt(&mut self, status: Status) {
         self.status = status;
         self.attempt += 1;
         self.epoch += 1;
         self.lease = None;
         self.timeout_at = None;
-        self
     }
 
-    fn end(mut self, status: Status, at: Millis) -> Step {
+    fn end(&mut self, status: Status, at: Millis) {
         self.status = status;
         self.lease = None;
         self.timeout_at = None;
         self.waiting = None;
         self.next_eligible_at = None;
         self.completed_at = Some(at);
-        self
     }
 
     /// What a fact about this step does to it. Facts about other steps must not come here.
     #[must_use]
     pub fn apply(mut self, event: &Event, at: Millis) -> Step {
+        self.fold(event, at);
+        self
+    }
+
+    /// [`Step::apply`] in place: a step is too large to move for every fact.
+    pub(crate) fn fold(&mut self, event: &Event, at: Millis) {
         match event {
             Event::PipelineAdvanced(e) => {
                 self.status = Status::Ready;
@@ -43,11 +47,10 @@ impl Step {
                 self.max_attempts = e.max_attempts.unwrap_or(1);
                 self.semantics = e.semantics;
                 self.input = e.input.as_ref().and_then(Private::get).map(Box::new);
-                self
             }
             Event::StepSkipped(e) => {
                 self.item = e.item;
-                self.end(Status::Skipped, at)
+                self.end(Status::Skipped, at);
             }
             Event::StepStarted(e) => {
                 self.status = Status::Running;
@@ -64,7 +67,6 @@ impl Step {
                 self.waiting = None;
                 // A group that is started again starts from its first member.
                 self.group = self.group.map(|group| Group::new(group.shape));
-                self
             }
             Event::StepWaiting(e) => {
                 let reason = e.reason.unwrap_or(Wait::Event);
@@ -84,12 +86,12 @@ impl Step {
                     Some(Waiting { reason, on: e.on.clone(), key: e.key.clone(), until: e.until, since: at });
                 let status = if human { Status::WaitingApproval } else { Status::WaitingExternal };
                 if self.status == Status::Running && reason != Wait::GuardAfter {
-                    return self.next_attempt(status);
+                    self.next_attempt(status);
+                } else {
+                    self.status = status;
+                    self.lease = None;
+                    self.timeout_at = None;
                 }
-                self.status = status;
-                self.lease = None;
-                self.timeout_at = None;
-                self
             }
             Event::StepReady(e) => {
                 if matches!(e.after, Wait::Lock | Wait::Semaphore | Wait::Guard) {
@@ -98,32 +100,31 @@ impl Step {
                 self.status = Status::Ready;
                 self.waiting = None;
                 self.next_eligible_at = None;
-                self
             }
             Event::StepCompleted(e) => {
                 if let Some(output) = e.output.as_ref().and_then(Private::get) {
                     self.output = Some(Box::new(output));
                 }
                 self.error = None;
-                self.end(Status::Succeeded, at)
+                self.end(Status::Succeeded, at);
             }
             Event::StepFailed(e) => {
                 let message = e.error.get().unwrap_or_default();
                 self.error = Some(Box::new(Failure { code: e.code.clone(), message }));
                 self.failures += 1;
-                self.end(Status::Failed, at)
+                self.end(Status::Failed, at);
             }
             Event::StepRetrying(e) => {
                 let message = e.error.get().unwrap_or_default();
                 self.error = Some(Box::new(Failure { code: e.code.clone(), message }));
                 self.failures += 1;
                 self.next_eligible_at = Some(e.next_eligible_at);
-                self.next_attempt(Status::FailedRetryable)
+                self.next_attempt(Status::FailedRetryable);
             }
             Event::StepReturned(_) => self.next_attempt(Status::Ready),
             Event::StepExpired(_) => {
                 self.losses += 1;
-                self.next_attempt(Status::Ready)
+                self.next_attempt(Status::Ready);
             }
             Event::StepUnknown(e) => {
                 self.status = Status::OutcomeUnknown;
@@ -132,23 +133,21 @@ impl Step {
                 self.timeout_at = None;
                 let on = e.probe.then(|| Name::clean("probe"));
                 self.waiting = Some(Waiting { reason: Wait::Outcome, on, key: None, until: None, since: at });
-                self
             }
             Event::StepResolved(e) if e.resolution == Resolution::Retry => {
                 self.waiting = None;
-                self.next_attempt(Status::Ready)
+                self.next_attempt(Status::Ready);
             }
             Event::GuardBlocked(e) => {
                 if let Some(waiting) = &mut self.waiting {
                     waiting.until = Some(e.retry_at);
                     waiting.on = Some(e.guard.clone());
                 }
-                self
             }
             Event::StepCancelled(_) => self.end(Status::Cancelled, at),
             // Every other event is about something else, or, like the two other resolutions, comes with the
             // fact that ends the step.
-            _ => self,
+            _ => {}
         }
     }
 }
