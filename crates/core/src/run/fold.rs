@@ -175,15 +175,16 @@ impl Run {
             }
 
             Event::PolicyDecided(e) => {
-                self.policy_version = Some(e.policy_version);
+                let moved = self.policy_version.replace(e.policy_version) != Some(e.policy_version);
                 self.policy = core::mem::take(&mut self.policy).apply(event, at);
                 match &e.step {
-                    Some(step) => {
+                    // Under another version no step stands where it stood.
+                    Some(step) if !moved => {
                         if let Some(i) = self.place(step) {
                             self.reindex(i);
                         }
                     }
-                    None => self.reindex_all(),
+                    Some(_) | None => self.reindex_all(),
                 }
             }
             Event::ApprovalRequested(e) => {
