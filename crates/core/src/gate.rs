@@ -216,7 +216,8 @@ pub fn stop(run: &Run, step: &Step) -> Effect {
 /// The run has ended, or the step is not there.
 pub fn policy_decided(run: &Run, decided: &PolicyDecided, given: &mut Given<'_>) -> Result<Decision, Error> {
     run.must_live()?;
-    let mut out = Decision::new().fact(decided.clone());
+    let stands = decided.policy_version == given.policy;
+    let mut out = if stands { Decision::new().fact(decided.clone()) } else { Decision::new() };
     let concerned = |step: &&Step| {
         step.waiting.as_ref().is_some_and(|w| w.reason == Wait::Policy)
             && match &decided.step {
@@ -225,7 +226,7 @@ pub fn policy_decided(run: &Run, decided: &PolicyDecided, given: &mut Given<'_>)
             }
     };
     for step in run.live().filter(concerned) {
-        if decided.verdict == Verdict::Deny && decided.policy_version == given.policy {
+        if decided.verdict == Verdict::Deny && stands {
             let failure = Failure::new(Code::PolicyDenied, decided.reasons.join("; "));
             let input = step::Input::Fail { epoch: step.epoch, failure, retry_at: None };
             pipeline::end(run, step, input, given, &mut out);
