@@ -102,7 +102,7 @@ pub struct Wish<'a> {
 }
 
 /// Leases a step: facts and the permission to act, which is released after the commit. Where the budget does not
-/// reach, the step waits for a human and there is no lease.
+/// reach, or policy has to be asked again, the step waits and there is no lease.
 ///
 /// # Errors
 /// The run has ended or is stopped, policy has not allowed the step, a gate is closed, or it is leased already.
@@ -119,7 +119,11 @@ pub fn lease(
         return Err(run.refuse("start a step"));
     }
     if step.status == Status::Ready && !run.allowed(step, Some(&given.policy)) {
-        return Err(Error::Policy(step.id.clone()));
+        // Policy moved since it was asked: it is asked again, and the step waits for the answer.
+        let Some(Decision { facts, effects, .. }) = gate::pass(run, node, step, given) else {
+            return Err(Error::Policy(step.id.clone()));
+        };
+        return Ok(Decision { facts, effects, reply: None });
     }
     let (ttl, owner) = (given.lease_ttl, wish.owner);
     let timeout = node.timeout;

@@ -412,7 +412,7 @@ fn lease(
     let node = loaded.node(step)?;
     let Decision { facts, effects, reply } = attempt::lease(run, node, step, &wish, given)?;
     let Some(mut lease) = reply else {
-        // The budget is used up: the step waits for a human.
+        // The step waits, for a human or for policy.
         return Ok(of_run(view, run, Decision { facts, effects, reply: () }, Reply::Nothing));
     };
     let Some(stream) = effect_key(run, node, step)? else {
