@@ -325,8 +325,12 @@ pub fn decide_approval(
         return Ok(out);
     }
     let after = out.facts.iter().fold(approval.clone(), |approval, fact| approval.apply(fact, given.at));
-    let Some(step) = run.step(&approval.step).filter(|step| step.status == step::Status::WaitingApproval)
-    else {
+    // A late word on an approval that the step has left behind moves nothing.
+    let on = Name::clean(&id.to_string());
+    let waits = |step: &&Step| {
+        step.waiting.as_ref().is_some_and(|w| w.reason == Wait::Approval && w.on.as_ref() == Some(&on))
+    };
+    let Some(step) = run.step(&approval.step).filter(waits) else {
         return Ok(out);
     };
     let mut moved = Decision::new();
