@@ -489,23 +489,27 @@ fn report(
     let stream = effect_key(run, node, step)?;
     let mut settled = Vec::new();
     if let Some(stream) = &stream {
-        let known = effect_of(view, stream)?;
-        let input = match (receipted, report) {
-            (Some(receipt), _) => Some(receipt_input(receipt, run, step, epoch)),
-            (None, attempt::Report::Lost { .. }) => {
-                Some(key::Input::Lost { attempt: attempt_of(run, step, epoch) })
-            }
+        let attempt = || attempt_of(run, step, epoch);
+        let inputs = match (receipted, report) {
+            (Some(receipt), _) => alloc::vec![receipt_input(receipt, run, step, epoch)],
+            (None, attempt::Report::Lost { .. }) => alloc::vec![key::Input::Lost { attempt: attempt() }],
+            // Whoever hands an attempt back did not begin it, and is the one to know.
+            (None, attempt::Report::Returned { .. }) => alloc::vec![
+                key::Input::Lost { attempt: attempt() },
+                key::Input::Settle { attempt: attempt(), outcome: receipt::Settled::NotDone, probed: false },
+            ],
             (
                 None,
-                attempt::Report::Returned { .. }
-                | attempt::Report::Done { .. }
-                | attempt::Report::Failed { .. }
-                | attempt::Report::Stopped,
-            ) => None,
+                attempt::Report::Done { .. } | attempt::Report::Failed { .. } | attempt::Report::Stopped,
+            ) => Vec::new(),
         };
-        if let (Some(known), Some(input)) = (known, input) {
-            // A receipt that the key refuses is not worth losing the report for.
-            settled = known.decide(&input, given.at).map(|decision| decision.facts).unwrap_or_default();
+        if let Some(mut known) = effect_of(view, stream)?.cloned() {
+            for input in inputs {
+                // A receipt that the key refuses is not worth losing the report for.
+                let facts = known.decide(&input, given.at).map(|decision| decision.facts).unwrap_or_default();
+                known = facts.iter().fold(known, |known, fact| known.apply(fact, given.at));
+                settled.extend(facts);
+            }
         }
     }
     let decided = attempt::report(run, node, step, epoch, report, given);
