@@ -272,7 +272,8 @@ pub fn policy_decided(
     given: &mut Given<'_>,
 ) -> Result<Decision, Error> {
     run.must_live()?;
-    let mut out = Decision::new().fact(decided.clone());
+    let stands = decided.policy_version == given.policy;
+    let mut out = if stands { Decision::new().fact(decided.clone()) } else { Decision::new() };
     let concerned = |step: &&Step| {
         step.waiting.as_ref().is_some_and(|w| w.reason == Wait::Policy)
             && match &decided.step {
@@ -281,7 +282,7 @@ pub fn policy_decided(
             }
     };
     for step in run.live().filter(concerned) {
-        if decided.policy_version != given.policy {
+        if !stands {
             out.effects.extend(def.node(step.node).map(|node| evaluate_policy(run, node, step)));
         } else if decided.verdict == Verdict::Deny {
             let failure = Failure::new(Code::PolicyDenied, decided.reasons.join("; "));
@@ -382,8 +383,12 @@ pub fn decide_approval(
         return Ok(out);
     }
     let after = out.facts.iter().fold(approval.clone(), |approval, fact| approval.apply(fact, given.at));
-    let Some(step) = run.step(&approval.step).filter(|step| step.status == step::Status::WaitingApproval)
-    else {
+    // A late word on an approval that the step has left behind moves nothing.
+    let on = Name::clean(&id.to_string());
+    let waits = |step: &&Step| {
+        step.waiting.as_ref().is_some_and(|w| w.reason == Wait::Approval && w.on.as_ref() == Some(&on))
+    };
+    let Some(step) = run.step(&approval.step).filter(waits) else {
         return Ok(out);
     };
     let code = match after.status {
