@@ -129,7 +129,7 @@ fn under_way(
         Became::Escalated => {
             let reason = Wait::Escalation;
             let input = step::Input::Wait { reason, on: None, key: None, until: None, output: None };
-            let mut out = attempt::settle(run, def, step, input, Decision::new(), given)?;
+            let mut out = attempt::settle(run, def, step, &input, Decision::new(), given)?;
             out.effects.extend(gate::release(run, step));
             return Ok(out);
         }

@@ -228,7 +228,7 @@ pub fn report(
             step::Input::Cancel { reason: None }
         }
     };
-    settle(run, node, step, input, out, given)
+    settle(run, node, step, &input, out, given)
 }
 
 /// What an attempt that is done comes to: its declared outputs must be there, and its guards after are asked.
@@ -256,11 +256,11 @@ pub(crate) fn settle(
     run: &Run,
     node: &StepDef,
     step: &Step,
-    input: step::Input,
+    input: &step::Input,
     mut out: Decision,
     given: &mut Given<'_>,
 ) -> Result<Decision, Error> {
-    let decided = step.decide(run.id(), &input, given.at)?;
+    let decided = step.decide(run.id(), input, given.at)?;
     let after = decided.facts.iter().fold(step.clone(), |step, fact| step.apply(fact, given.at));
     out.facts.extend(decided.facts);
     if after.status.is_terminal() {

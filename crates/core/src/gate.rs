@@ -513,7 +513,7 @@ pub fn told(run: &Run, def: &Pipeline, told: &Told, given: &mut Given<'_>) -> Re
                 return Ok(Decision::new());
             }
             let input = child_ended(run, node, step, *status, outputs.clone(), error.clone(), given)?;
-            attempt::settle(run, node, step, input, Decision::new(), given)
+            attempt::settle(run, node, step, &input, Decision::new(), given)
         }
     }
 }

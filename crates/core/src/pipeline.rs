@@ -413,7 +413,7 @@ fn close(
     // The callers close what is running, which takes all of these; were one wrong, nothing would be recorded.
     input
         .map_err(crate::run::Error::from)
-        .and_then(|input| attempt::settle(run, node, step, input, Decision::new(), given))
+        .and_then(|input| attempt::settle(run, node, step, &input, Decision::new(), given))
         .unwrap_or_default()
 }
 

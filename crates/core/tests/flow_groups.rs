@@ -401,6 +401,18 @@ fn a_called_run_gets_variables_and_gives_its_outputs() {
 }
 
 #[test]
+fn a_call_is_no_executors_lease_so_it_neither_expires_nor_counts() {
+    let mut world = caller(call("c", "sub", &[("x", literal(json!(7)))]), sub());
+    let id = world.start();
+    assert_eq!((world.run(id).leases(), world.run(id).lease_due()), (0, None));
+    let child = world.child(id, "c");
+    world.lease(child, "s");
+    assert_eq!(world.run(child).leases(), 1);
+    assert!(world.run(child).lease_due().is_some());
+    world.check_replay();
+}
+
+#[test]
 fn a_called_run_that_fails_fails_its_call() {
     let mut world = caller(call("c", "sub", &[("x", literal(json!(7)))]), sub());
     let id = world.start();

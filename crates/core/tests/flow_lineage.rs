@@ -3,6 +3,7 @@
 mod world;
 use serde_json::json;
 use windlass_core::attempt::Report;
+use windlass_core::budget::Limits;
 use windlass_core::caps::Caps;
 use windlass_core::code::Code;
 use windlass_core::command::{Command, Receipted, Refusal, Reply};
@@ -134,7 +135,9 @@ fn keys_are_those_of_the_root_run() {
 
 #[test]
 fn an_effect_that_happened_in_the_lineage_does_not_happen_again() {
-    let mut world = World::new(main_book(vec![write("w"), run("b")]));
+    let mut runbook = main_book(vec![write("w"), run("b")]);
+    runbook.budget = Some(Limits { tokens: Some(10), ..Limits::default() });
+    let mut world = World::new(runbook);
     let first = world.start();
     world.decide_policy(first, "w", Verdict::Allow);
     world.lease(first, "w");
@@ -157,6 +160,7 @@ fn an_effect_that_happened_in_the_lineage_does_not_happen_again() {
     assert_eq!(world.try_lease(second, "w", "ex1").unwrap().reply, Reply::Reused);
     assert!(!world.effects.iter().any(|effect| matches!(effect, Effect::Execute(_))));
     assert_eq!(world.output(second, "w"), json!({ "ticket": 7 }));
+    assert!(world.run(second).budget.reserved.is_empty());
     assert_eq!(world.leasable(second), ["b"]);
     world.check_replay();
 }
