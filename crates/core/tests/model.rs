@@ -104,7 +104,7 @@ enum Act {
         crash: bool,
     },
     /// An executor acts outside.
-    Act {
+    Perform {
         owner: u8,
         happens: bool,
     },
@@ -311,9 +311,9 @@ impl Windlass {
                 continue;
             };
             if mind.acted.is_none() {
-                acts.push(Act::Act { owner, happens: true });
+                acts.push(Act::Perform { owner, happens: true });
                 if sys.left.refusals > 0 {
-                    acts.push(Act::Act { owner, happens: false });
+                    acts.push(Act::Perform { owner, happens: false });
                 }
                 if sys.cancelled || sys.left.returns > 0 {
                     acts.push(Act::HandBack { owner });
@@ -433,7 +433,7 @@ impl Model for Windlass {
                     return None;
                 }
             }
-            Act::Act { owner, happens } => {
+            Act::Perform { owner, happens } => {
                 let mind = sys.minds[owner as usize].as_mut()?;
                 mind.acted = Some(happens);
                 if happens {
@@ -578,6 +578,7 @@ const IDEMPOTENT: Terms = Terms { semantics: [Semantics::Idempotent; 2], deny: f
 const MIXED: Terms = Terms { semantics: [Semantics::Reconcile, Semantics::Idempotent], deny: true };
 
 /// Visits every state within the bounds and says how many there are.
+#[allow(clippy::print_stdout)] // The number of states is what the reader of a run wants to see.
 fn visit(about: &str, terms: Terms, bounds: Left) -> usize {
     let model = Windlass::new(terms, bounds);
     let checker = model.checker().threads(2).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();

@@ -5,6 +5,8 @@
 //! snapshot, and every turn's facts were written as records and read back. By induction, a server that crashes and
 //! folds its log comes to the very state the model goes on with.
 
+#![allow(clippy::unwrap_used)] // It is all test; clippy knows only the test functions.
+
 use crate::world::{BOOK, Paths, Spec, allow_shell, failure, main_book, name, write};
 use serde_json::json;
 use std::collections::HashMap;
