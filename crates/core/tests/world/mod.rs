@@ -408,7 +408,9 @@ impl World {
         let mut kept = self.state.indexes().clone();
         kept.promote(self.at);
         assert!(kept == self.state.rebuilt_indexes(self.at), "the indexes are not what the streams say");
-        if self.follow_max.is_some() {
+        // A turn that was cut short leaves something over, and so does a clock that moved while nobody looked at it.
+        let overdue = self.state.indexes().next_due().is_some_and(|due| due <= self.at);
+        if self.follow_max.is_some() || overdue {
             return;
         }
         for command in self.state.left_over() {

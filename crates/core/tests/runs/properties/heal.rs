@@ -1,8 +1,8 @@
 //! Faults stop: executors answer, policy allows, humans approve, events come, outsiders let go, time passes. Then every
 //! run must end.
 
-use crate::chance::{answer, found, is_guarded, tick, waits_for};
-use crate::laws::{Watched, runs};
+use crate::properties::chance::{answer, found, is_guarded, tick, waits_for};
+use crate::properties::laws::{Watched, runs};
 use crate::world::{name, scoped};
 use serde_json::json;
 use windlass_core::approval;

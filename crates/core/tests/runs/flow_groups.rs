@@ -1,6 +1,6 @@
 //! Groups: steps side by side, in sequence, for each item, in order until one succeeds, and called runs.
 
-mod world;
+use crate::world::*;
 use serde_json::{Value, json};
 use windlass_core::command::Command;
 use windlass_core::run::Status;
@@ -9,7 +9,6 @@ use windlass_core::step::{FailFast, Status as S};
 use windlass_core::strategy::FallbackCondition as On;
 use windlass_core::template::Template;
 use windlass_core::time::Span;
-use world::*;
 
 fn kill(group: Spec) -> Spec {
     group.with(|def| match &mut def.kind {
@@ -552,7 +551,8 @@ fn a_group_that_takes_too_long_is_stopped_and_times_out() {
     let id = world.start();
     let a = world.lease(id, "a").epoch;
     world.sleep(Span::secs(30));
-    assert_eq!(world.stopped(id), ["a@1"]);
+    // A stop names its epoch, so one that comes again does nothing.
+    assert!(!world.stopped(id).is_empty() && world.stopped(id).iter().all(|stopped| stopped == "a@1"));
     assert_eq!(world.step_status(id, "c"), S::Cancelled);
     let done = windlass_core::attempt::Report::Done { output: None, exit_code: None };
     world.report(id, "a", a, done).unwrap();

@@ -1,12 +1,11 @@
 //! Reading a log back: whatever way a state came to be, it is the same.
 
-mod world;
+use crate::world::*;
 use windlass_core::run::Status;
 use windlass_core::state::{ReplayError, State};
 use windlass_core::stream::StreamId;
 use windlass_core::time::{Millis, Span};
 use windlass_core::wire;
-use world::*;
 
 /// A log of four runs: one waits for a time, two have a lease, one has ended.
 fn lived() -> World {

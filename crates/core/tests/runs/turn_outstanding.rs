@@ -1,6 +1,6 @@
 //! What is outstanding follows from the state: after a crash, after a bounded turn, and where streams must be loaded.
 
-mod world;
+use crate::world::*;
 use serde_json::json;
 use std::collections::BTreeSet;
 use windlass_core::attempt::Report;
@@ -20,7 +20,6 @@ use windlass_core::time::{Millis, Span};
 use windlass_core::turn::{Driven, Driver, Found, Overlay, View};
 use windlass_core::workspace::session;
 use windlass_core::{approval, lock, queue, worker};
-use world::*;
 
 /// A runbook in which runs wait for policy, humans, locks, slots and each other.
 fn entangled() -> windlass_core::runbook::Runbook {

@@ -4,9 +4,6 @@
 //! A case is a few small numbers, so what proptest shrinks to can be read. Numbers that name nothing (a run, a step, an
 //! epoch that is not there) are commands too: they are the garbage that a server gets.
 
-// A test may panic: that is how it fails. Clippy grants it to `#[test]` functions, not to what they call.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
-
 #[path = "properties/chance.rs"]
 mod chance;
 #[path = "properties/heal.rs"]
@@ -15,7 +12,6 @@ mod heal;
 mod laws;
 #[path = "properties/plan.rs"]
 mod plan;
-mod world;
 
 use laws::Watched;
 use proptest::prelude::*;

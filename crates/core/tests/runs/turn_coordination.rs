@@ -1,6 +1,6 @@
 //! Locks and semaphores through the turn: between runs, steps and outside holders.
 
-mod world;
+use crate::world::*;
 use windlass_core::code::Code;
 use windlass_core::command::{Command, Reply};
 use windlass_core::effect::Effect;
@@ -13,7 +13,6 @@ use windlass_core::state::Body;
 use windlass_core::step;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Span;
-use world::*;
 
 fn locked(overlap: Overlap) -> World {
     World::new(main_book(vec![run("a").lock("db", overlap)]))

@@ -1,6 +1,6 @@
 //! What keeps a step or a run waiting: events, locks, slots, guards, policy, approvals, other runs, suspension.
 
-mod world;
+use crate::world::*;
 use serde_json::{Value, json};
 use windlass_core::approval::{self, Verdict as Says};
 use windlass_core::attempt::Report;
@@ -19,7 +19,6 @@ use windlass_core::state::Body;
 use windlass_core::step::{Status as S, Wait};
 use windlass_core::stream::StreamId;
 use windlass_core::time::Span;
-use world::*;
 
 fn event(id: &str, key: Option<&str>, timeout: Option<Span>, continue_on_timeout: bool) -> Spec {
     let key = key.map(expr);

@@ -1,6 +1,6 @@
 //! What must hold after every command, and of every log.
 
-use crate::plan::{Plan, WRITES_MAX};
+use crate::properties::plan::{Plan, WRITES_MAX};
 use crate::world::{World, name, scoped};
 use proptest::sample::Index;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,6 +1,6 @@
 //! Outside writes through the turn: an intent before, a receipt after, and nothing twice.
 
-mod world;
+use crate::world::*;
 use serde_json::json;
 use windlass_core::attempt::Report;
 use windlass_core::code::Code;
@@ -17,7 +17,6 @@ use windlass_core::runbook::{KeyScope, Kind};
 use windlass_core::state::Body;
 use windlass_core::step::{self, Resolution};
 use windlass_core::turn::Turn;
-use world::*;
 
 fn shared(id: &str) -> Spec {
     write(id).with(|def| {

@@ -1,6 +1,6 @@
 //! Lineage: retries and forks take over what succeeded, and effects are known across all of them.
 
-mod world;
+use crate::world::*;
 use serde_json::json;
 use windlass_core::attempt::Report;
 use windlass_core::budget::Limits;
@@ -13,7 +13,6 @@ use windlass_core::policy::Verdict;
 use windlass_core::receipt::Outcome;
 use windlass_core::run::Status;
 use windlass_core::step::Status as S;
-use world::*;
 
 fn descend(world: &mut World, run: RunId, from: Option<&str>) -> Result<RunId, Refusal> {
     let new = RunId(world.id());

@@ -4,16 +4,8 @@
 //! A run's status follows from its steps, so a row says where the run stands after the turn that the input made; the
 //! way there may lead through `running`. That such a way exists in the design's table is checked for each of them.
 
-// A test may panic: that is how it fails. Clippy grants it to `#[test]` functions, not to what they call.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-// The harness of the machines' own table tests, which lives in the crate; it names these.
-use windlass_core::{code, id, machine};
-#[allow(dead_code)]
-#[path = "../src/testing.rs"]
-mod testing;
-mod world;
-
+use crate::testing;
+use crate::world::*;
 use std::collections::BTreeMap;
 use windlass_core::approval;
 use windlass_core::attempt::Report;
@@ -32,7 +24,6 @@ use windlass_core::stream::StreamId;
 use windlass_core::time::Span;
 use windlass_core::turn::{self, Overlay};
 use windlass_core::{lock, step};
-use world::*;
 
 /// A world in which one run is the sample.
 #[derive(Clone)]
@@ -48,6 +39,8 @@ impl Sample {
 
     fn in_book(book: windlass_core::runbook::Runbook) -> Sample {
         let mut world = World::new(book);
+        // Samples are made by single decisions, so what follows from those is left over.
+        world.follow_max = Some(windlass_core::turn::FOLLOW_MAX);
         let id = world.start();
         Sample { world, id }
     }
@@ -55,6 +48,8 @@ impl Sample {
     /// A run that exists and was not begun: the turn that creates one begins it, so only half of it is done here.
     fn pending(needs_lock: bool) -> Sample {
         let mut world = World::new(held_book(needs_lock));
+        // Samples are made by single decisions, so what follows from those is left over.
+        world.follow_max = Some(windlass_core::turn::FOLLOW_MAX);
         let mut create = world.create("main", serde_json::Value::Null);
         create.deadline_at = needs_lock.then(|| world.at + Span::mins(5));
         let mut ids = || 1;
@@ -107,6 +102,8 @@ fn outsider_takes(world: &mut World, lock: &str) {
 /// A run that needs another one, which is at its only step.
 fn blocked_on_run() -> Sample {
     let mut world = World::new(main_book(vec![run("a")]));
+    // Samples are made by single decisions, so what follows from those is left over.
+    world.follow_max = Some(windlass_core::turn::FOLLOW_MAX);
     let needed = world.start();
     let mut create = world.create("main", serde_json::Value::Null);
     create.needs = vec![needed];
@@ -116,6 +113,8 @@ fn blocked_on_run() -> Sample {
 
 fn blocked_on_lock() -> Sample {
     let mut world = World::new(held_book(true));
+    // Samples are made by single decisions, so what follows from those is left over.
+    world.follow_max = Some(windlass_core::turn::FOLLOW_MAX);
     outsider_takes(&mut world, "whole");
     let id = world.start();
     Sample { world, id }

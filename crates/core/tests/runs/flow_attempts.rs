@@ -1,6 +1,6 @@
 //! Attempts: leases, retries, time-outs, losses, unknown outcomes, agents, budgets and checkpoints.
 
-mod world;
+use crate::world::*;
 use serde_json::json;
 use windlass_core::attempt::{self, Report, Resume};
 use windlass_core::budget::{Amount, Limits};
@@ -17,7 +17,6 @@ use windlass_core::runbook::Retry;
 use windlass_core::step::{LOSSES_MAX, Resolution, Status as S};
 use windlass_core::task::{Input as Task, Recovery, SignalKind};
 use windlass_core::time::{Millis, Span};
-use world::*;
 
 fn done() -> Report {
     Report::Done { output: None, exit_code: Some(0) }

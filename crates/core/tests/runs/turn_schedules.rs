@@ -1,6 +1,6 @@
 //! Schedules and workspaces through the turn: one run per slot, and a directory that ends with its run.
 
-mod world;
+use crate::world::*;
 use serde_json::json;
 use windlass_core::command::Command;
 use windlass_core::digest::Digest;
@@ -13,7 +13,6 @@ use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_core::time::{Millis, Span};
 use windlass_core::workspace::{self, Keep, Mode};
-use world::*;
 
 fn nightly() -> Runbook {
     main_book(vec![run("a")])

@@ -1,6 +1,6 @@
 //! Deliveries through the turn: one run per key, the first answer for every repeat.
 
-mod world;
+use crate::world::*;
 use serde_json::json;
 use windlass_core::code::Code;
 use windlass_core::command::{Command, Refusal, Reply};
@@ -10,7 +10,6 @@ use windlass_core::idempotency::{self, Source};
 use windlass_core::run::Status;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Span;
-use world::*;
 
 fn deliver(world: &mut World, hash: u8, vars: serde_json::Value) -> (RunId, Result<Reply, Refusal>) {
     let create = Box::new(world.create("main", vars));

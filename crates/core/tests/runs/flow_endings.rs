@@ -1,6 +1,6 @@
 //! How runs end: failures, compensations, `finally`, cancelling, deadlines.
 
-mod world;
+use crate::world::*;
 use serde_json::json;
 use windlass_core::attempt::Report;
 use windlass_core::code::Code;
@@ -9,7 +9,6 @@ use windlass_core::run::{Section, Status};
 use windlass_core::runbook::{Compensate, Runbook};
 use windlass_core::step::Status as S;
 use windlass_core::time::Span;
-use world::*;
 
 fn env(step: Spec, key: &str, value: &str) -> Spec {
     step.with(|def| {

@@ -1,8 +1,7 @@
 //! How runs move through their pipelines.
 
-mod world;
+use crate::world::*;
 use windlass_core::run::Status;
-use world::*;
 
 #[test]
 fn a_sequence_runs_in_order_and_completes() {

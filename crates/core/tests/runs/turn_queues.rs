@@ -1,6 +1,6 @@
 //! Queues and workers through the turn: one run per item, and no item without its worker.
 
-mod world;
+use crate::world::*;
 use serde_json::{Value, json};
 use windlass_core::code::Code;
 use windlass_core::command::{Command, Pushed, Refusal, Reply};
@@ -16,7 +16,6 @@ use windlass_core::stream::StreamId;
 use windlass_core::time::Span;
 use windlass_core::worker::Worker;
 use windlass_core::{queue, worker};
-use world::*;
 
 fn fixer(mut steps: Vec<Spec>) -> Runbook {
     if steps.is_empty() {

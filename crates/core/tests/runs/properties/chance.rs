@@ -1,6 +1,6 @@
 //! Random commands: executors, humans, policy, outsiders, the clock, and garbage.
 
-use crate::laws::{Watched, jobs};
+use crate::properties::laws::{Watched, jobs};
 use crate::world::{failure, name, scoped};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -95,7 +95,7 @@ fn pick<T: Clone>(list: &[T], which: u8) -> Option<T> {
 
 /// Every step of every run that fits.
 fn steps(watched: &Watched, fits: impl Fn(&Run, &Step) -> bool) -> Vec<(RunId, StepId)> {
-    crate::laws::runs(&watched.world.state)
+    crate::properties::laws::runs(&watched.world.state)
         .flat_map(|run| run.steps.iter().map(move |step| (run, step)))
         .filter(|(run, step)| fits(run, step))
         .map(|(run, step)| (run.id(), step.id.clone()))
@@ -289,7 +289,7 @@ pub fn answer(watched: &Watched, run: RunId, step: &StepId, verdict: Verdict) ->
 }
 
 fn human(watched: &Watched, op: &Op) -> Option<Command> {
-    let all: Vec<(RunId, ApprovalId, Digest)> = crate::laws::runs(&watched.world.state)
+    let all: Vec<(RunId, ApprovalId, Digest)> = crate::properties::laws::runs(&watched.world.state)
         .flat_map(|run| run.rare.approvals.values())
         .map(|approval| (approval.run, approval.id, approval.action_hash))
         .collect();

@@ -1,0 +1,29 @@
+//! Runs, turns and the state, driven as a whole: one program, so that the world is built once.
+
+// A test may panic: that is how it fails. Clippy grants it to `#[test]` functions, not to what they call.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
+
+// The table test of runs is the one that the core's own machines go through; it names these from the crate's root.
+use windlass_core::{code, id, machine};
+#[allow(dead_code)]
+#[path = "../../src/testing.rs"]
+mod testing;
+#[path = "../world/mod.rs"]
+mod world;
+
+mod flow;
+mod flow_attempts;
+mod flow_endings;
+mod flow_gates;
+mod flow_groups;
+mod flow_lineage;
+mod policy_moves;
+mod properties;
+mod replay;
+mod run_table;
+mod turn_coordination;
+mod turn_effects;
+mod turn_ingress;
+mod turn_outstanding;
+mod turn_queues;
+mod turn_schedules;
