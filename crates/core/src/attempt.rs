@@ -114,8 +114,7 @@ pub fn lease(
     given: &mut Given<'_>,
 ) -> Result<Decision<Option<Lease>>, Error> {
     run.must_live()?;
-    let forward = matches!(step.section, crate::run::Section::Main | crate::run::Section::OnFailure);
-    if run.suspended || run.stopping.is_some() && forward {
+    if run.suspended || run.stopping.is_some() && step.goes_forward() {
         return Err(run.refuse("start a step"));
     }
     if step.status == Status::Ready && !run.allowed(step, Some(&given.policy)) {
@@ -189,8 +188,7 @@ pub fn report(
             out.facts.push(ShellExited { pipeline_id, step, exit_code, epoch, signal }.into());
         }
     };
-    let forward = matches!(step.section, crate::run::Section::Main | crate::run::Section::OnFailure);
-    let stopping = run.stopping.is_some() && forward;
+    let stopping = run.stopping.is_some() && step.goes_forward();
     let input = match report {
         Report::Done { output, exit_code } => {
             exited(*exit_code, None, &mut out);

@@ -276,8 +276,8 @@ pub fn checkpoint_message(run: &Run, message: String) -> CheckpointSaved {
     }
 }
 
-/// Cancels a run: nothing new starts forward, executors are told to stop, open approvals are void. A run that has
-/// not begun is over at once.
+/// Cancels a run: nothing new starts forward, executors are told to stop, open approvals are void. What compensates or
+/// stands in `finally` goes on, its approvals too. A run that has not begun is over at once.
 ///
 /// # Errors
 /// It has ended. A second cancel is tolerated and changes nothing: people press twice.
@@ -303,7 +303,8 @@ pub fn cancel(
         return Ok(out);
     }
     for (id, approval) in &run.rare.approvals {
-        if approval.status == crate::approval::Status::Requested {
+        let given_up = run.step(&approval.step).is_none_or(Step::goes_forward);
+        if approval.status == crate::approval::Status::Requested && given_up {
             out = out.fact(crate::event::ApprovalCancelled {
                 approval_id: *id,
                 pipeline_id: run.id(),
@@ -313,7 +314,7 @@ pub fn cancel(
         }
     }
     for step in run.live() {
-        if step.status == step::Status::Running && step.group.is_none() {
+        if step.status == step::Status::Running && step.group.is_none() && step.goes_forward() {
             out.effects.push(gate::stop(run, step));
         }
     }

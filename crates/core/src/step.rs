@@ -401,6 +401,12 @@ impl Step {
         self.action_hash.is_some() && self.semantics.is_some()
     }
 
+    /// Whether a cancelled run gives it up. What cleans up goes on.
+    #[must_use]
+    pub fn goes_forward(&self) -> bool {
+        matches!(self.section, Section::Main | Section::OnFailure)
+    }
+
     /// Who holds its locks and slots.
     #[must_use]
     pub fn holder(&self, run: RunId) -> Holder {
