@@ -17,6 +17,7 @@ mod flow_endings;
 mod flow_gates;
 mod flow_groups;
 mod flow_lineage;
+mod found;
 mod policy_moves;
 mod properties;
 mod replay;

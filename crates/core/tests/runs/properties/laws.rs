@@ -24,6 +24,9 @@ pub const CAPACITY: u32 = 2;
 /// How many runs the worker may have at once.
 pub const CONCURRENCY: u32 = 2;
 
+/// More steps or approvals than the runbook of any case has a use for: something goes round in circles.
+const GROWTH_MAX: usize = 300;
+
 /// A world with its laws: each command goes through [`Watched::send`], which checks them.
 pub struct Watched {
     pub world: World,
@@ -138,6 +141,10 @@ impl Watched {
     }
 
     fn caps_hold(&self) {
+        for run in runs(&self.world.state) {
+            let (steps, asked) = (run.steps.len(), run.rare.approvals.len());
+            assert!(steps <= GROWTH_MAX && asked <= GROWTH_MAX, "{} grows: {steps}, {asked}", run.id());
+        }
         for (run, writes) in &self.writes {
             assert!(*writes <= WRITES_MAX, "{run} wrote {writes} times");
         }

@@ -18,7 +18,7 @@ use windlass_core::strategy::FallbackCondition;
 use windlass_core::time::Span;
 
 /// How many outside writes a run may make.
-pub const WRITES_MAX: u32 = 4;
+pub const WRITES_MAX: u32 = 1;
 
 /// What a step is.
 #[derive(Clone, Debug)]
