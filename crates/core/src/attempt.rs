@@ -19,6 +19,7 @@ use crate::time::{Millis, Span};
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use core::fmt::Write as _;
 use serde_json::Value;
 
 /// How long to wait after the first, second, third and every later failure, where nobody says otherwise.
@@ -162,7 +163,13 @@ pub fn lease(
 pub fn key(run: &Run, step: &Step) -> Name {
     match &step.key {
         Some(key) => key.clone(),
-        None => Name::clean(&alloc::format!("{}/{}", run.born.lineage.root_run, step.id)),
+        None => {
+            // Every lease makes one: room for a run's id and a short name at once.
+            let mut key = String::with_capacity(64);
+            // Writing to a string cannot fail.
+            let _ = write!(key, "{}/{}", run.born.lineage.root_run, step.id);
+            Name::clean(&key)
+        }
     }
 }
 
