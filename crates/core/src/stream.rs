@@ -96,25 +96,46 @@ impl StreamId {
 }
 
 impl StreamId {
-    /// What it is sorted by: the kind, then the identity.
+    /// The place of its kind among the others.
     #[inline]
-    fn rank(&self) -> (u8, u128, &[u8]) {
+    fn rank(&self) -> u8 {
         match self {
-            StreamId::Run(id) => (0, id.0, &[]),
-            StreamId::Queue(scoped) => (1, 0, scoped.as_str().as_bytes()),
-            StreamId::Item(id) => (2, id.0, &[]),
-            StreamId::Lock(scoped) => (3, 0, scoped.as_str().as_bytes()),
-            StreamId::Semaphore(scoped) => (4, 0, scoped.as_str().as_bytes()),
-            StreamId::Worker(scoped) => (5, 0, scoped.as_str().as_bytes()),
-            StreamId::Schedule(scoped) => (6, 0, scoped.as_str().as_bytes()),
-            StreamId::Trigger(scoped) => (7, 0, scoped.as_str().as_bytes()),
-            StreamId::Effect(scoped) => (8, 0, scoped.as_str().as_bytes()),
-            StreamId::Runbook(hash) => (9, 0, &hash.0),
-            StreamId::Deployment(scoped) => (10, 0, scoped.as_str().as_bytes()),
-            StreamId::Workspace(id) => (11, id.0, &[]),
-            StreamId::Session(id) => (12, id.0, &[]),
-            StreamId::Tenant(name) => (13, 0, name.as_str().as_bytes()),
-            StreamId::System => (14, 0, &[]),
+            StreamId::Run(_) => 0,
+            StreamId::Queue(_) => 1,
+            StreamId::Item(_) => 2,
+            StreamId::Lock(_) => 3,
+            StreamId::Semaphore(_) => 4,
+            StreamId::Worker(_) => 5,
+            StreamId::Schedule(_) => 6,
+            StreamId::Trigger(_) => 7,
+            StreamId::Effect(_) => 8,
+            StreamId::Runbook(_) => 9,
+            StreamId::Deployment(_) => 10,
+            StreamId::Workspace(_) => 11,
+            StreamId::Session(_) => 12,
+            StreamId::Tenant(_) => 13,
+            StreamId::System => 14,
+        }
+    }
+
+    /// What it is sorted by among its kind: a number or a text.
+    fn identity(&self) -> (u128, &[u8]) {
+        match self {
+            StreamId::Run(id) => (id.0, &[]),
+            StreamId::Item(id) => (id.0, &[]),
+            StreamId::Workspace(id) => (id.0, &[]),
+            StreamId::Session(id) => (id.0, &[]),
+            StreamId::Runbook(hash) => (0, &hash.0),
+            StreamId::Tenant(name) => (0, name.as_str().as_bytes()),
+            StreamId::System => (0, &[]),
+            StreamId::Queue(scoped)
+            | StreamId::Lock(scoped)
+            | StreamId::Semaphore(scoped)
+            | StreamId::Worker(scoped)
+            | StreamId::Schedule(scoped)
+            | StreamId::Trigger(scoped)
+            | StreamId::Effect(scoped)
+            | StreamId::Deployment(scoped) => (0, scoped.as_str().as_bytes()),
         }
     }
 }
@@ -125,7 +146,7 @@ impl Ord for StreamId {
     fn cmp(&self, other: &StreamId) -> Ordering {
         match (self, other) {
             (StreamId::Run(a), StreamId::Run(b)) => a.cmp(b),
-            (a, b) => a.rank().cmp(&b.rank()),
+            (a, b) => a.rank().cmp(&b.rank()).then_with(|| a.identity().cmp(&b.identity())),
         }
     }
 }

@@ -1,9 +1,6 @@
 //! What the properties found, as examples: random cases need not come by again.
 
-// A test may panic: that is how it fails. Clippy grants it to `#[test]` functions, not to what they call.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-
+use crate::world::*;
 use serde_json::{Value, json};
 use windlass_core::attempt::Report;
 use windlass_core::code::Code;
@@ -21,7 +18,6 @@ use windlass_core::state::{Snapshot, State};
 use windlass_core::step;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Span;
-use crate::world::*;
 
 fn done() -> Report {
     Report::Done { output: None, exit_code: Some(0) }
