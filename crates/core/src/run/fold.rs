@@ -1,6 +1,6 @@
 //! What facts do to a run. Nothing is decided here.
 
-use super::{Cancellation, Checkpoint, Ending, Kept, MESSAGES_MAX, Run, Section, Status, sequence};
+use super::{Cancellation, Checkpoint, Ending, Kept, MESSAGES_MAX, Rare, Run, Section, Status, sequence};
 use crate::approval::Approval;
 use crate::budget::{Budget, Limits};
 use crate::event::Event;
@@ -291,12 +291,12 @@ impl Run {
 
     /// Retention took the values; ids, times and endings stay.
     fn forget(&mut self) {
-        self.vars = Box::new(Value::Null);
+        *self.vars = Value::Null;
         for step in &mut self.steps {
             step.input = None;
             step.output = None;
         }
-        self.rare = Box::default();
+        *self.rare = Rare::default();
         if let Some(ending) = &mut self.ending {
             ending.outputs = None;
             ending.deleted = true;
