@@ -1,6 +1,6 @@
 //! What facts do to a run. Nothing is decided here.
 
-use super::{Cancellation, Checkpoint, Ending, Kept, MESSAGES_MAX, Run, Section, Status, Wanted, sequence};
+use super::{Cancellation, Checkpoint, Ending, Kept, MESSAGES_MAX, Rare, Run, Section, Status, Wanted, sequence};
 use crate::approval::Approval;
 use crate::budget::{Budget, Limits};
 use crate::event::Event;
@@ -303,7 +303,7 @@ impl Run {
             step.input = None;
             step.output = None;
         }
-        *self.rare = super::Rare::default();
+        *self.rare = Rare::default();
         if let Some(ending) = &mut self.ending {
             ending.outputs = None;
             ending.deleted = true;

@@ -29,8 +29,11 @@ fn replayed(world: &World, mut state: State) -> Result<(State, u64), ReplayError
     Ok((state, news))
 }
 
+/// How many runs are ready, which streams are due, which have leases, and how many runs have which status.
+type Picks = (usize, Vec<StreamId>, Vec<StreamId>, Vec<(String, Status, u64)>);
+
 /// What the indexes say, in the order in which they say it.
-fn picks(state: &State) -> (usize, Vec<StreamId>, Vec<StreamId>, Vec<(String, Status, u64)>) {
+fn picks(state: &State) -> Picks {
     let (indexes, end) = (state.indexes(), Millis(u64::MAX));
     (
         indexes.ready_len(),
