@@ -21,7 +21,6 @@ use crate::time::{Millis, Span};
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use core::fmt::Write as _;
 use serde_json::Value;
 
 /// How long to wait after the first, second, third and every later failure, where nobody says otherwise.

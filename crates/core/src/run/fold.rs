@@ -1,6 +1,8 @@
 //! What facts do to a run. Nothing is decided here.
 
-use super::{Cancellation, Checkpoint, Ending, Kept, MESSAGES_MAX, Rare, Run, Section, Status, Wanted, sequence};
+use super::{
+    Cancellation, Checkpoint, Ending, Kept, MESSAGES_MAX, Rare, Run, Section, Status, Wanted, sequence,
+};
 use crate::approval::Approval;
 use crate::budget::{Budget, Limits};
 use crate::event::Event;

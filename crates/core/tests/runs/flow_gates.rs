@@ -302,6 +302,7 @@ fn a_lock_is_kept_across_attempts_and_handed_over_at_the_end() {
 
 #[test]
 fn a_lock_is_released_at_every_ending() {
+    #[allow(clippy::type_complexity)] // Five ways to end, by name.
     let end: [(&str, fn(&mut World, RunId)); 5] = [
         ("success", |world, id| world.succeed(id, "a")),
         ("failure", |world, id| world.fail(id, "a", "boom")),

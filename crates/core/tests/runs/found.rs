@@ -9,13 +9,11 @@ use windlass_core::digest::Digest;
 use windlass_core::effect::Effect;
 use windlass_core::event::PolicyDecided;
 use windlass_core::id::RunId;
-use windlass_core::lock;
 use windlass_core::policy::Verdict;
 use windlass_core::run::Status;
 use windlass_core::runbook::WaitFor;
 use windlass_core::schedule::Overlap;
 use windlass_core::state::{Snapshot, State};
-use windlass_core::step;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Span;
 
@@ -62,21 +60,6 @@ fn policy_is_asked_again_when_it_moved_before_the_lease() {
     shell_is(&mut world, id, Verdict::Allow);
     world.work(id);
     assert_eq!(world.status(id), Status::Completed);
-}
-
-#[test]
-fn a_lock_that_was_broken_before_the_lease_is_taken_again() {
-    let mut world = World::new(main_book(vec![run("a").lock("l", Overlap::Queue)]));
-    let (first, second) = (world.start(), world.start());
-    assert_eq!(world.leasable(first), ["a"]);
-    world.send(&Command::Lock { lock: scoped("l"), input: lock::Input::Break { epoch: None } }).unwrap();
-    // The second has it now; the first stands behind it, and does not act beside it.
-    assert_eq!(world.leasable(second), ["a"]);
-    assert_eq!(world.try_lease(first, "a", "ex1").unwrap().reply, Reply::Nothing);
-    assert_eq!(world.step_status(first, "a"), step::Status::WaitingExternal);
-    world.work(second);
-    world.work(first);
-    assert_eq!((world.status(first), world.status(second)), (Status::Completed, Status::Completed));
 }
 
 #[test]

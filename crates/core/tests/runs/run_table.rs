@@ -22,6 +22,7 @@ use windlass_core::schedule::Overlap;
 use windlass_core::step::Resolution;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Span;
+use windlass_core::turn::FOLLOW_MAX;
 use windlass_core::turn::{self, Overlay};
 use windlass_core::{lock, step};
 
@@ -40,7 +41,7 @@ impl Sample {
     fn in_book(book: windlass_core::runbook::Runbook) -> Sample {
         let mut world = World::new(book);
         // Samples are made by single decisions, so what follows from those is left over.
-        world.follow_max = Some(windlass_core::turn::FOLLOW_MAX);
+        world.follow_max = Some(FOLLOW_MAX);
         let id = world.start();
         Sample { world, id }
     }
@@ -49,7 +50,7 @@ impl Sample {
     fn pending(needs_lock: bool) -> Sample {
         let mut world = World::new(held_book(needs_lock));
         // Samples are made by single decisions, so what follows from those is left over.
-        world.follow_max = Some(windlass_core::turn::FOLLOW_MAX);
+        world.follow_max = Some(FOLLOW_MAX);
         let mut create = world.create("main", serde_json::Value::Null);
         create.deadline_at = needs_lock.then(|| world.at + Span::mins(5));
         let mut ids = || 1;
@@ -103,7 +104,7 @@ fn outsider_takes(world: &mut World, lock: &str) {
 fn blocked_on_run() -> Sample {
     let mut world = World::new(main_book(vec![run("a")]));
     // Samples are made by single decisions, so what follows from those is left over.
-    world.follow_max = Some(windlass_core::turn::FOLLOW_MAX);
+    world.follow_max = Some(FOLLOW_MAX);
     let needed = world.start();
     let mut create = world.create("main", serde_json::Value::Null);
     create.needs = vec![needed];
@@ -114,7 +115,7 @@ fn blocked_on_run() -> Sample {
 fn blocked_on_lock() -> Sample {
     let mut world = World::new(held_book(true));
     // Samples are made by single decisions, so what follows from those is left over.
-    world.follow_max = Some(windlass_core::turn::FOLLOW_MAX);
+    world.follow_max = Some(FOLLOW_MAX);
     outsider_takes(&mut world, "whole");
     let id = world.start();
     Sample { world, id }
