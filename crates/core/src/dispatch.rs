@@ -1,5 +1,6 @@
 //! Dispatch: queues, items, workers and schedules, and the runs they make.
 
+use crate::code::Code;
 use crate::command::{Command, Create, Outcome, Pushed, Refusal, Reply};
 use crate::digest::Digest;
 use crate::effect::Effect;
@@ -12,13 +13,16 @@ use crate::route;
 use crate::run::{Source, Trigger};
 use crate::schedule::{self, Schedule};
 use crate::stream::StreamId;
+use crate::template::Template;
 use crate::time::Millis;
-use crate::turn::{View, item_of, missing, name_of, of_stream, queue_of, schedule_of, tenant_of, worker_of};
+use crate::turn::{
+    View, item_of, missing, name_of, of_stream, queue_of, runbook_of, schedule_of, tenant_of, worker_of,
+};
 use crate::worker::{self, Worker};
 use alloc::collections::VecDeque;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// What the commands about queues, items, workers and schedules come to.
 pub(crate) fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
@@ -225,7 +229,7 @@ fn dispatch(view: &dyn View, id: &Scoped, given: &mut Given<'_>) -> Result<Outco
         pipeline: settings.pipeline.clone(),
         name: settings.pipeline.clone(),
         cwd: settings.project_root.clone(),
-        vars: body.data.clone(),
+        vars: Value::Null,
         trigger: Trigger {
             source: Source::Queue,
             key: Some(name_of(id)),
@@ -242,7 +246,9 @@ fn dispatch(view: &dyn View, id: &Scoped, given: &mut Given<'_>) -> Result<Outco
         workspace: None,
         policy: Vec::new(),
     };
-    match crate::creation::create(view, &create, given) {
+    let made = variables(view, settings, id, &body.data, given)
+        .and_then(|vars| crate::creation::create(view, &Create { vars, ..create }, given));
+    match made {
         Ok(mut out) => {
             out.facts.extend(of_stream(StreamId::Item(best), &tenant, taken.facts, Reply::Done).facts);
             let stream = StreamId::Worker(id.clone());
@@ -253,7 +259,7 @@ fn dispatch(view: &dyn View, id: &Scoped, given: &mut Given<'_>) -> Result<Outco
         }
         Err(needs @ Refusal::Need(_)) => Err(needs),
         // An item that cannot become a run is at fault itself: it fails, and the next one has its turn.
-        Err(Refusal::Error { code, message }) if code != crate::code::Code::CapExceeded => {
+        Err(Refusal::Error { code, message }) if code != Code::CapExceeded => {
             let claimed = taken.facts.iter().fold(item.clone(), |item, fact| item.apply(fact, given.at));
             let fail =
                 item::Input::Fail { epoch, error: alloc::format!("{code}: {message}"), retryable: false };
@@ -265,6 +271,26 @@ fn dispatch(view: &dyn View, id: &Scoped, given: &mut Given<'_>) -> Result<Outco
         }
         Err(refusal) => Err(refusal),
     }
+}
+
+/// The variables of an item's run: as the worker declares them, with the item's data as `item`; its own keys where
+/// nothing is declared.
+fn variables(
+    view: &dyn View,
+    settings: &worker::Settings,
+    id: &Scoped,
+    data: &Value,
+    given: &Given<'_>,
+) -> Result<Value, Refusal> {
+    let runbook = runbook_of(view, &settings.runbook_hash)?;
+    let declared = runbook.and_then(|runbook| runbook.workers.get(id.name())).map(|worker| &worker.vars);
+    let Some(declared) = declared.filter(|vars| !vars.is_empty()) else { return Ok(data.clone()) };
+    let scope = Map::from_iter([("item".to_string(), data.clone())]);
+    let render = |(name, template): (&Name, &Template)| {
+        let value = template.render(given.evaluate, &scope);
+        Ok((name.to_string(), value.map_err(|message| Refusal::new(Code::ExpressionFailed, message))?))
+    };
+    Ok(Value::Object(declared.iter().map(render).collect::<Result<Map<_, _>, Refusal>>()?))
 }
 
 /// The run of a worker's item has ended: the claim ends with it, and the worker has a place free.

@@ -625,6 +625,9 @@ pub enum Error {
     /// A name that nothing bears.
     #[error("{0} `{1}` names {2} `{3}`, which is not there")]
     Missing(&'static str, Name, &'static str, Name),
+    /// Something that the language has and this version cannot keep: refused rather than ignored.
+    #[error("pipeline `{0}`, `{1}`: {2} is not supported yet")]
+    Unsupported(Name, Name, &'static str),
     /// A number that makes no sense.
     #[error("{0} `{1}`: {2} must be at least 1")]
     Zero(&'static str, Name, &'static str),
@@ -653,6 +656,10 @@ impl Pipeline {
         if self.nodes.len() > NODES_MAX {
             return Err(Error::TooMany(name.clone(), NODES_MAX, "steps"));
         }
+        if self.lock.as_ref().is_some_and(|lock| lock.overlap != Overlap::Queue) {
+            let what = "an `overlap` other than `queue` for the lock of a whole pipeline";
+            return Err(Error::Unsupported(name.clone(), Name::clean("lock"), what));
+        }
         let mut names = BTreeSet::new();
         let mut placed: BTreeMap<Node, u32> = BTreeMap::new();
         let mut place = |node: Node, depth: u32| placed.insert(node, depth).is_none();
@@ -670,6 +677,10 @@ impl Pipeline {
             };
             if depth > DEPTH_MAX {
                 return Err(Error::TooMany(name.clone(), DEPTH_MAX as usize, "levels of nesting"));
+            }
+            if matches!(&step.kind, Kind::Approve { steps, .. } if !steps.is_empty()) {
+                // An approval that seems to speak for other steps and does not would be worse than none.
+                return Err(Error::Unsupported(name.clone(), step.id.clone(), "`for` of an `approve`"));
             }
             if step.retry.max_attempts == Some(0) {
                 return Err(Error::Zero("step", step.id.clone(), "max_attempts"));
@@ -746,3 +757,6 @@ impl Runbook {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! [`decide`] looks at streams through a [`View`] and changes nothing; where it needs one that is not loaded, it says
-//! which. [`drive`] is the loop: it applies what was decided before it decides what follows, so every decision sees
+//! which. [`drive()`] is the loop: it applies what was decided before it decides what follows, so every decision sees
 //! the ones before it, and it stops after [`FOLLOW_MAX`] of them. Nothing of a turn is seen outside before its
 //! commit.
 

@@ -366,3 +366,41 @@ fn a_dropped_item_cancels_its_run() {
     assert!(fixer_of(&world).active.is_empty());
     world.check_replay();
 }
+
+#[test]
+fn a_worker_makes_variables_of_an_item_as_it_declares_them() {
+    let mut book = fixer(Vec::new());
+    let vars = std::collections::BTreeMap::from([(name("bug"), expr("item.ticket"))]);
+    let def = windlass_core::runbook::WorkerDef {
+        queue: name("bugs"),
+        pipeline: name("fix"),
+        concurrency: 2,
+        vars,
+        wake_on: Vec::new(),
+    };
+    book.workers.insert(name("fixer"), def);
+    let queue = windlass_core::runbook::QueueDef {
+        visibility_timeout: Span::secs(30),
+        max_attempts: 1,
+        cooldown: Span::ZERO,
+        dead_letter: None,
+        max_depth: None,
+        dedupe: false,
+        external: None,
+    };
+    book.queues.insert(name("bugs"), queue);
+    let mut world = World::new(book);
+    configure(&mut world, "bugs", settings(1, Span::ZERO));
+    consume(&mut world, 2);
+    let item = pushed(&mut world, json!({ "ticket": "BUG-7", "noise": true }));
+    let good = item.id;
+    send(&mut world, item).unwrap();
+    let run = run_of(&mut world, good);
+    assert_eq!(*world.run(run).vars, json!({ "bug": "BUG-7" }));
+    // One that has no such key cannot become a run: it fails, and blocks nobody.
+    let item = pushed(&mut world, json!({ "noise": true }));
+    let bad = item.id;
+    send(&mut world, item).unwrap();
+    assert_eq!(state(&world, bad), "failed");
+    world.check_replay();
+}
