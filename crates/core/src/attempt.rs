@@ -341,11 +341,6 @@ fn missing_output(node: &StepDef, output: Option<&Value>) -> Option<String> {
     })
 }
 
-/// An attempt's time is up. The executor is told to stop and reports; a group's members are stopped.
-pub(crate) fn overdue(run: &Run, step: &Step) -> Effect {
-    gate::stop(run, step)
-}
-
 /// A human or a probe settles an unknown outcome, or a human settles an escalation.
 ///
 /// # Errors

@@ -489,11 +489,8 @@ pub fn told(run: &Run, def: &Pipeline, told: &Told, given: &mut Given<'_>) -> Re
             let duration_ms = given.at.since(run.born.created_at).0;
             Ok(pipeline::failed(run, duration_ms, None, Failure::new(*code, message.clone())))
         }
-        Told::HoldLost { step: None, name } => {
-            // The run goes on: whoever breaks a lock knows why, and the fencing epoch tells the resource.
-            let _ = name;
-            Ok(Decision::new())
-        }
+        // The run goes on: whoever breaks a lock knows why, and the fencing epoch tells the resource.
+        Told::HoldLost { step: None, .. } => Ok(Decision::new()),
         Told::HoldLost { step: Some(step), name } => {
             let step = run.need(step)?;
             if !step.held().iter().any(|gate| gate_name(gate) == Some(name)) {

@@ -360,7 +360,8 @@ fn step_due(run: &Run, def: &Pipeline, step: &Step, given: &mut Given<'_>) -> Re
         (step::Status::Running, _) if step.group.is_some() => {
             out = pipeline::group_overdue(run, def, step, given);
         }
-        (step::Status::Running, _) => out.effects.push(crate::attempt::overdue(run, step)),
+        // The executor is told to stop, and what it reports counts as timed out.
+        (step::Status::Running, _) => out.effects.push(gate::stop(run, step)),
         (step::Status::FailedRetryable, _) if !run.suspended => {
             let input = step::Input::Open { after: Wait::Backoff, on: None, epoch: None };
             out.facts.extend(step.decide(run.id(), &input, given.at)?.facts);

@@ -59,7 +59,7 @@ pub fn advance(run: &Run, def: &Pipeline, given: &mut Given<'_>) -> Decision {
                 }
                 out
             }
-            Status::Ready => ready(run, def, place, step, given),
+            Status::Ready => ready(run, def, step, given),
             // What is being stopped opens nothing new; `stop` above ends it.
             Status::Running if !run.stops(step.section) => group(run, def, place, step, given),
             Status::Running
@@ -122,7 +122,7 @@ pub(crate) fn end(run: &Run, step: &Step, input: step::Input, given: &Given<'_>,
 }
 
 /// A ready step: gates first, then what the engine itself carries out.
-fn ready(run: &Run, def: &Pipeline, place: u32, step: &Step, given: &mut Given<'_>) -> Decision {
+fn ready(run: &Run, def: &Pipeline, step: &Step, given: &mut Given<'_>) -> Decision {
     let Some(node) = def.node(step.node) else {
         return refuse(run, step, Code::Internal, "its definition is not there", given);
     };
@@ -141,10 +141,7 @@ fn ready(run: &Run, def: &Pipeline, place: u32, step: &Step, given: &mut Given<'
         // An executor leases these.
         Kind::Run { .. } | Kind::Tool { .. } | Kind::Agent { .. } => Decision::new(),
         // Groups were started above.
-        Kind::Parallel { .. } | Kind::Steps { .. } | Kind::Strategy { .. } => {
-            let _ = place;
-            Decision::new()
-        }
+        Kind::Parallel { .. } | Kind::Steps { .. } | Kind::Strategy { .. } => Decision::new(),
     }
 }
 
@@ -471,7 +468,7 @@ fn next_section(run: &Run, def: &Pipeline, given: &mut Given<'_>) -> Decision {
             Section::Finally => def.finally.len(),
         };
         if steps > 0 {
-            return enter(run, section, steps as u32, given);
+            return enter(run, section, steps as u32);
         }
     }
     finish(run, def, given)
@@ -499,8 +496,7 @@ fn first_failure(run: &Run) -> Option<(Option<StepId>, Failure)> {
     Some((step.map(|step| step.id.clone()), failure))
 }
 
-fn enter(run: &Run, section: Section, steps: u32, given: &Given<'_>) -> Decision {
-    let _ = given;
+fn enter(run: &Run, section: Section, steps: u32) -> Decision {
     let failure = if run.stopping.is_some() && !run.overdue() { None } else { first_failure(run) };
     let (step, failure) = failure.map_or((None, None), |(step, failure)| (step, Some(failure)));
     Decision::new().fact(PipelineEntered {
