@@ -1,0 +1,1 @@
+//! The parts of the `windlass` binary: stores, adapters, the API and the command line.
