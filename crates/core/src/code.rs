@@ -65,6 +65,8 @@ words! {
         TaskStuck = "TASK_STUCK",
         /// The run or step was cancelled.
         Cancelled = "CANCELLED",
+        /// Not now: too much waits, or the engine starts or ends.
+        Unavailable = "UNAVAILABLE",
         /// A defect of Windlass itself.
         Internal = "INTERNAL",
     }
@@ -121,6 +123,7 @@ impl Code {
             Code::ExpressionFailed => (422, 2, "An expression failed"),
             Code::TaskStuck => (504, 1, "The agent does not get on"),
             Code::Cancelled => (409, 3, "It was cancelled"),
+            Code::Unavailable => (503, 75, "Not available at the moment"),
             Code::Internal => (500, 70, "A defect in Windlass"),
         }
     }

@@ -1,5 +1,22 @@
-//! The engine of Windlass: what turns the core's decisions into durable facts and then into effects.
+//! The loop of Windlass, the ports it works through, and recovery.
 //!
-//! Nothing is here yet. This crate will hold the loop that takes commands through a turn (gather, decide, commit,
-//! release), the ports it needs from outside as traits (store, clock, ids, executors), recovery after a crash,
-//! and the fakes with which all of it is simulated. It will know no vendor; the binary brings those.
+//! ```text
+//!  handle ─▶ inbox ─▶ gather ─▶ (load → decide)* ─▶ commit ─▶ release ─▶ outside
+//!               ▲                                                          │
+//!               └────────────────────── reports ◀──────────────────────────┘
+//! ```
+//!
+//! One thread owns the truth: everything that may change it comes through one inbox. It decides on a view of the
+//! store, hands the facts over as one batch, and what follows from them is released when the batch is durable, not
+//! before. The loop knows no vendor: stores, clocks, policies and executors are behind the traits of [`port`].
+
+pub mod conformance;
+pub mod engine;
+pub mod fake;
+pub mod handle;
+pub mod port;
+mod release;
+
+pub use engine::{Engine, Options, Parts};
+pub use handle::Handle;
+pub use release::{Permit, Released, Work};

@@ -50,6 +50,9 @@ pub struct Driver {
     turn: Option<Turn>,
     waiting: VecDeque<Command>,
     room: usize,
+    /// Ids that the decision under way has drawn. It may need a stream that one of them names, and gets the same ones
+    /// when it is decided again.
+    drawn: Vec<u128>,
 }
 
 /// How far a driver came.
@@ -65,7 +68,7 @@ impl Driver {
     /// The turn of a command.
     #[must_use]
     pub fn new(command: Command) -> Driver {
-        Driver { command, turn: None, waiting: VecDeque::new(), room: FOLLOW_MAX }
+        Driver { command, turn: None, waiting: VecDeque::new(), room: FOLLOW_MAX, drawn: Vec::new() }
     }
 
     /// Decides at most so many commands that follow.
@@ -93,7 +96,7 @@ impl Driver {
                 turn.left.push(next);
                 continue;
             }
-            match decide(overlay, &next, given) {
+            match again(&mut self.drawn, overlay, &next, given) {
                 Ok(outcome) => {
                     self.room -= 1;
                     overlay.apply(&outcome.facts, given.at);
@@ -119,7 +122,7 @@ impl Driver {
         given: &mut Given<'_>,
     ) -> Result<Result<Turn, Vec<StreamId>>, Refusal> {
         overlay.open(given.at);
-        let Outcome { facts, effects, follow, reply } = match decide(overlay, &self.command, given) {
+        let Outcome { facts, effects, follow, reply } = match again(&mut self.drawn, overlay, &self.command, given) {
             Ok(outcome) => outcome,
             Err(Refusal::Need(streams)) => return Ok(Err(streams)),
             Err(refusal @ Refusal::Error { .. }) => return Err(refusal),
@@ -137,6 +140,37 @@ impl Driver {
         turn.left.extend(self.waiting);
         Ok(turn)
     }
+}
+
+/// Decides a command, with the ids that it drew before it turned out that it needs more streams.
+fn again(
+    drawn: &mut Vec<u128>,
+    view: &dyn View,
+    command: &Command,
+    given: &mut Given<'_>,
+) -> Result<Outcome, Refusal> {
+    let Given { at, by, policy, lease_ttl, evaluate, ids } = given;
+    let mut used = 0;
+    let mut next = || {
+        if used == drawn.len() {
+            drawn.push(ids());
+        }
+        used += 1;
+        drawn[used - 1]
+    };
+    let mut given = Given {
+        at: *at,
+        by,
+        policy: *policy,
+        lease_ttl: *lease_ttl,
+        evaluate: *evaluate,
+        ids: &mut next,
+    };
+    let decided = decide(view, command, &mut given);
+    if !matches!(decided, Err(Refusal::Need(_))) {
+        drawn.clear();
+    }
+    decided
 }
 
 /// Decides a command and all that follows from it, on an overlay that has every stream.

@@ -1,0 +1,607 @@
+//! The loop: gathers what waits, decides it, commits it as one batch, and goes on while the batch becomes durable.
+//!
+//! What is decided is on the view at once, so the next decision sees it; nobody outside does before it is durable.
+//! Answers, reads included, wait for the batch of their turn. A batch that finds no room is as if it had never been:
+//! the view is loaded again, callers hear that the store is full, and what has happened outside and must be recorded
+//! is kept and decided again when there is room.
+//!
+//! Leases of the executor in this process need no heartbeats: it is there as long as the loop is. After a start the
+//! attempts of the process before are lost, and are told so; those of others have one whole time-out to be heard of.
+
+use crate::handle::{Answer, Handle, Inbox, Message};
+use crate::port::{Batch, Clock, Decided, Fault, Ids, Leased, Outside, Policy, Store};
+use crate::release::{Waiting, Work};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
+use windlass_core::attempt::Report;
+use windlass_core::budget::Amount;
+use windlass_core::code::Code;
+use windlass_core::command::{Command, Refusal, Reply};
+use windlass_core::effect::{Effect, Lease};
+use windlass_core::id::{Name, RunId, StepId};
+use windlass_core::machine::Given;
+use windlass_core::run::{Actor, Initiator, Run};
+use windlass_core::state::Body;
+use windlass_core::stream::StreamId;
+use windlass_core::template::Evaluate;
+use windlass_core::time::{Millis, Span};
+use windlass_core::turn::{self, Driven, Driver, Turn};
+
+/// How many messages one turn takes at most.
+const GATHER_MAX: usize = 4_096;
+/// How many streams one turn looks at the clock for.
+const TICKS_MAX: usize = 1_024;
+/// How many batches may be on their way before the loop waits for the first.
+const FLIGHT_MAX: usize = 4;
+/// How many times one command may ask for further streams.
+const LOADS_MAX: usize = 64;
+/// How many reports are kept while the store is full. An executor has no more attempts than slots.
+const KEPT_MAX: usize = 100_000;
+/// How long to wait for a batch to land before looking again.
+const CROWDED: Duration = Duration::from_millis(100);
+/// How often to look whether a full store has room again.
+const PROBE: Span = Span(1_000);
+
+/// How the loop behaves.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The name of the executor in this process.
+    pub executor: Name,
+    /// How many attempts it carries out at once.
+    pub slots: usize,
+    /// Which steps with `runs_on` it takes.
+    pub labels: Vec<Name>,
+    /// How long a lease lasts without a heartbeat.
+    pub lease_ttl: Span,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { executor: Name::clean("local"), slots: 16, labels: Vec::new(), lease_ttl: Span::secs(30) }
+    }
+}
+
+/// What the loop is made of.
+pub struct Parts<S> {
+    /// The store.
+    pub store: S,
+    /// The clock.
+    pub clock: Arc<dyn Clock>,
+    /// Where ids come from.
+    pub ids: Box<dyn Ids>,
+    /// What evaluates expressions.
+    pub evaluate: Arc<dyn Evaluate + Send + Sync>,
+    /// Which policy is in force.
+    pub policy: Arc<dyn Policy>,
+    /// Where effects go.
+    pub outside: Arc<dyn Outside>,
+}
+
+/// The loop.
+pub struct Engine<S> {
+    parts: Parts<S>,
+    options: Options,
+    handle: Handle<S>,
+    /// The time of the last turn: time never decreases.
+    at: Millis,
+    since: Millis,
+    /// Attempts that the executor in this process has, with their epochs.
+    executing: HashMap<(RunId, StepId), u64>,
+    /// When executors elsewhere were last heard of.
+    heard: BTreeMap<(RunId, StepId), (u64, Millis)>,
+    next_expiry: Millis,
+    /// Streams that had nothing to say when they were due, as they were.
+    quiet: HashMap<StreamId, u64>,
+    flight: Arc<Flight>,
+    /// How often the view was loaded again. A batch of an earlier one fails with the rest.
+    generation: u64,
+    full: Option<Full>,
+}
+
+/// Batches on their way.
+#[derive(Default)]
+struct Flight {
+    batches: AtomicUsize,
+    /// The loop ends when the last of them has landed.
+    stopping: AtomicBool,
+}
+
+/// The store found no room.
+struct Full {
+    fault: Fault,
+    probe_at: Millis,
+    kept: Vec<(Actor, Command)>,
+}
+
+/// One turn under way.
+#[derive(Default)]
+struct Turning {
+    facts: Vec<Decided>,
+    waiting: Waiting,
+    /// Reports, in case the batch finds no room.
+    must: Vec<(Actor, Command)>,
+    /// How many commands were decided.
+    decided: usize,
+}
+
+impl<S: Store + 'static> Engine<S> {
+    /// A loop that has not begun.
+    pub fn new(parts: Parts<S>, options: Options, handle: Handle<S>) -> Engine<S> {
+        let at = parts.clock.now();
+        Engine {
+            parts,
+            options,
+            handle,
+            at,
+            since: at,
+            executing: HashMap::new(),
+            heard: BTreeMap::new(),
+            next_expiry: at,
+            quiet: HashMap::new(),
+            flight: Arc::default(),
+            generation: 0,
+            full: None,
+        }
+    }
+
+    /// Takes up what the process before left: what did not fit into its last turn, what is outstanding, and attempts
+    /// of which nobody knows any more.
+    ///
+    /// # Errors
+    /// What is stored cannot be read.
+    pub fn recover(&mut self) -> Result<(), Fault> {
+        let at = self.tick_clock();
+        let found = self.parts.store.recover(at)?;
+        let mut turn = Turning::default();
+        for command in found.commands {
+            self.follow(&Actor::SYSTEM, command, &mut turn)?;
+        }
+        let own = self.options.executor.clone();
+        for lease in found.leases.into_iter().filter(|lease| lease.owner == own) {
+            self.lose(&lease, lease.since, &mut turn)?;
+        }
+        turn.waiting.effects.extend(found.effects);
+        self.lease(&mut turn)?;
+        self.commit(turn, false);
+        Ok(())
+    }
+
+    /// Serves the inbox until it is told to stop, or nobody is left who could.
+    ///
+    /// # Errors
+    /// What is stored cannot be read.
+    pub fn serve(&mut self, inbox: &Inbox<S>) -> Result<(), Fault> {
+        let mut messages = Vec::new();
+        loop {
+            let crowded = self.flying() >= FLIGHT_MAX && messages.len() < GATHER_MAX;
+            let wait = if crowded { CROWDED } else { self.wait() };
+            match inbox.receiver.recv_timeout(wait) {
+                Ok(message) => messages.push(message),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            }
+            while messages.len() < GATHER_MAX
+                && let Ok(message) = inbox.receiver.try_recv()
+            {
+                messages.push(message);
+            }
+            if self.flying() >= FLIGHT_MAX {
+                // More is decided when there is something to show for what was decided before.
+                continue;
+            }
+            messages.iter().for_each(|message| inbox.took(message));
+            let soon = messages.len() <= 8;
+            self.turn(messages.drain(..), soon)?;
+            if self.is_stopping() && self.flying() == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    fn flying(&self) -> usize {
+        self.flight.batches.load(Ordering::Acquire)
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.flight.stopping.load(Ordering::Acquire)
+    }
+
+    /// How long nothing is to be done unless somebody asks.
+    fn wait(&mut self) -> Duration {
+        const LONGEST: Span = Span(60_000);
+        let now = self.parts.clock.now();
+        let mut next = now + LONGEST;
+        if let Some(full) = &self.full {
+            next = next.min(full.probe_at);
+        } else if let Some(due) = self.parts.store.next_due() {
+            next = next.min(due);
+        }
+        if !self.heard.is_empty() {
+            next = next.min(self.next_expiry);
+        }
+        Duration::from_millis(next.since(now).0)
+    }
+
+    fn tick_clock(&mut self) -> Millis {
+        self.at = self.parts.clock.now().never_before(self.at);
+        self.at
+    }
+
+    /// One turn: decides these messages, what is due and what can be leased, and commits all of it together.
+    ///
+    /// # Errors
+    /// What is stored cannot be read.
+    pub fn turn(&mut self, messages: impl Iterator<Item = Message<S>>, soon: bool) -> Result<(), Fault> {
+        let at = self.tick_clock();
+        let mut turn = Turning::default();
+        for message in messages {
+            self.take(message, &mut turn)?;
+        }
+        if self.full.is_some() {
+            self.probe(&mut turn)?;
+        }
+        if self.full.is_none() && !self.is_stopping() {
+            self.due(at, &mut turn)?;
+            self.expire(at, &mut turn)?;
+            self.lease(&mut turn)?;
+        }
+        let soon = soon && turn.decided <= 8;
+        self.commit(turn, soon);
+        self.parts.store.idle(at);
+        Ok(())
+    }
+
+    fn take(&mut self, message: Message<S>, turn: &mut Turning) -> Result<(), Fault> {
+        match message {
+            Message::Ask { by, command, must, answer } => self.ask(by, command, must, answer, turn),
+            Message::Read(look) => {
+                let then = look(&mut self.parts.store);
+                turn.waiting.answers.push(then);
+                Ok(())
+            }
+            Message::Extend { run, step, epoch, answer } => self.extend(run, step, epoch, answer, turn),
+            Message::Beat(holder) => {
+                self.parts.store.beat(holder, self.at);
+                Ok(())
+            }
+            Message::Slots(slots) => {
+                self.options.slots = slots;
+                Ok(())
+            }
+            Message::Failed { fault, generation } => self.failed(fault, generation),
+            Message::Nudge => Ok(()),
+            Message::Stop => {
+                self.flight.stopping.store(true, Ordering::Release);
+                Ok(())
+            }
+        }
+    }
+
+    fn ask(
+        &mut self,
+        by: Actor,
+        command: Command,
+        must: bool,
+        answer: Answer,
+        turn: &mut Turning,
+    ) -> Result<(), Fault> {
+        if let Some(full) = &mut self.full {
+            if must && full.kept.len() < KEPT_MAX {
+                full.kept.push((by, command));
+            }
+            let refusal = Refusal::new(full.fault.code(), full.fault.to_string());
+            turn.waiting.answers.push(Box::new(move |_| answer(Err(refusal))));
+            return Ok(());
+        }
+        let kept = must.then(|| (by.clone(), command.clone()));
+        let ended = match &command {
+            Command::Report { run, step, epoch, .. } => Some((*run, step.clone(), *epoch)),
+            // tidy: nothing else ends an attempt of ours.
+            _ => None,
+        };
+        let decided = self.decide(&by, command, turn)?;
+        if let Some((run, step, epoch)) = ended {
+            self.ended(run, step, epoch);
+        }
+        turn.must.extend(kept);
+        turn.waiting.answers.push(Box::new(move |durable| {
+            answer(match durable {
+                Ok(()) => decided,
+                Err(fault) => Err(Refusal::new(fault.code(), fault.to_string())),
+            });
+        }));
+        Ok(())
+    }
+
+    /// An attempt of the executor here is over, whatever became of its report.
+    fn ended(&mut self, run: RunId, step: StepId, epoch: u64) {
+        if let std::collections::hash_map::Entry::Occupied(entry) = self.executing.entry((run, step))
+            && *entry.get() == epoch
+        {
+            entry.remove();
+        }
+    }
+
+    /// Decides a command with all that follows; its facts and effects join the turn.
+    fn decide(
+        &mut self,
+        by: &Actor,
+        command: Command,
+        turn: &mut Turning,
+    ) -> Result<Result<Reply, Refusal>, Fault> {
+        turn.decided += 1;
+        let mut driver = Driver::new(command);
+        for _ in 0..LOADS_MAX {
+            let Parts { store, ids, evaluate, policy, .. } = &mut self.parts;
+            let mut fresh = || ids.next();
+            let mut given = Given {
+                at: self.at,
+                by,
+                policy: policy.version(),
+                lease_ttl: self.options.lease_ttl,
+                evaluate: &**evaluate,
+                ids: &mut fresh,
+            };
+            match driver.go(store.view(), &mut given) {
+                Ok(Driven::Done(done)) => return Ok(Ok(self.done(by, done, turn))),
+                Ok(Driven::Needs(next, streams)) => {
+                    driver = *next;
+                    self.parts.store.load(&streams)?;
+                }
+                Err(refusal) => return Ok(Err(refusal)),
+            }
+        }
+        Ok(Err(Refusal::new(Code::Internal, "a command asked for ever more streams")))
+    }
+
+    fn done(&mut self, by: &Actor, done: Turn, turn: &mut Turning) -> Reply {
+        turn.facts.extend(done.facts.into_iter().map(|fact| Decided { fact, by: by.clone() }));
+        for effect in done.effects {
+            match effect {
+                Effect::Execute(lease) if lease.owner == self.options.executor => {
+                    self.attempt(*lease, turn);
+                }
+                // Another executor gets its lease as the answer to its question. Timers are derived from the state.
+                Effect::Execute(_) | Effect::Wake { .. } => {}
+                effect => turn.waiting.effects.push(effect),
+            }
+        }
+        done.reply
+    }
+
+    /// A lease of the executor here: it begins when the batch is durable.
+    fn attempt(&mut self, lease: Lease, turn: &mut Turning) {
+        self.executing.insert((lease.run, lease.step.clone()), lease.epoch);
+        if let Some(work) = self.work(lease.run) {
+            turn.waiting.attempts.push((lease, Arc::new(work)));
+        }
+    }
+
+    fn run(&mut self, id: RunId) -> Option<&Run> {
+        match self.parts.store.view().find(&StreamId::Run(id)) {
+            turn::Found::Here(Body::Run(run)) => Some(run),
+            turn::Found::Here(_) | turn::Found::Absent | turn::Found::Unloaded => None,
+        }
+    }
+
+    fn work(&mut self, id: RunId) -> Option<Work> {
+        let run = self.run(id)?;
+        let (hash, pipeline, vars) = (run.born.runbook, run.born.pipeline.clone(), (*run.vars).clone());
+        let (cwd, tenant, namespace) =
+            (run.born.cwd.clone(), run.born.tenant.clone(), run.born.namespace.clone());
+        let runbook = match self.parts.store.view().find(&StreamId::Runbook(hash)) {
+            turn::Found::Here(Body::Runbook(runbook)) => runbook.clone(),
+            turn::Found::Here(_) | turn::Found::Absent | turn::Found::Unloaded => return None,
+        };
+        Some(Work { runbook, pipeline, vars, cwd, tenant, namespace })
+    }
+
+    /// Decides something that nobody waits for. A refusal means that it came too late.
+    fn follow(&mut self, by: &Actor, command: Command, turn: &mut Turning) -> Result<(), Fault> {
+        self.decide(by, command, turn).map(|_| ())
+    }
+
+    /// Looks at the clock for the streams that are due.
+    fn due(&mut self, at: Millis, turn: &mut Turning) -> Result<(), Fault> {
+        for (stream, ver) in self.parts.store.pick_due(at, TICKS_MAX) {
+            // One that had nothing to say is not asked again until something happens to it.
+            if self.quiet.get(&stream) == Some(&ver) {
+                continue;
+            }
+            let before = turn.facts.len();
+            self.follow(&Actor::SYSTEM, Command::Tick(stream.clone()), turn)?;
+            if turn.facts.len() == before {
+                if self.quiet.len() > TICKS_MAX * 16 {
+                    self.quiet.clear();
+                }
+                self.quiet.insert(stream, ver);
+            } else {
+                self.quiet.remove(&stream);
+            }
+        }
+        Ok(())
+    }
+
+    /// An executor elsewhere says that it works on something.
+    fn extend(
+        &mut self,
+        run: RunId,
+        step: StepId,
+        epoch: u64,
+        answer: Answer,
+        turn: &mut Turning,
+    ) -> Result<(), Fault> {
+        self.parts.store.load(&[StreamId::Run(run)])?;
+        let held = self.run(run).and_then(|run| run.step(&step)).map(|step| step.must_be_attempted(epoch));
+        let reply = match held {
+            Some(Ok(())) => {
+                self.heard.insert((run, step), (epoch, self.at));
+                Ok(Reply::Done)
+            }
+            Some(Err(error)) => Err(error.into()),
+            None => Err(Refusal::new(Code::NotFound, format!("step `{step}` of `{run}` is not there"))),
+        };
+        turn.waiting.answers.push(Box::new(move |_| answer(reply)));
+        Ok(())
+    }
+
+    /// Takes leases back from executors of which nothing was heard for a whole time-out.
+    fn expire(&mut self, at: Millis, turn: &mut Turning) -> Result<(), Fault> {
+        if at < self.next_expiry {
+            return Ok(());
+        }
+        self.next_expiry = at + Span(self.options.lease_ttl.0 / 3);
+        for lease in self.parts.store.pick_expired(at) {
+            let place = (lease.run, lease.step.clone());
+            if self.executing.get(&place) == Some(&lease.epoch) {
+                continue;
+            }
+            let heard = self.heard.get(&place).filter(|heard| heard.0 == lease.epoch).map(|heard| heard.1);
+            let last_seen = heard.unwrap_or(lease.since).max(self.since).max(lease.since);
+            if last_seen + self.options.lease_ttl <= at {
+                self.heard.remove(&place);
+                self.lose(&lease, last_seen, turn)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Nobody knows what became of an attempt.
+    fn lose(&mut self, lease: &Leased, last_seen: Millis, turn: &mut Turning) -> Result<(), Fault> {
+        let report = Report::Lost { last_seen: Some(last_seen) };
+        let (run, step, epoch) = (lease.run, lease.step.clone(), lease.epoch);
+        self.follow(&Actor::SYSTEM, Command::Report { run, step, epoch, report, receipt: None }, turn)
+    }
+
+    /// Leases what is ready to the executor here, as far as it has slots.
+    fn lease(&mut self, turn: &mut Turning) -> Result<(), Fault> {
+        let by = Actor { initiator: Initiator::Executor, id: Some(self.options.executor.clone()) };
+        // Runs of which nothing could be leased; they go back in line afterwards, or they would come up at once.
+        let mut refused = Vec::new();
+        while self.executing.len() < self.options.slots {
+            let Some((run, steps)) = self.parts.store.pick_ready() else { break };
+            let mut leased = false;
+            for step in steps {
+                if self.executing.len() >= self.options.slots {
+                    break;
+                }
+                if !self.may_take(run, &step) {
+                    continue;
+                }
+                let owner = self.options.executor.clone();
+                let command = Command::Lease { run, step, owner, agent: None, reserve: Amount::default() };
+                let before = turn.facts.len();
+                self.follow(&by, command, turn)?;
+                leased |= turn.facts.len() > before;
+            }
+            if !leased {
+                refused.push(run);
+            }
+        }
+        refused.into_iter().for_each(|run| self.parts.store.put_back(run));
+        Ok(())
+    }
+
+    /// Whether the executor here has a label that the step asks for.
+    fn may_take(&mut self, run: RunId, step: &StepId) -> bool {
+        let view = self.parts.store.view();
+        let turn::Found::Here(Body::Run(run)) = view.find(&StreamId::Run(run)) else { return true };
+        let turn::Found::Here(Body::Runbook(runbook)) = view.find(&StreamId::Runbook(run.born.runbook))
+        else {
+            return true;
+        };
+        let node = run.step(step).and_then(|step| runbook.pipelines.get(&run.born.pipeline)?.node(step.node));
+        node.is_none_or(|node| {
+            node.runs_on.is_empty() || node.runs_on.iter().any(|label| self.options.labels.contains(label))
+        })
+    }
+
+    fn commit(&mut self, turn: Turning, soon: bool) {
+        let Turning { facts, waiting, must, .. } = turn;
+        if facts.is_empty() && waiting.is_empty() {
+            return;
+        }
+        let (outside, handle, flight) =
+            (self.parts.outside.clone(), self.handle.clone(), self.flight.clone());
+        let (idle, generation) = (self.flying() == 0, self.generation);
+        if facts.is_empty() && idle {
+            // Everything that was looked at is durable.
+            return waiting.release(Ok(()), &*outside);
+        }
+        self.flight.batches.fetch_add(1, Ordering::AcqRel);
+        let done = Box::new(move |result: Result<(), Fault>| {
+            if let Err(fault @ (Fault::Lost(_) | Fault::Corrupt(_))) = &result {
+                outside.fatal(fault);
+            }
+            waiting.release(result.as_ref().map(|&()| ()), &*outside);
+            let landed = flight.batches.fetch_sub(1, Ordering::AcqRel);
+            if let Err(fault) = result {
+                // The loop hears of the fault before it sees these again.
+                handle.tell(Message::Failed { fault, generation });
+                for (by, command) in must {
+                    handle.report(by, command);
+                }
+            } else if landed >= FLIGHT_MAX || flight.stopping.load(Ordering::Acquire) {
+                handle.tell(Message::Nudge);
+            }
+        });
+        self.parts.store.commit(Batch { at: self.at, facts, done }, soon && idle);
+    }
+
+    /// A batch found no room: what was decided since is as if it had never been.
+    fn failed(&mut self, fault: Fault, generation: u64) -> Result<(), Fault> {
+        if generation != self.generation {
+            return Ok(());
+        }
+        // The store refuses what was decided after the batch that failed, so this does not take long.
+        while self.flying() > 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.parts.store.reload()?;
+        self.generation += 1;
+        self.quiet.clear();
+        // Only what was released is under way; a lease that did not last was never given.
+        let executing = std::mem::take(&mut self.executing);
+        for ((run, step), epoch) in executing {
+            let lasts = self
+                .run(run)
+                .and_then(|run| run.step(&step))
+                .is_some_and(|step| step.epoch == epoch && step.is_executing());
+            if lasts {
+                self.executing.insert((run, step), epoch);
+            }
+        }
+        self.full = Some(Full { fault, probe_at: self.at + PROBE, kept: Vec::new() });
+        Ok(())
+    }
+
+    /// Looks whether there is room again; if so, what was kept is decided now.
+    fn probe(&mut self, turn: &mut Turning) -> Result<(), Fault> {
+        let Some(full) = &mut self.full else { return Ok(()) };
+        if self.at < full.probe_at {
+            return Ok(());
+        }
+        full.probe_at = self.at + PROBE;
+        if !self.parts.store.has_room() {
+            return Ok(());
+        }
+        let kept = self.full.take().map(|full| full.kept).unwrap_or_default();
+        for (by, command) in kept {
+            self.ask(by, command, true, Box::new(|_| {}), turn)?;
+        }
+        Ok(())
+    }
+
+    /// The store, when the loop is over.
+    pub fn into_store(self) -> S {
+        self.parts.store
+    }
+
+    /// The store, for whoever drives the loop by hand.
+    pub fn store(&mut self) -> &mut S {
+        &mut self.parts.store
+    }
+}

@@ -1,0 +1,160 @@
+//! The handle: how everybody else talks to the loop.
+
+use crate::port::Fault;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use windlass_core::code::Code;
+use windlass_core::command::{Command, Refusal, Reply};
+use windlass_core::id::{Holder, RunId, StepId};
+use windlass_core::run::Actor;
+
+/// How many commands may wait for their turn before further ones are refused.
+pub const INBOX_MAX: usize = 100_000;
+
+/// What a caller hears.
+pub type Answer = Box<dyn FnOnce(Result<Reply, Refusal>) + Send>;
+/// Looks at the store and says what to do once everything it saw is durable.
+pub type Look<S> = Box<dyn FnOnce(&mut S) -> Box<dyn FnOnce(Result<(), &Fault>) + Send> + Send>;
+
+/// Something for the loop.
+pub enum Message<S> {
+    /// A command. One that must not be refused for want of room (a report of what has happened) is kept until there
+    /// is room.
+    Ask { by: Actor, command: Command, must: bool, answer: Answer },
+    /// A look at committed state.
+    Read(Look<S>),
+    /// An executor lives and works on this.
+    Extend { run: RunId, step: StepId, epoch: u64, answer: Answer },
+    /// A holder lives.
+    Beat(Holder),
+    /// How many attempts may run here at once.
+    Slots(usize),
+    /// A batch failed, of the view that was loaded so often.
+    Failed { fault: Fault, generation: u64 },
+    /// Nothing; the loop looks around.
+    Nudge,
+    /// The loop ends once everything is durable.
+    Stop,
+}
+
+/// A way to the loop, for any thread.
+pub struct Handle<S> {
+    inbox: Sender<Message<S>>,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl<S> Clone for Handle<S> {
+    fn clone(&self) -> Self {
+        Handle { inbox: self.inbox.clone(), waiting: self.waiting.clone() }
+    }
+}
+
+/// The loop's end of the inbox.
+pub struct Inbox<S> {
+    pub(crate) receiver: Receiver<Message<S>>,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl<S> Inbox<S> {
+    /// Notes that a message was taken.
+    pub(crate) fn took(&self, message: &Message<S>) {
+        if matches!(message, Message::Ask { .. } | Message::Read(_)) {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// An inbox and the first handle to it.
+#[must_use]
+pub fn inbox<S>() -> (Handle<S>, Inbox<S>) {
+    let (sender, receiver) = channel();
+    let waiting = Arc::new(AtomicUsize::new(0));
+    (Handle { inbox: sender, waiting: waiting.clone() }, Inbox { receiver, waiting })
+}
+
+fn gone() -> Refusal {
+    Refusal::new(Code::Unavailable, "the engine is shutting down: try again when it runs")
+}
+
+impl<S> Handle<S> {
+    /// Sends something that is not counted.
+    pub fn tell(&self, message: Message<S>) {
+        // A loop that has ended hears nothing, and nobody waits for an answer.
+        let _ = self.inbox.send(message);
+    }
+
+    /// Asks for something; the answer comes when it is durable.
+    pub fn ask(
+        &self,
+        by: Actor,
+        command: Command,
+        answer: impl FnOnce(Result<Reply, Refusal>) + Send + 'static,
+    ) {
+        if self.waiting.fetch_add(1, Ordering::Relaxed) >= INBOX_MAX {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            return answer(Err(Refusal::new(
+                Code::Unavailable,
+                "too many commands wait for their turn: try again in a second",
+            )));
+        }
+        self.send(Message::Ask { by, command, must: false, answer: Box::new(answer) });
+    }
+
+    /// Reports what has happened: it is not refused because the inbox or the disk is full.
+    pub fn report(&self, by: Actor, command: Command) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.send(Message::Ask { by, command, must: true, answer: Box::new(|_| {}) });
+    }
+
+    fn send(&self, message: Message<S>) {
+        if let Err(returned) = self.inbox.send(message)
+            && let Message::Ask { answer, .. } = returned.0
+        {
+            answer(Err(gone()));
+        }
+    }
+
+    /// Asks and waits for the answer.
+    ///
+    /// # Errors
+    /// The refusal, or that the engine has ended.
+    pub fn call(&self, by: Actor, command: Command) -> Result<Reply, Refusal> {
+        let (sender, receiver) = channel();
+        self.ask(by, command, move |reply| {
+            let _ = sender.send(reply);
+        });
+        receiver.recv().unwrap_or_else(|_| Err(gone()))
+    }
+
+    /// Looks at the store between two turns; `then` gets what was seen once all of it is durable.
+    pub fn read_then<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&mut S) -> T + Send + 'static,
+        then: impl FnOnce(Result<T, Refusal>) + Send + 'static,
+    ) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let look: Look<S> = Box::new(move |store| {
+            let seen = look(store);
+            Box::new(move |durable| {
+                then(durable.map(|()| seen).map_err(|fault| Refusal::new(fault.code(), fault.to_string())));
+            })
+        });
+        self.tell(Message::Read(look));
+    }
+
+    /// Looks at the store and waits for what was seen.
+    ///
+    /// # Errors
+    /// The engine has ended, or what was seen did not last.
+    pub fn read<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&mut S) -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let (sender, receiver) = channel();
+        self.read_then(look, move |seen| {
+            let _ = sender.send(seen);
+        });
+        receiver.recv().unwrap_or_else(|_| Err(gone()))
+    }
+}

@@ -1,0 +1,102 @@
+//! The release: the one place where what was decided begins to happen.
+//!
+//! A [`Permit`] can only be made here, from a lease whose commit is durable. Whoever carries out an attempt asks for
+//! one by its type, so nothing acts before the record that says it will.
+
+use crate::port::{Fault, Outside};
+use serde_json::Value;
+use std::sync::Arc;
+use windlass_core::effect::{Effect, Lease};
+use windlass_core::id::Name;
+use windlass_core::runbook::{Pipeline, Runbook, StepDef};
+
+/// What an executor needs to know beside the lease.
+#[derive(Clone, Debug)]
+pub struct Work {
+    /// The pinned runbook.
+    pub runbook: Arc<Runbook>,
+    /// Which of its pipelines.
+    pub pipeline: Name,
+    /// The run's variables.
+    pub vars: Value,
+    /// Where the run was started.
+    pub cwd: String,
+    /// Whose it is.
+    pub tenant: Name,
+    /// The subdivision.
+    pub namespace: Name,
+}
+
+/// The permission to carry out one attempt.
+#[derive(Clone, Debug)]
+pub struct Permit {
+    lease: Lease,
+    work: Arc<Work>,
+}
+
+impl Permit {
+    /// The lease.
+    #[must_use]
+    pub fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    /// What else is to be known.
+    #[must_use]
+    pub fn work(&self) -> &Work {
+        &self.work
+    }
+
+    /// The pipeline's definition.
+    #[must_use]
+    pub fn pipeline(&self) -> Option<&Pipeline> {
+        self.work.runbook.pipelines.get(&self.work.pipeline)
+    }
+
+    /// The step's definition.
+    #[must_use]
+    pub fn step(&self) -> Option<&StepDef> {
+        self.pipeline().and_then(|pipeline| pipeline.node(self.lease.node))
+    }
+}
+
+/// What may happen now.
+#[derive(Clone, Debug)]
+pub enum Released {
+    /// Carry out an attempt.
+    Execute(Permit),
+    /// Everything else.
+    Effect(Effect),
+}
+
+/// Something to tell a caller when the batch is durable, or that it failed.
+pub(crate) type Answer = Box<dyn FnOnce(Result<(), &Fault>) + Send>;
+
+/// What waits for a batch.
+#[derive(Default)]
+pub(crate) struct Waiting {
+    pub(crate) answers: Vec<Answer>,
+    pub(crate) effects: Vec<Effect>,
+    pub(crate) attempts: Vec<(Lease, Arc<Work>)>,
+}
+
+impl Waiting {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.answers.is_empty() && self.effects.is_empty() && self.attempts.is_empty()
+    }
+
+    /// The batch is durable: callers hear of it and effects begin. Or it failed: callers hear that, and nothing begins.
+    pub(crate) fn release(self, result: Result<(), &Fault>, outside: &dyn Outside) {
+        if result.is_ok() {
+            for effect in self.effects {
+                outside.start(Released::Effect(effect));
+            }
+            for (lease, work) in self.attempts {
+                outside.start(Released::Execute(Permit { lease, work }));
+            }
+        }
+        for answer in self.answers {
+            answer(result);
+        }
+    }
+}
