@@ -242,6 +242,8 @@ pub fn stories() -> Vec<Story> {
                 ok(),
                 ok(),
                 ok(),
+                // What was kept for a disk with room is gone after a restart, and is done again.
+                ok(),
             ],
         },
     ]
