@@ -122,11 +122,12 @@ impl Driver {
         given: &mut Given<'_>,
     ) -> Result<Result<Turn, Vec<StreamId>>, Refusal> {
         overlay.open(given.at);
-        let Outcome { facts, effects, follow, reply } = match again(&mut self.drawn, overlay, &self.command, given) {
-            Ok(outcome) => outcome,
-            Err(Refusal::Need(streams)) => return Ok(Err(streams)),
-            Err(refusal @ Refusal::Error { .. }) => return Err(refusal),
-        };
+        let Outcome { facts, effects, follow, reply } =
+            match again(&mut self.drawn, overlay, &self.command, given) {
+                Ok(outcome) => outcome,
+                Err(Refusal::Need(streams)) => return Ok(Err(streams)),
+                Err(refusal @ Refusal::Error { .. }) => return Err(refusal),
+            };
         overlay.apply(&facts, given.at);
         self.waiting = follow.into();
         let woken = overlay.woken().into_iter();
@@ -158,14 +159,8 @@ fn again(
         used += 1;
         drawn[used - 1]
     };
-    let mut given = Given {
-        at: *at,
-        by,
-        policy: *policy,
-        lease_ttl: *lease_ttl,
-        evaluate: *evaluate,
-        ids: &mut next,
-    };
+    let mut given =
+        Given { at: *at, by, policy: *policy, lease_ttl: *lease_ttl, evaluate: *evaluate, ids: &mut next };
     let decided = decide(view, command, &mut given);
     if !matches!(decided, Err(Refusal::Need(_))) {
         drawn.clear();

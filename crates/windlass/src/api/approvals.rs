@@ -1,0 +1,127 @@
+//! Approvals: what waits for a human, shown exactly, and decided for exactly what was shown.
+
+use super::{Answer, Caller, Json, Problem, Query, json};
+use crate::app::App;
+use crate::shape;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use serde::Deserialize;
+use serde_json::Value;
+use std::sync::Arc;
+use windlass_core::approval::{self, Approval, Attempt, Channel, Status, Verdict};
+use windlass_core::code::Code;
+use windlass_core::command::{Command, Reply};
+use windlass_core::digest::Digest;
+use windlass_core::id::{ApprovalId, Name};
+use windlass_core::run::Initiator;
+use windlass_core::state::Body;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Filter {
+    #[serde(default)]
+    status: Option<String>,
+}
+
+pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, Query(filter): Query<Filter>) -> Answer {
+    let status = match filter.status.as_deref() {
+        None | Some("all") => None,
+        Some(word) => Some(Status::parse(word).ok_or_else(|| {
+            Problem::new(Code::InvalidInput, "`status` is requested, approved, rejected, expired, cancelled or all")
+        })?),
+    };
+    let tenant = caller.tenant.clone();
+    let items = app
+        .look(move |store| {
+            let mut found: Vec<&Approval> = Vec::new();
+            for (_, stream) in store.state().streams().filter(|(_, stream)| stream.tenant == tenant) {
+                if let Body::Run(run) = &stream.body {
+                    found.extend(run.rare.approvals.values().filter(|a| status.is_none_or(|s| a.status == s)));
+                }
+            }
+            found.sort_by_key(|a| (a.requested_at, a.id));
+            found.into_iter().map(shape::approval).collect::<Vec<Value>>()
+        })
+        .await?;
+    Ok(json(StatusCode::OK, &shape::list(items, None)))
+}
+
+/// The approvals of the caller whose ids begin with a text.
+async fn find(app: &App, caller: &Caller, text: &str) -> Result<Approval, Problem> {
+    let (tenant, wanted) = (caller.tenant.clone(), text.to_owned());
+    let mut found = app
+        .look(move |store| {
+            let mut found: Vec<Approval> = Vec::new();
+            for (_, stream) in store.state().streams().filter(|(_, stream)| stream.tenant == tenant) {
+                if let Body::Run(run) = &stream.body {
+                    let matching = run.rare.approvals.values().filter(|a| begins(a.id, &wanted));
+                    found.extend(matching.take(2).cloned());
+                }
+            }
+            found
+        })
+        .await?;
+    match found.len() {
+        0 => Err(Problem::missing("approval", text)),
+        1 => Ok(found.remove(0)),
+        _ => Err(Problem::new(Code::InvalidInput, "that begins several ids; write more of it")),
+    }
+}
+
+fn begins(id: ApprovalId, text: &str) -> bool {
+    let id = id.to_string();
+    let bare = id.split_once('_').map_or(id.as_str(), |(_, bare)| bare);
+    !text.is_empty() && (id.starts_with(text) || bare.starts_with(text))
+}
+
+pub(super) async fn show(State(app): State<Arc<App>>, caller: Caller, Path(id): Path<String>) -> Answer {
+    Ok(json(StatusCode::OK, &shape::approval(&find(&app, &caller, &id).await?)))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Decision {
+    decision: String,
+    /// The hash of the action that was shown.
+    action_hash: String,
+    #[serde(default)]
+    reason: Option<String>,
+    /// Where it was shown: `cli` or `api`.
+    #[serde(default)]
+    channel: Option<String>,
+}
+
+pub(super) async fn decide(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(id): Path<String>,
+    Json(body): Json<Decision>,
+) -> Answer {
+    let approval = find(&app, &caller, &id).await?;
+    let decision = Verdict::parse(&body.decision)
+        .ok_or_else(|| Problem::new(Code::InvalidInput, "`decision` is approved or rejected"))?;
+    let action_hash = Digest::parse(&body.action_hash)
+        .ok_or_else(|| Problem::new(Code::InvalidInput, "`action_hash` is 64 hexadecimal digits"))?;
+    if decision == Verdict::Rejected && body.reason.as_deref().is_none_or(str::is_empty) {
+        return Err(Problem::new(Code::InvalidInput, "a rejection needs a `reason`"));
+    }
+    let channel = match body.channel.as_deref() {
+        Some("cli") => Channel::Cli,
+        None | Some(_) => Channel::Api,
+    };
+    let attempt = Attempt {
+        decision,
+        by: caller.user(),
+        human: caller.actor.initiator == Initiator::User,
+        groups: Vec::<Name>::new(),
+        action_hash,
+        channel,
+        reason: body.reason,
+    };
+    let input = approval::Input::Decide(attempt);
+    let command = Command::Decide { run: approval.run, approval: approval.id, input };
+    if let Reply::Approval(approval::Reply::Refused { refusal, code }) = app.ask(&caller, command).await? {
+        return Err(Problem::new(code, format!("the decision does not count: {}", refusal.as_str())));
+    }
+    Ok(json(StatusCode::OK, &shape::approval(&find(&app, &caller, &approval.id.to_string()).await?)))
+}

@@ -1,0 +1,468 @@
+//! Runs: making them, looking at them, and what can be asked of them.
+
+use super::{Answer, Caller, Json, Problem, Query, json};
+use crate::app::App;
+use crate::shape;
+use crate::store::{Embedded, RunFilter};
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::response::Response;
+use serde::Deserialize;
+use serde_json::{Map, Value, json as object};
+use std::sync::Arc;
+use windlass_core::canonical;
+use windlass_core::code::Code;
+use windlass_core::command::{Command, Create, Reply};
+use windlass_core::digest::Digest;
+use windlass_core::id::{Name, RunId, Scoped, StepId};
+use windlass_core::idempotency::Source as KeySource;
+use windlass_core::run::{Initiator, Source, Status, Trigger};
+use windlass_core::runbook::{Pipeline, Runbook};
+use windlass_core::state::Body;
+use windlass_core::step::Resolution;
+use windlass_core::stream::StreamId;
+
+/// How many runs a page has at most.
+const PAGE_MAX: usize = 500;
+
+/// Where an idempotency key may stand, the first that does wins.
+const KEY_HEADERS: [&str; 3] = ["idempotency-key", "x-idempotency-key", "x-request-id"];
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NewRun {
+    #[serde(default)]
+    pipeline: Option<String>,
+    /// A hash, or the name of a deployed runbook.
+    #[serde(default)]
+    runbook: Option<String>,
+    #[serde(default)]
+    vars: Map<String, Value>,
+    /// Runs that must be completed first.
+    #[serde(default)]
+    after: Vec<String>,
+    /// Where steps run that name no directory.
+    #[serde(default)]
+    cwd: Option<String>,
+    #[serde(default)]
+    priority: i32,
+    #[serde(default)]
+    correlation_id: Option<String>,
+    /// `cli` where the command line asks.
+    #[serde(default)]
+    source: Option<String>,
+}
+
+fn invalid(error: impl std::fmt::Display) -> Problem {
+    Problem::new(Code::InvalidInput, error.to_string())
+}
+
+pub(super) async fn create(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    headers: HeaderMap,
+    Json(body): Json<NewRun>,
+) -> Answer {
+    let request_hash = request_hash(&body);
+    let (hash, runbook) = app.runbook(&caller, body.runbook.as_deref(), body.pipeline.as_deref()).await?;
+    let pipeline = pick(&runbook, body.pipeline.as_deref())?;
+    let def = runbook.pipelines.get(&pipeline).ok_or_else(|| Problem::missing("pipeline", pipeline.as_str()))?;
+    if def.workspace.is_some() {
+        let text = "the pipeline has a `workspace`, which this version cannot make yet";
+        return Err(Problem::new(Code::RunbookInvalid, text));
+    }
+    let vars = crate::runbook::check_vars(def, &body.vars).map_err(invalid)?;
+    let mut needs = Vec::new();
+    for text in &body.after {
+        needs.push(app.find_run(&caller, text).await?);
+    }
+    needs.extend(app.needed(&caller, def).await?);
+    let id = RunId(app.id());
+    let key = idempotency_key(&headers)?;
+    let source = match body.source.as_deref() {
+        Some("cli") => Source::Cli,
+        None | Some(_) => Source::Api,
+    };
+    let user = Some(caller.user());
+    let create = Create {
+        id,
+        tenant: caller.tenant.clone(),
+        namespace: caller.namespace.clone(),
+        runbook: hash,
+        pipeline: pipeline.clone(),
+        name: Name::clean(&format!("{}/{pipeline}", runbook.name)),
+        cwd: body.cwd.unwrap_or_else(|| app.default_dir()),
+        vars,
+        trigger: Trigger { source, key: key.clone(), user, event_id: None },
+        subject: None,
+        correlation_id: body.correlation_id.map(|id| Name::new(&id).map_err(invalid)).transpose()?,
+        priority: body.priority,
+        needs,
+        parent: None,
+        depth: 0,
+        deadline_at: None,
+        workspace: None,
+        policy: app.policy.for_run(id, &runbook, &pipeline),
+    };
+    let command = match key {
+        None => Command::Create(Box::new(create)),
+        Some(key) => {
+            // Keys belong to a tenant and to who uses them.
+            let name = Name::new(&format!("api:{}:{key}", caller.user())).map_err(invalid)?;
+            let key = Scoped::new(&caller.tenant, &Name::clean("_"), &name);
+            Command::Deliver { key, source: KeySource::Api, request_hash, create: Box::new(create) }
+        }
+    };
+    let (run, status, replayed) = match app.ask(&caller, command).await? {
+        Reply::Created(run) => (run, StatusCode::CREATED, false),
+        Reply::Known { run: Some(run), in_flight: true } => (run, StatusCode::ACCEPTED, false),
+        Reply::Known { run: Some(run), in_flight: false } => (run, StatusCode::OK, true),
+        other => return Err(Problem::new(Code::Internal, format!("a run was asked for, and {other:?} came"))),
+    };
+    let mut response = json(status, &one(&app, run, true).await?);
+    if let Ok(place) = HeaderValue::from_str(&format!("/v1/runs/{run}")) {
+        response.headers_mut().insert(header::LOCATION, place);
+    }
+    if replayed {
+        let name = HeaderName::from_static("idempotent-replayed");
+        response.headers_mut().insert(name, HeaderValue::from_static("true"));
+    }
+    Ok(response)
+}
+
+/// What tells two requests under one key apart.
+fn request_hash(body: &NewRun) -> Digest {
+    let what = object!({
+        "pipeline": body.pipeline, "runbook": body.runbook, "vars": body.vars, "after": body.after,
+    });
+    Digest::of(&[&canonical::bytes(&what)])
+}
+
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<Name>, Problem> {
+    let Some(value) = KEY_HEADERS.iter().find_map(|name| headers.get(*name)) else { return Ok(None) };
+    let text = value.to_str().map_err(|_| invalid("the idempotency key is not plain text"))?;
+    Name::new(text).map(Some).map_err(invalid)
+}
+
+/// The pipeline that is meant: the named one, the only one, or `default`.
+pub(super) fn pick(runbook: &Runbook, wanted: Option<&str>) -> Result<Name, Problem> {
+    let names = || runbook.pipelines.keys().map(Name::as_str).collect::<Vec<_>>().join(", ");
+    match wanted {
+        Some(wanted) => match runbook.pipelines.keys().find(|name| name.as_str() == wanted) {
+            Some(name) => Ok(name.clone()),
+            None => Err(Problem::new(
+                Code::NotFound,
+                format!("there is no pipeline `{}`; this runbook has {}", windlass_core::wire::shorten(wanted), names()),
+            )),
+        },
+        None => {
+            let mut all = runbook.pipelines.keys();
+            match (all.next(), all.next()) {
+                (Some(only), None) => Ok(only.clone()),
+                (_, _) => runbook
+                    .pipelines
+                    .keys()
+                    .find(|name| name.as_str() == "default")
+                    .cloned()
+                    .ok_or_else(|| invalid(format!("say which pipeline: {}", names()))),
+            }
+        }
+    }
+}
+
+impl App {
+    /// A runbook by its hash or its deployed name; without either, the deployed one that has the pipeline.
+    pub(super) async fn runbook(
+        &self,
+        caller: &Caller,
+        wanted: Option<&str>,
+        pipeline: Option<&str>,
+    ) -> Result<(Digest, Arc<Runbook>), Problem> {
+        let (caller, wanted, pipeline) =
+            (caller.clone(), wanted.map(str::to_owned), pipeline.map(str::to_owned));
+        self.look(move |store| find_runbook(store, &caller, wanted.as_deref(), pipeline.as_deref())).await?
+    }
+
+    /// The newest run of each pipeline that must be completed first.
+    async fn needed(&self, caller: &Caller, def: &Pipeline) -> Result<Vec<RunId>, Problem> {
+        let mut runs = Vec::new();
+        for name in &def.needs {
+            let filter = RunFilter { pipeline: Some(name.clone()), limit: 1, ..RunFilter::of(&caller.tenant) };
+            let page = self.look(move |store| store.list_runs(&filter)).await?;
+            match page.0.first().and_then(|run| run["id"].as_str()).map(RunId::parse) {
+                Some(Ok(run)) => runs.push(run),
+                None | Some(Err(_)) => {
+                    let text = format!("the pipeline needs `{name}`, which has not run yet: run it first");
+                    return Err(Problem::new(Code::NotFound, text));
+                }
+            }
+        }
+        Ok(runs)
+    }
+}
+
+fn find_runbook(
+    store: &mut Embedded,
+    caller: &Caller,
+    wanted: Option<&str>,
+    pipeline: Option<&str>,
+) -> Result<(Digest, Arc<Runbook>), Problem> {
+    let state = store.state();
+    let by_hash = |hash: Digest| match state.stream(&StreamId::Runbook(hash)) {
+        Some(stream) if stream.tenant == caller.tenant => match &stream.body {
+            Body::Runbook(runbook) => Some((hash, runbook.clone())),
+            // tidy: the stream of a runbook holds one.
+            _ => None,
+        },
+        Some(_) | None => None,
+    };
+    let deployed = || {
+        state.streams().filter_map(|(id, stream)| match (id, &stream.body) {
+            (StreamId::Deployment(name), Body::Deployment(Some(hash)))
+                if stream.tenant == caller.tenant && name.namespace() == caller.namespace.as_str() =>
+            {
+                by_hash(*hash)
+            }
+            // tidy: only what is deployed is looked at.
+            _ => None,
+        })
+    };
+    let found = match wanted {
+        Some(text) => Digest::parse(text)
+            .and_then(by_hash)
+            .or_else(|| deployed().find(|(_, runbook)| runbook.name.as_str() == text)),
+        None => deployed().find(|(_, runbook)| {
+            pipeline.is_none_or(|wanted| runbook.pipelines.keys().any(|name| name.as_str() == wanted))
+        }),
+    };
+    found.ok_or_else(|| match wanted {
+        Some(text) => Problem::missing("runbook", text),
+        None => Problem::new(Code::NotFound, "no deployed runbook has that pipeline; say which `runbook`"),
+    })
+}
+
+/// A run as it is now.
+pub(super) async fn one(app: &App, id: RunId, steps: bool) -> Result<Value, Problem> {
+    let found = app.look(move |store| store.show_run(id, steps)).await?;
+    found.ok_or_else(|| Problem::missing("run", &id.to_string()))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Listing {
+    #[serde(default)]
+    status: Option<String>,
+    #[serde(default)]
+    pipeline: Option<String>,
+    #[serde(default)]
+    repo: Option<String>,
+    /// Made at this time or later: RFC 3339.
+    #[serde(default)]
+    since: Option<String>,
+    #[serde(default)]
+    cursor: Option<String>,
+    #[serde(default)]
+    limit: Option<usize>,
+}
+
+pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, Query(asked): Query<Listing>) -> Answer {
+    let status = asked.status.as_deref().map(|word| {
+        Status::parse(word).ok_or_else(|| invalid(format!("`{word}` is not a status of a run")))
+    });
+    let since = asked.since.as_deref().map(|text| {
+        let stamp: jiff::Timestamp = text.parse().map_err(|error| invalid(format!("`since`: {error}")))?;
+        Ok::<_, Problem>(windlass_core::time::Millis(u64::try_from(stamp.as_millisecond()).unwrap_or(0)))
+    });
+    let filter = RunFilter {
+        status: status.transpose()?,
+        pipeline: asked.pipeline.map(|name| Name::new(&name).map_err(invalid)).transpose()?,
+        repo: asked.repo,
+        since: since.transpose()?,
+        before: asked.cursor.map(|text| RunId::parse(&text).map_err(|_| invalid("that is no cursor"))).transpose()?,
+        limit: asked.limit.unwrap_or(50).clamp(1, PAGE_MAX),
+        ..RunFilter::of(&caller.tenant)
+    };
+    let (items, next) = app.look(move |store| store.list_runs(&filter)).await?;
+    Ok(json(StatusCode::OK, &shape::list(items, next.map(|id| id.to_string()))))
+}
+
+pub(super) async fn show(State(app): State<Arc<App>>, caller: Caller, Path(id): Path<String>) -> Answer {
+    let id = app.find_run(&caller, &id).await?;
+    Ok(json(StatusCode::OK, &one(&app, id, true).await?))
+}
+
+pub(super) async fn steps(State(app): State<Arc<App>>, caller: Caller, Path(id): Path<String>) -> Answer {
+    let id = app.find_run(&caller, &id).await?;
+    let Value::Array(steps) = one(&app, id, true).await?["steps"].take() else {
+        return Ok(json(StatusCode::OK, &shape::list(Vec::new(), None)));
+    };
+    Ok(json(StatusCode::OK, &shape::list(steps, None)))
+}
+
+/// Asks something of a run and answers with the run.
+async fn on_run(app: &App, caller: &Caller, id: RunId, command: Command) -> Result<Response, Problem> {
+    app.ask(caller, command).await?;
+    Ok(json(StatusCode::OK, &one(app, id, true).await?))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Reason {
+    #[serde(default)]
+    reason: Option<String>,
+}
+
+pub(super) async fn cancel(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(id): Path<String>,
+    Json(body): Json<Reason>,
+) -> Answer {
+    let run = app.find_run(&caller, &id).await?;
+    let (initiator, user) = (Initiator::User, Some(caller.user()));
+    on_run(&app, &caller, run, Command::Cancel { run, initiator, user, reason: body.reason }).await
+}
+
+pub(super) async fn suspend(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(id): Path<String>,
+    Json(body): Json<Reason>,
+) -> Answer {
+    let run = app.find_run(&caller, &id).await?;
+    on_run(&app, &caller, run, Command::Suspend { run, reason: body.reason }).await
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Resume {
+    #[serde(default)]
+    message: Option<String>,
+    #[serde(default)]
+    vars: Option<Value>,
+}
+
+pub(super) async fn resume(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(id): Path<String>,
+    Json(body): Json<Resume>,
+) -> Answer {
+    let run = app.find_run(&caller, &id).await?;
+    on_run(&app, &caller, run, Command::Resume { run, message: body.message, vars: body.vars }).await
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Fork {
+    from: String,
+    #[serde(default)]
+    runbook: Option<String>,
+}
+
+/// Makes a run that goes on from another.
+async fn descend(
+    app: &App,
+    caller: &Caller,
+    run: RunId,
+    from: Option<StepId>,
+    runbook: Option<Digest>,
+) -> Result<Response, Problem> {
+    let new = RunId(app.id());
+    app.ask(caller, Command::Descend { run, new, from, runbook }).await?;
+    Ok(json(StatusCode::CREATED, &one(app, new, true).await?))
+}
+
+pub(super) async fn retry(State(app): State<Arc<App>>, caller: Caller, Path(id): Path<String>) -> Answer {
+    let run = app.find_run(&caller, &id).await?;
+    descend(&app, &caller, run, None, None).await
+}
+
+pub(super) async fn fork(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(id): Path<String>,
+    Json(body): Json<Fork>,
+) -> Answer {
+    let run = app.find_run(&caller, &id).await?;
+    let from = StepId::new(&body.from).map_err(invalid)?;
+    let runbook = match body.runbook.as_deref() {
+        Some(text) => Some(app.runbook(&caller, Some(text), None).await?.0),
+        None => None,
+    };
+    descend(&app, &caller, run, Some(from), runbook).await
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Data {
+    #[serde(default)]
+    data: Value,
+    #[serde(default)]
+    key: Option<String>,
+}
+
+pub(super) async fn signal(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path((id, name)): Path<(String, String)>,
+    Json(body): Json<Data>,
+) -> Answer {
+    let run = app.find_run(&caller, &id).await?;
+    let name = Name::new(&name).map_err(invalid)?;
+    let key = body.key.map(|key| Name::new(&key).map_err(invalid)).transpose()?;
+    on_run(&app, &caller, run, Command::Signal { run, name, key, data: body.data, event_id: None }).await
+}
+
+/// Sends an event to the runs that wait for its key.
+pub(super) async fn signal_by_key(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(name): Path<String>,
+    Json(body): Json<Data>,
+) -> Answer {
+    let name = Name::new(&name).map_err(invalid)?;
+    let key = body.key.ok_or_else(|| invalid("say for which `key`"))?;
+    let key = Name::new(&key).map_err(invalid)?;
+    let (who, event, of) = (caller.clone(), name.clone(), key.clone());
+    let waiting = app
+        .look(move |store| store.state().indexes().awaiting(&who.tenant, &who.namespace, &event, Some(&of)))
+        .await?;
+    if waiting.is_empty() {
+        return Err(Problem::missing("run that waits for the key", key.as_str()));
+    }
+    let mut runs = Vec::new();
+    for run in waiting {
+        let (name, key, data) = (name.clone(), Some(key.clone()), body.data.clone());
+        app.ask(&caller, Command::Signal { run, name, key, data, event_id: None }).await?;
+        runs.push(Value::String(run.to_string()));
+    }
+    Ok(json(StatusCode::OK, &object!({ "runs": runs })))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Resolve {
+    resolution: String,
+    #[serde(default)]
+    reason: Option<String>,
+    #[serde(default)]
+    output: Option<Value>,
+}
+
+pub(super) async fn resolve(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path((id, step)): Path<(String, String)>,
+    Json(body): Json<Resolve>,
+) -> Answer {
+    let run = app.find_run(&caller, &id).await?;
+    let step = StepId::new(&step).map_err(invalid)?;
+    let resolution = Resolution::parse(&body.resolution)
+        .ok_or_else(|| invalid("`resolution` is done, retry or fail"))?;
+    if body.reason.as_deref().is_none_or(str::is_empty) {
+        return Err(invalid("say why: `reason` stands in the record"));
+    }
+    let (reason, output) = (body.reason, body.output);
+    on_run(&app, &caller, run, Command::Resolve { run, step, resolution, probed: false, reason, output }).await
+}

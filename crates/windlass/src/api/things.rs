@@ -1,0 +1,123 @@
+//! Locks, semaphores, and whether the process is well.
+
+use super::{Answer, Caller, Json, Problem, json};
+use crate::app::App;
+use crate::shape;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json as object};
+use std::sync::Arc;
+use windlass_core::code::Code;
+use windlass_core::command::Command;
+use windlass_core::id::{Holder, Name, Scoped};
+use windlass_core::state::Body;
+use windlass_core::stream::StreamId;
+use windlass_core::{lock, semaphore};
+
+/// Says that the loop turns: a look went through it.
+pub(super) async fn health(State(app): State<Arc<App>>) -> Answer {
+    app.look(|_| ()).await?;
+    Ok(json(StatusCode::OK, &object!({ "status": "ok" })))
+}
+
+/// The caller's things of one kind.
+async fn every(
+    app: &App,
+    caller: &Caller,
+    of: fn(&StreamId, &Body) -> Option<(Scoped, Value)>,
+) -> Result<Vec<Value>, Problem> {
+    let caller = caller.clone();
+    app.look(move |store| {
+        let streams = store.state().streams();
+        let all = streams.filter_map(|(id, stream)| of(id, &stream.body));
+        let mine = |name: &Scoped| {
+            name.tenant() == caller.tenant.as_str() && name.namespace() == caller.namespace.as_str()
+        };
+        all.filter(|(name, _)| mine(name)).map(|(_, value)| value).collect()
+    })
+    .await
+}
+
+fn as_lock(id: &StreamId, body: &Body) -> Option<(Scoped, Value)> {
+    match (id, body) {
+        (StreamId::Lock(name), Body::Lock(lock)) => Some((name.clone(), shape::lock(name, lock))),
+        // tidy: only locks are wanted.
+        _ => None,
+    }
+}
+
+fn as_semaphore(id: &StreamId, body: &Body) -> Option<(Scoped, Value)> {
+    match (id, body) {
+        (StreamId::Semaphore(name), Body::Semaphore(held)) => Some((name.clone(), shape::semaphore(name, held))),
+        // tidy: only semaphores are wanted.
+        _ => None,
+    }
+}
+
+pub(super) async fn locks(State(app): State<Arc<App>>, caller: Caller) -> Answer {
+    Ok(json(StatusCode::OK, &shape::list(every(&app, &caller, as_lock).await?, None)))
+}
+
+pub(super) async fn semaphores(State(app): State<Arc<App>>, caller: Caller) -> Answer {
+    Ok(json(StatusCode::OK, &shape::list(every(&app, &caller, as_semaphore).await?, None)))
+}
+
+fn scoped(caller: &Caller, name: &str) -> Result<Scoped, Problem> {
+    let name = Name::new(name).map_err(|error| Problem::new(Code::InvalidInput, error.to_string()))?;
+    Ok(Scoped::new(&caller.tenant, &caller.namespace, &name))
+}
+
+async fn one(app: &App, stream: StreamId, what: &'static str, name: &str) -> Answer {
+    let found = app
+        .look(move |store| {
+            let body = &store.state().stream(&stream)?.body;
+            as_lock(&stream, body).or_else(|| as_semaphore(&stream, body)).map(|(_, value)| value)
+        })
+        .await?;
+    found.map(|value| json(StatusCode::OK, &value)).ok_or_else(|| Problem::missing(what, name))
+}
+
+pub(super) async fn lock(State(app): State<Arc<App>>, caller: Caller, Path(name): Path<String>) -> Answer {
+    one(&app, StreamId::Lock(scoped(&caller, &name)?), "lock", &name).await
+}
+
+pub(super) async fn semaphore(State(app): State<Arc<App>>, caller: Caller, Path(name): Path<String>) -> Answer {
+    one(&app, StreamId::Semaphore(scoped(&caller, &name)?), "semaphore", &name).await
+}
+
+/// What an operator saw before taking something away.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Break {
+    #[serde(default)]
+    epoch: Option<u64>,
+    #[serde(default)]
+    holder: Option<String>,
+}
+
+pub(super) async fn break_lock(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(name): Path<String>,
+    Json(seen): Json<Break>,
+) -> Answer {
+    let lock = scoped(&caller, &name)?;
+    let input = lock::Input::Break { epoch: seen.epoch };
+    app.ask(&caller, Command::Lock { lock: lock.clone(), input }).await?;
+    one(&app, StreamId::Lock(lock), "lock", &name).await
+}
+
+pub(super) async fn break_semaphore(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(name): Path<String>,
+    Json(seen): Json<Break>,
+) -> Answer {
+    let semaphore = scoped(&caller, &name)?;
+    let holder = seen.holder.ok_or_else(|| Problem::new(Code::InvalidInput, "say whose slots: `holder`"))?;
+    let holder = Holder::parse(&holder).map_err(|error| Problem::new(Code::InvalidInput, error.to_string()))?;
+    let input = semaphore::Input::Break { holder, epoch: seen.epoch };
+    app.ask(&caller, Command::Semaphore { semaphore: semaphore.clone(), input }).await?;
+    one(&app, StreamId::Semaphore(semaphore), "semaphore", &name).await
+}

@@ -1,0 +1,224 @@
+//! Why a run is where it is: the chain of what it waits for, followed from run to lock to holder, as far as it goes.
+
+use super::{Answer, Caller, json};
+use crate::app::App;
+use crate::shape;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use serde_json::{Value, json as object};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use windlass_core::id::{Holder, Name, RunId};
+use windlass_core::lock;
+use windlass_core::run::{BlockedOn, Run, Status};
+use windlass_core::state::{Body, State as Whole};
+use windlass_core::step::{self, Step, Wait};
+use windlass_core::stream::StreamId;
+
+/// How many links the chain has at most.
+const LINKS_MAX: usize = 32;
+
+pub(super) async fn why(State(app): State<Arc<App>>, caller: Caller, Path(id): Path<String>) -> Answer {
+    let id = app.find_run(&caller, &id).await?;
+    let found = app
+        .look(move |store| {
+            let shown = store.show_run(id, false);
+            let mut chain = Chain { state: store.state(), seen: BTreeSet::new(), links: Vec::new() };
+            chain.run(id);
+            (shown, chain.links)
+        })
+        .await?;
+    let status = found.0.as_ref().map_or(Value::Null, |run| run["status"].clone());
+    Ok(json(StatusCode::OK, &object!({ "run": id.to_string(), "status": status, "because": found.1 })))
+}
+
+struct Chain<'a> {
+    state: &'a Whole,
+    seen: BTreeSet<RunId>,
+    links: Vec<Value>,
+}
+
+impl Chain<'_> {
+    fn link(&mut self, run: RunId, step: Option<&str>, kind: &str, text: String) -> &mut Value {
+        let mut link = object!({ "run": run.to_string(), "kind": kind, "text": text });
+        if let Some(step) = step {
+            link["step"] = Value::String(step.to_owned());
+        }
+        self.links.push(link);
+        let last = self.links.len() - 1;
+        &mut self.links[last]
+    }
+
+    /// Follows a run, once.
+    fn run(&mut self, id: RunId) {
+        if self.links.len() >= LINKS_MAX || !self.seen.insert(id) {
+            return;
+        }
+        let Some(run) = self.state.run(id) else { return };
+        match run.status() {
+            Status::Completed | Status::Failed | Status::Cancelled => self.ended(id, run),
+            Status::Pending if run.blocked.is_none() => {
+                self.link(id, None, "begin", "it has not begun: it waits for its turn".into());
+            }
+            Status::Pending | Status::Blocked => self.blocked(id, run),
+            Status::Running | Status::AwaitingApproval | Status::WaitingExternal | Status::FailedRetryable => {
+                if run.suspended {
+                    let text = format!("it is suspended: `windlass resume {id}` lets it go on");
+                    self.link(id, None, "suspended", text);
+                }
+                for step in run.live().filter(|step| step.group.is_none()) {
+                    self.step(id, run, step);
+                }
+            }
+        }
+    }
+
+    fn ended(&mut self, id: RunId, run: &Run) {
+        let text = match &run.failure {
+            Some(failure) => {
+                let step = failure.0.as_ref().map_or(String::new(), |step| format!(" in step `{step}`"));
+                format!("it ended as {}{step}: {}", run.status(), failure.1.message)
+            }
+            None => format!("it ended as {}", run.status()),
+        };
+        self.link(id, None, "ended", text);
+    }
+
+    fn blocked(&mut self, id: RunId, run: &Run) {
+        match run.blocked.as_deref() {
+            Some(BlockedOn::Runs(runs)) => {
+                for other in runs {
+                    self.link(id, None, "run", format!("it waits until run {other} is completed"));
+                    self.run(*other);
+                }
+            }
+            Some(BlockedOn::Lock(name)) => self.lock(id, None, run, name),
+            Some(BlockedOn::Cap(cap)) => {
+                self.link(id, None, "cap", format!("a cap is reached: {cap}"));
+            }
+            None => {}
+        }
+    }
+
+    fn step(&mut self, id: RunId, run: &Run, step: &Step) {
+        let name = step.id.as_str();
+        let until = step.waiting.as_ref().and_then(|waiting| waiting.until).or(step.next_eligible_at);
+        let till = until.map_or(String::new(), |at| format!(" until {}", shape::time(at)));
+        match (step.status, step.waiting.as_ref()) {
+            (step::Status::Running, _) => match step.child {
+                Some(child) => {
+                    self.link(id, Some(name), "call", format!("it waits for run {child}, which it called"));
+                    self.run(child);
+                }
+                None => {
+                    let owner = step.lease.as_ref().map_or("nobody", |lease| lease.owner.as_str());
+                    let text = format!("it is being carried out by `{owner}`, attempt {}", step.attempt);
+                    self.link(id, Some(name), "running", text);
+                }
+            },
+            (step::Status::Ready, _) => {
+                self.link(id, Some(name), "ready", "it is ready and waits for a free executor".into());
+            }
+            (_, Some(waiting)) => self.waiting(id, run, step, waiting, &till),
+            (status, None) => {
+                self.link(id, Some(name), status.as_str(), format!("it is {status}{till}"));
+            }
+        }
+    }
+
+    fn waiting(&mut self, id: RunId, run: &Run, step: &Step, waiting: &step::Waiting, till: &str) {
+        let name = Some(step.id.as_str());
+        let on = waiting.on.as_ref().map_or(String::new(), |on| format!(" `{on}`"));
+        match waiting.reason {
+            Wait::Lock => match &waiting.on {
+                Some(lock) => self.lock(id, name, run, lock),
+                None => {
+                    self.link(id, name, "lock", "it waits for a lock".into());
+                }
+            },
+            Wait::Semaphore => self.semaphore(id, name, run, waiting.on.as_ref()),
+            Wait::Approval => {
+                let open = run.rare.approvals.values().find(|a| {
+                    a.step == step.id && a.status == windlass_core::approval::Status::Requested
+                });
+                let what = open.map_or(String::new(), |a| {
+                    format!(": `windlass approve {}` or `windlass reject {} --reason …`", a.id, a.id)
+                });
+                self.link(id, name, "approval", format!("a human has to decide{what}"));
+            }
+            Wait::Outcome => {
+                let text = format!(
+                    "nobody knows whether its effect happened: `windlass resolve {id} {} done|retry|fail --reason …`",
+                    step.id
+                );
+                self.link(id, name, "outcome", text);
+            }
+            Wait::Event => {
+                let key = waiting.key.as_ref().map_or(String::new(), |key| format!(" with key `{key}`"));
+                let text = format!("it waits for the event{on}{key}{till}: `windlass signal {id} …` sends it");
+                self.link(id, name, "event", text);
+            }
+            Wait::Timer => {
+                self.link(id, name, "timer", format!("it waits{till}"));
+            }
+            Wait::Backoff => {
+                let error = step.error.as_ref().map_or(String::new(), |error| format!(": {}", error.message));
+                self.link(id, name, "backoff", format!("attempt {} failed and it waits{till}{error}", step.failures));
+            }
+            Wait::Guard | Wait::GuardAfter => {
+                self.link(id, name, "guard", format!("its guard{on} does not hold yet{till}"));
+            }
+            Wait::Policy => {
+                self.link(id, name, "policy", "policy is being asked".into());
+            }
+            Wait::Budget => {
+                self.link(id, name, "budget", format!("the budget{on} is used up: a human has to raise it"));
+            }
+            Wait::Escalation => {
+                self.link(id, name, "escalation", "an agent needs a human".into());
+            }
+        }
+    }
+
+    fn lock(&mut self, id: RunId, step: Option<&str>, run: &Run, name: &Name) {
+        let stream = StreamId::Lock(run.scoped(name));
+        let holder = match self.state.stream(&stream).map(|stream| &stream.body) {
+            Some(Body::Lock(lock)) => match &lock.state {
+                lock::State::Held(hold) => Some((hold.holder.clone(), hold.acquired_at)),
+                lock::State::Free => None,
+            },
+            Some(_) | None => None,
+        };
+        match holder {
+            Some((holder, since)) => {
+                let text = format!("it waits for the lock `{name}`, held by {holder} since {}", shape::time(since));
+                self.link(id, step, "lock", text)["holder"] = Value::String(holder.to_string());
+                self.holder(&holder);
+            }
+            None => {
+                self.link(id, step, "lock", format!("it waits for the lock `{name}`"));
+            }
+        }
+    }
+
+    fn semaphore(&mut self, id: RunId, step: Option<&str>, run: &Run, name: Option<&Name>) {
+        let Some(name) = name else { return };
+        let stream = StreamId::Semaphore(run.scoped(name));
+        let holders: Vec<(Holder, u32)> = match self.state.stream(&stream).map(|stream| &stream.body) {
+            Some(Body::Semaphore(held)) => {
+                held.holders.iter().map(|(holder, hold)| (holder.clone(), hold.weight)).collect()
+            }
+            Some(_) | None => Vec::new(),
+        };
+        let list: Vec<String> = holders.iter().map(|(holder, weight)| format!("{holder} ({weight})")).collect();
+        let text = format!("it waits for slots of the semaphore `{name}`, held by {}", list.join(", "));
+        self.link(id, step, "semaphore", text);
+        holders.iter().for_each(|(holder, _)| self.holder(holder));
+    }
+
+    fn holder(&mut self, holder: &Holder) {
+        if let Some(run) = holder.run() {
+            self.run(run);
+        }
+    }
+}

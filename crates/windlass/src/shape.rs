@@ -1,0 +1,227 @@
+//! The JSON shapes that users and tests bind to: runs, steps, approvals, locks, semaphores, lists and problems.
+//!
+//! Times are RFC 3339 in UTC here; in records they are epoch milliseconds. A field that has nothing to say is left out.
+
+use serde_json::{Map, Value, json};
+use windlass_core::approval::Approval;
+use windlass_core::attempt;
+use windlass_core::code::Code;
+use windlass_core::id::{Holder, Scoped};
+use windlass_core::lock::{self, Lock};
+use windlass_core::run::Run;
+use windlass_core::runbook::Pipeline;
+use windlass_core::semaphore::Semaphore;
+use windlass_core::step::Step;
+use windlass_core::time::Millis;
+
+/// The version of these shapes.
+const SCHEMA_VERSION: u32 = 1;
+
+/// A time as RFC 3339 in UTC, with milliseconds.
+#[must_use]
+pub fn time(at: Millis) -> String {
+    let millis = i64::try_from(at.0).unwrap_or(i64::MAX);
+    match jiff::Timestamp::from_millisecond(millis) {
+        Ok(stamp) => format!("{stamp:.3}"),
+        // Beyond the year 9999; such a time is only ever a mistake, and is shown as it is.
+        Err(_) => format!("{}ms", at.0),
+    }
+}
+
+/// Builds an object, leaving out what is absent.
+#[derive(Default)]
+struct Object(Map<String, Value>);
+
+impl Object {
+    fn put(mut self, key: &str, value: impl Into<Value>) -> Object {
+        self.0.insert(key.to_owned(), value.into());
+        self
+    }
+
+    fn maybe<T: Into<Value>>(self, key: &str, value: Option<T>) -> Object {
+        match value {
+            Some(value) => self.put(key, value),
+            None => self,
+        }
+    }
+
+    fn at(self, key: &str, at: Option<Millis>) -> Object {
+        self.maybe(key, at.map(time))
+    }
+
+    fn json(self) -> Value {
+        Value::Object(self.0)
+    }
+}
+
+/// A run, with its steps where `steps` says so.
+#[must_use]
+pub fn run(run: &Run, def: Option<&Pipeline>, steps: bool) -> Value {
+    let born = &run.born;
+    let ended = run.ending.as_ref().map(|ending| ending.at);
+    let list = || Value::Array(run.steps.iter().enumerate().map(|(i, s)| step(run, def, i, s)).collect());
+    Object::default()
+        .put("id", born.id.to_string())
+        .put("pipeline", born.pipeline.as_str())
+        .put("name", born.name.as_str())
+        .put("status", run.status().as_str())
+        .maybe("reason", run.reason())
+        .put("tenant", born.tenant.as_str())
+        .put("namespace", born.namespace.as_str())
+        .put("runbook_hash", born.runbook.to_string())
+        .put("vars", (*run.vars).clone())
+        .put("trigger", json!(born.trigger))
+        .maybe("subject", born.subject.as_ref().map(|subject| json!(subject)))
+        .maybe("current_step", run.current_step().filter(|_| ended.is_none()).map(|step| step.as_str()))
+        .maybe("result", run.ending.as_ref().and_then(|ending| ending.outputs.clone()))
+        .maybe("correlation_id", born.correlation_id.as_ref().map(|id| id.as_str()))
+        .put("created_at", time(born.created_at))
+        .put("updated_at", time(run.updated_at))
+        .at("started_at", run.started_at)
+        .at("completed_at", ended)
+        .maybe("duration_ms", ended.map(|at| at.since(run.started_at.unwrap_or(born.created_at)).0))
+        .put("root_run", born.lineage.root_run.to_string())
+        .maybe("resumed_from", born.lineage.resumed_from.map(|id| id.to_string()))
+        .put("resume_count", born.lineage.resume_count)
+        .maybe("parent_run", born.parent.as_ref().map(|(id, _)| id.to_string()))
+        .maybe("parent_step", born.parent.as_ref().map(|(_, step)| step.to_string()))
+        .at("deadline_at", born.deadline_at)
+        .maybe("cancellation", run.stopping.as_ref().map(|stop| json!(stop)))
+        .maybe("error", run.failure.as_ref().map(|failure| json!(failure.1)))
+        .put("suspended", run.suspended)
+        .put("schema_version", SCHEMA_VERSION)
+        .maybe("steps", steps.then(list))
+        .json()
+}
+
+/// A step of a run.
+#[must_use]
+pub fn step(run: &Run, def: Option<&Pipeline>, index: usize, step: &Step) -> Value {
+    let node = def.and_then(|def| def.node(step.node));
+    let lease = step.lease.as_ref();
+    let duration = step.completed_at.zip(step.started_at).map(|(to, from)| to.since(from).0);
+    let waiting = step.waiting.as_ref();
+    let reason = waiting.map(|waiting| match &waiting.on {
+        Some(on) => format!("{} {on}", waiting.reason),
+        None => waiting.reason.to_string(),
+    });
+    Object::default()
+        .put("id", step.id.as_str())
+        .put("index", index)
+        .put("tool", step.tool.as_str())
+        .put("status", step.status.as_str())
+        .maybe("reason", reason)
+        .put("attempt", step.attempt)
+        .put("epoch", step.epoch)
+        .put("section", step.section.as_str())
+        .maybe("parent", step.parent.and_then(|place| run.at(place)).map(|parent| parent.id.as_str()))
+        .put("group", step.group.is_some())
+        .maybe("lease_owner", lease.map(|lease| lease.owner.as_str()))
+        .at("lease_expires_at", lease.map(|lease| lease.expires_at))
+        .at("next_eligible_at", step.next_eligible_at.or(waiting.and_then(|waiting| waiting.until)))
+        .maybe("input", step.input.as_deref().cloned())
+        .maybe("output", step.output.as_deref().cloned())
+        .maybe("error", step.error.as_ref().map(|error| json!(error)))
+        .maybe("child_run", step.child.map(|child| child.to_string()))
+        .at("started_at", step.started_at)
+        .at("completed_at", step.completed_at)
+        .maybe("duration_ms", duration)
+        .maybe("idempotency_key", node.map(|node| attempt::key(run, node, step).to_string()))
+        .json()
+}
+
+/// An approval.
+#[must_use]
+pub fn approval(approval: &Approval) -> Value {
+    let decisions = approval.decisions.iter().map(|decided| {
+        Object::default()
+            .put("by", decided.by.as_str())
+            .put("decision", decided.decision.as_str())
+            .put("at", time(decided.at))
+            .maybe("reason", decided.reason.clone())
+            .put("channel", decided.channel.as_str())
+            .put("own_request", decided.own_request)
+            .json()
+    });
+    Object::default()
+        .put("id", approval.id.to_string())
+        .put("run", approval.run.to_string())
+        .put("step", approval.step.as_str())
+        .put("status", approval.status.as_str())
+        .put("tier", approval.tier.as_str())
+        .put("two_person", approval.two_person)
+        .put("count", approval.count)
+        .put("approvers", json!(approval.approvers))
+        .maybe("action", approval.action.as_ref().map(|action| json!(action)))
+        .put("action_hash", approval.action_hash.to_string())
+        .put("policy_version", approval.policy_version.to_string())
+        .put("reasons", json!(approval.reasons))
+        .maybe("message", approval.message.clone())
+        .put("requested_by", approval.requested_by.as_str())
+        .put("requested_at", time(approval.requested_at))
+        .put("expires_at", time(approval.expires_at))
+        .put("decisions", Value::Array(decisions.collect()))
+        .json()
+}
+
+fn waiter(holder: &Holder, queued_at: Millis, weight: Option<u32>) -> Value {
+    Object::default()
+        .put("holder", holder.to_string())
+        .put("since", time(queued_at))
+        .maybe("weight", weight)
+        .json()
+}
+
+/// A lock.
+#[must_use]
+pub fn lock(name: &Scoped, lock: &Lock) -> Value {
+    let hold = match &lock.state {
+        lock::State::Held(hold) => Some(hold),
+        lock::State::Free => None,
+    };
+    let waiters = lock.waiters.iter().map(|w| waiter(&w.holder, w.queued_at, None));
+    Object::default()
+        .put("name", name.name())
+        .put("state", if hold.is_some() { "held" } else { "free" })
+        .maybe("holder", hold.map(|hold| hold.holder.to_string()))
+        .put("epoch", lock.epoch)
+        .at("acquired_at", hold.map(|hold| hold.acquired_at))
+        .put("waiters", Value::Array(waiters.collect()))
+        .json()
+}
+
+/// A semaphore.
+#[must_use]
+pub fn semaphore(name: &Scoped, semaphore: &Semaphore) -> Value {
+    let used: u32 = semaphore.holders.values().map(|hold| hold.weight).sum();
+    let holders = semaphore.holders.iter().map(|(holder, hold)| {
+        json!({ "holder": holder.to_string(), "weight": hold.weight, "epoch": hold.epoch,
+            "acquired_at": time(hold.acquired_at) })
+    });
+    let waiters = semaphore.waiters.iter().map(|w| waiter(&w.holder, w.queued_at, Some(w.weight)));
+    Object::default()
+        .put("name", name.name())
+        .put("capacity", semaphore.config.capacity)
+        .put("used", used)
+        .put("holders", Value::Array(holders.collect()))
+        .put("waiters", Value::Array(waiters.collect()))
+        .json()
+}
+
+/// A page of a list.
+#[must_use]
+pub fn list(items: Vec<Value>, next_cursor: Option<String>) -> Value {
+    Object::default().put("items", Value::Array(items)).maybe("next_cursor", next_cursor).json()
+}
+
+/// A problem in the form of RFC 9457.
+#[must_use]
+pub fn problem(code: Code, detail: &str) -> Value {
+    json!({
+        "type": format!("urn:windlass:error:{}", code.as_str()),
+        "title": code.title(),
+        "status": code.http(),
+        "code": code.as_str(),
+        "detail": detail,
+    })
+}
