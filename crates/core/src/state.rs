@@ -34,6 +34,7 @@ use alloc::collections::btree_map::Entry;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Bound;
 use serde::{Deserialize, Serialize};
 
 /// What a stream is folded into. What is large stands in a box, so that all of them are small.
@@ -360,6 +361,37 @@ impl State {
         Ok(())
     }
 
+    /// Applies a record and leaves the indexes as they are, for a log that is read as a whole; [`State::refresh_all`]
+    /// files the streams afterwards.
+    ///
+    /// # Errors
+    /// As [`State::apply_event`].
+    pub fn fold_event(&mut self, record: &Record) -> Result<(), Error> {
+        self.fold_record(record).map(|_| ())
+    }
+
+    /// Files every stream anew.
+    pub fn refresh_all(&mut self) {
+        for (id, stream) in &self.streams {
+            self.indexes.file(id, Some(stream), &self.beats);
+        }
+    }
+
+    /// The ids of the streams after one, or of all, in order.
+    pub fn stream_ids_after(&self, after: Option<&StreamId>) -> impl Iterator<Item = &StreamId> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.streams.range::<StreamId, _>((from, Bound::Unbounded)).map(|(id, _)| id)
+    }
+
+    /// The streams between two ids, both included, in order.
+    pub fn streams_between(
+        &self,
+        from: &StreamId,
+        to: &StreamId,
+    ) -> impl DoubleEndedIterator<Item = (&StreamId, &Stream)> {
+        self.streams.range::<StreamId, _>((Bound::Included(from), Bound::Included(to)))
+    }
+
     /// What a record does to its stream; says whether it was news.
     fn fold_record(&mut self, record: &Record) -> Result<bool, Error> {
         let have = self.streams.get(&record.stream).map_or(0, |stream| stream.ver);
@@ -392,9 +424,7 @@ impl State {
             })?;
             news += u64::from(self.fold_record(&record)?);
         }
-        for (id, stream) in &self.streams {
-            self.indexes.file(id, Some(stream), &self.beats);
-        }
+        self.refresh_all();
         Ok(news)
     }
 

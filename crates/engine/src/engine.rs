@@ -99,6 +99,8 @@ pub struct Engine<S> {
     /// How often the view was loaded again. A batch of an earlier one fails with the rest.
     generation: u64,
     full: Option<Full>,
+    /// The store has work of its own left.
+    unfinished: bool,
 }
 
 /// Batches on their way.
@@ -144,6 +146,7 @@ impl<S: Store + 'static> Engine<S> {
             flight: Arc::default(),
             generation: 0,
             full: None,
+            unfinished: false,
         }
     }
 
@@ -212,6 +215,7 @@ impl<S: Store + 'static> Engine<S> {
     /// How long nothing is to be done unless somebody asks.
     fn wait(&mut self) -> Duration {
         const LONGEST: Span = Span(60_000);
+        const SOON: Duration = Duration::from_millis(5);
         let now = self.parts.clock.now();
         let mut next = now + LONGEST;
         if let Some(full) = &self.full {
@@ -222,7 +226,8 @@ impl<S: Store + 'static> Engine<S> {
         if !self.heard.is_empty() {
             next = next.min(self.next_expiry);
         }
-        Duration::from_millis(next.since(now).0)
+        let wait = Duration::from_millis(next.since(now).0);
+        if self.unfinished { wait.min(SOON) } else { wait }
     }
 
     fn tick_clock(&mut self) -> Millis {
@@ -250,7 +255,7 @@ impl<S: Store + 'static> Engine<S> {
         }
         let soon = soon && turn.decided <= 8;
         self.commit(turn, soon);
-        self.parts.store.idle(at);
+        self.unfinished = self.parts.store.idle(at);
         Ok(())
     }
 

@@ -90,7 +90,9 @@ macro_rules! picks {
             leases(&self.$($state).+, |id| due.contains(id))
         }
 
-        fn idle(&mut self, _: Millis) {}
+        fn idle(&mut self, _: Millis) -> bool {
+            false
+        }
 
         fn has_room(&mut self) -> bool {
             !self.full

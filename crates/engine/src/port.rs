@@ -137,8 +137,8 @@ pub trait Store {
     /// What is stored cannot be read.
     fn recover(&mut self, at: Millis) -> Result<Found, Fault>;
 
-    /// Called between turns, for work that the store spreads over time.
-    fn idle(&mut self, at: Millis);
+    /// Called between turns, for work that the store spreads over time. Says whether there is more of it.
+    fn idle(&mut self, at: Millis) -> bool;
 }
 
 /// Where the time comes from.

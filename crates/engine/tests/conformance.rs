@@ -59,8 +59,8 @@ impl Store for Hasty {
     fn recover(&mut self, at: windlass_core::time::Millis) -> Result<Found, Fault> {
         self.0.recover(at)
     }
-    fn idle(&mut self, at: windlass_core::time::Millis) {
-        self.0.idle(at);
+    fn idle(&mut self, at: windlass_core::time::Millis) -> bool {
+        self.0.idle(at)
     }
 }
 

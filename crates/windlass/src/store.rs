@@ -1,0 +1,490 @@
+//! The embedded store: every live stream in memory, every fact in the log, terminal runs in the history.
+//!
+//! ```text
+//!            facts ──▶ log ──▶ durable ──▶ callers, effects
+//!   state ◀────┘        │
+//!     │ runs that ended └──▶ history (an index) ──▶ they leave memory
+//!     └─ streams, a few a turn ──▶ snapshot
+//! ```
+//!
+//! The log is the truth; the state, the snapshots and the history are derived from it. A run that has left memory is
+//! read back from the log when somebody asks for more than its listing.
+
+mod listing;
+mod live;
+
+pub use crate::history::Filter as RunFilter;
+
+use crate::disk::Disk;
+use crate::history::{self, History, Row};
+use crate::log::{self, Entry, Line, Log, Recovery, Seqs};
+use live::Live;
+use std::collections::{HashMap, VecDeque};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::watch;
+use windlass_core::audit::Head;
+use windlass_core::event::Event;
+use windlass_core::id::{Holder, RunId, StepId};
+use windlass_core::state::{Body, State};
+use windlass_core::stream::StreamId;
+use windlass_core::time::{Millis, Span};
+use windlass_core::turn::Overlay;
+use windlass_engine::fake;
+use windlass_engine::port::{Batch, Fault, Found, Leased, Store};
+
+/// A snapshot begins after so many records, and takes so many streams a turn.
+const SNAPSHOT_EVERY: u64 = 250_000;
+const SNAPSHOT_STREAMS: usize = 256;
+/// How long a run that has ended stays in memory for those who just waited for it.
+const LINGER: Span = Span(1_000);
+/// How many runs leave memory in one turn.
+const LEAVE_MAX: usize = 512;
+
+/// What can be set.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The log's own.
+    pub log: log::Options,
+    /// How many records lie between two snapshots; the default where absent.
+    pub snapshot_every: Option<u64>,
+}
+
+/// Why the store cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The log.
+    #[error(transparent)]
+    Log(#[from] log::Error),
+    /// The history.
+    #[error(transparent)]
+    History(#[from] history::Error),
+}
+
+impl Error {
+    /// The stable code.
+    #[must_use]
+    pub fn code(&self) -> windlass_core::code::Code {
+        match self {
+            Error::Log(error) => error.code(),
+            Error::History(error) => error.code(),
+        }
+    }
+}
+
+/// A run that has ended and is still in memory.
+struct Ended {
+    run: RunId,
+    at: Millis,
+    /// The batch that ended it.
+    batch: u64,
+    listed: bool,
+}
+
+/// The store.
+pub struct Embedded {
+    live: Live,
+    log: Arc<Log>,
+    ended: VecDeque<Ended>,
+    /// Where the records of runs in memory begin, for their listing.
+    first_seqs: HashMap<RunId, u64>,
+    /// Streams that were read back: the log has to remember their heads before they get facts.
+    remember: Vec<(StreamId, Head)>,
+    /// Batches handed over, and those that are durable.
+    batches: u64,
+    durable: Arc<AtomicU64>,
+    tail: Arc<watch::Sender<u64>>,
+    /// Records since the last snapshot, and how far the present one is.
+    since_snapshot: u64,
+    snapshot_every: u64,
+    saving: Option<Option<StreamId>>,
+}
+
+impl Embedded {
+    /// Opens a data directory: recovers its log, and brings the history up to it.
+    ///
+    /// # Errors
+    /// Another process has it, it is damaged, a newer version wrote it, or the system says no.
+    pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: Options) -> Result<(Embedded, Recovery), Error> {
+        let mut state = State::new();
+        let mut first_seqs = HashMap::new();
+        let mut folded = 0;
+        let visit = &mut |line: Line<'_>| {
+            let applied = match line {
+                Line::Saved(snapshot) => state.restore(*snapshot),
+                Line::Record { record, .. } => {
+                    folded += 1;
+                    if let (StreamId::Run(run), 1) = (&record.stream, record.ver) {
+                        first_seqs.insert(*run, record.seq);
+                    }
+                    state.fold_event(&record)
+                }
+            };
+            applied.map_err(|error| error.to_string())
+        };
+        let (log, recovery) = Log::open(disk, dir, options.log, visit)?;
+        state.refresh_all();
+        let history = History::open(&Embedded::history_path(dir))?;
+        let (tail, _) = watch::channel(log.durable_seq());
+        let mut store = Embedded {
+            live: Live::new(state, history),
+            log: Arc::new(log),
+            ended: VecDeque::new(),
+            first_seqs,
+            remember: Vec::new(),
+            batches: 0,
+            durable: Arc::default(),
+            tail: Arc::new(tail),
+            since_snapshot: folded,
+            snapshot_every: options.snapshot_every.unwrap_or(SNAPSHOT_EVERY),
+            saving: None,
+        };
+        store.catch_up()?;
+        store.note_ended();
+        Ok((store, recovery))
+    }
+
+    /// Where the history is.
+    #[must_use]
+    pub fn history_path(dir: &Path) -> PathBuf {
+        dir.join("history.sqlite")
+    }
+
+    /// The committed state, with what this turn decided in it.
+    #[must_use]
+    pub fn state(&self) -> &State {
+        &self.live.state
+    }
+
+    /// The log, for whoever reads it.
+    #[must_use]
+    pub fn log(&self) -> Arc<Log> {
+        self.log.clone()
+    }
+
+    /// Tells the last durable seq whenever it moves.
+    #[must_use]
+    pub fn tail(&self) -> watch::Receiver<u64> {
+        self.tail.subscribe()
+    }
+
+    /// Puts runs into the history that ended after what it has and are in memory no more.
+    fn catch_up(&mut self) -> Result<(), Error> {
+        let through = self.live.history.through();
+        let last = self.log.durable_seq();
+        if through >= last {
+            return Ok(());
+        }
+        // One pass over the records after it; a run that began before them is read as a whole.
+        let mut lost: Vec<RunId> = Vec::new();
+        let state = &self.live.state;
+        self.log.read(through + 1, &mut |record, _| {
+            if let (StreamId::Run(run), true) = (&record.stream, ends(&record.event))
+                && state.run(*run).is_none()
+            {
+                lost.push(*run);
+            }
+            ControlFlow::Continue(())
+        })?;
+        for chunk in lost.chunks(4_096) {
+            let streams: Vec<StreamId> = chunk.iter().map(|run| StreamId::Run(*run)).collect();
+            let mut scratch = State::new();
+            let mut seqs: HashMap<RunId, (u64, u64)> = HashMap::new();
+            self.log.scan(&streams, Seqs::ALL, &mut |record, _| {
+                if let StreamId::Run(run) = &record.stream {
+                    seqs.entry(*run).or_insert((record.seq, record.seq)).1 = record.seq;
+                }
+                // A record that does not follow was checked by the scan already.
+                let _ = scratch.fold_event(&record);
+                ControlFlow::Continue(())
+            })?;
+            let rows = chunk.iter().filter_map(|run| Some(Row::of(scratch.run(*run)?, *seqs.get(run)?)));
+            self.live.history.put(rows.collect(), through);
+        }
+        Ok(())
+    }
+
+    /// Runs that are in memory although they have ended are on their way out.
+    fn note_ended(&mut self) {
+        let ended = self.live.state.streams().filter_map(|(_, stream)| match &stream.body {
+            Body::Run(run) if run.is_terminal() => Some(run.id()),
+            // tidy: only runs leave.
+            _ => None,
+        });
+        let ended: Vec<RunId> = ended.collect();
+        for run in ended {
+            self.ended.push_back(Ended { run, at: Millis(0), batch: 0, listed: false });
+        }
+    }
+
+    /// The versions of a batch's facts, which the state has applied already.
+    fn entries(&mut self, batch: &mut Batch) -> Vec<Entry> {
+        let mut vers = Vec::with_capacity(batch.facts.len());
+        let mut left: HashMap<&StreamId, u64> = HashMap::new();
+        let state = &self.live.state;
+        for decided in batch.facts.iter().rev() {
+            let stream = &decided.fact.stream;
+            let ver = left.entry(stream).or_insert_with(|| state.stream(stream).map_or(0, |found| found.ver));
+            vers.push(*ver);
+            *ver = ver.saturating_sub(1);
+        }
+        drop(left);
+        let mut entries: Vec<Entry> =
+            self.remember.drain(..).map(|(stream, head)| Entry::Remember(stream, head)).collect();
+        entries.reserve(batch.facts.len());
+        for (decided, ver) in batch.facts.drain(..).zip(vers.into_iter().rev()) {
+            let fact = decided.fact;
+            if let StreamId::Run(run) = fact.stream
+                && ends(&fact.event)
+            {
+                self.ended.push_back(Ended { run, at: batch.at, batch: self.batches, listed: false });
+            }
+            entries.push(Entry::Fact {
+                stream: fact.stream,
+                ver,
+                at: batch.at,
+                tenant: fact.tenant,
+                by: decided.by,
+                event: fact.event,
+            });
+        }
+        entries
+    }
+
+    /// Lists runs that have ended, and lets those leave memory whose listing is safe.
+    fn let_leave(&mut self, at: Millis) -> bool {
+        let durable = self.durable.load(Ordering::Acquire);
+        let mut rows = Vec::new();
+        for ended in self.ended.iter_mut().take(LEAVE_MAX) {
+            if ended.listed || ended.batch > durable {
+                continue;
+            }
+            if let Some(run) = self.live.state.run(ended.run) {
+                let first = self.first_seqs.get(&ended.run).copied().unwrap_or(1);
+                rows.push(Row::of(run, (first, self.log.durable_seq())));
+            }
+            ended.listed = true;
+        }
+        if !rows.is_empty() {
+            self.live.history.put(rows, self.log.durable_seq());
+        }
+        let mut gone = Vec::new();
+        let flushed = self.live.history.flushed();
+        self.live.flushed(flushed);
+        while let Some(ended) = self.ended.front() {
+            let over = ended.listed && ended.at + LINGER <= at && self.live.is_listed(ended.run);
+            if !over || gone.len() >= LEAVE_MAX {
+                break;
+            }
+            if self.saving.is_some() {
+                // A snapshot under way counts on what it has not taken yet.
+                break;
+            }
+            gone.push(Entry::Forget(StreamId::Run(ended.run)));
+            self.live.state.evict(&StreamId::Run(ended.run));
+            self.live.left(ended.run);
+            self.first_seqs.remove(&ended.run);
+            self.ended.pop_front();
+        }
+        let more = !gone.is_empty();
+        if more {
+            self.log.submit(log::Batch { entries: gone, done: Box::new(|_| {}) });
+        }
+        more
+    }
+
+    /// Hands a few more streams over to a snapshot, or begins one when it is time.
+    fn save_some(&mut self) -> bool {
+        let from = match self.saving.take() {
+            Some(from) => from,
+            None if self.since_snapshot >= self.snapshot_every && self.settled() => {
+                self.since_snapshot = 0;
+                self.submit(vec![Entry::Begin]);
+                None
+            }
+            None => return false,
+        };
+        let mut entries = Vec::with_capacity(SNAPSHOT_STREAMS);
+        let mut last = None;
+        for id in self.live.state.stream_ids_after(from.as_ref()).take(SNAPSHOT_STREAMS) {
+            if let Some(snapshot) = self.live.state.save(id) {
+                entries.push(Entry::Snapshot(Box::new(snapshot)));
+            }
+            last = Some(id.clone());
+        }
+        let over = entries.len() < SNAPSHOT_STREAMS;
+        if over {
+            entries.push(Entry::End);
+        } else {
+            self.saving = Some(last);
+        }
+        self.submit(entries);
+        !over
+    }
+
+    /// Nothing in memory waits for a batch that may still fail.
+    fn settled(&self) -> bool {
+        self.durable.load(Ordering::Acquire) == self.batches
+    }
+
+    fn submit(&self, entries: Vec<Entry>) {
+        // A snapshot that fails is made again later; its own thread says why.
+        self.log.submit(log::Batch { entries, done: Box::new(|_| {}) });
+    }
+}
+
+/// Whether a fact ends its run.
+fn ends(event: &Event) -> bool {
+    matches!(event, Event::PipelineCompleted(_) | Event::PipelineFailed(_) | Event::PipelineCancelled(_))
+}
+
+fn fault(error: &log::Error) -> Fault {
+    match error {
+        log::Error::Full { .. } | log::Error::Busy(_) | log::Error::Gap { .. } | log::Error::TooLarge { .. } => {
+            Fault::Full(error.to_string())
+        }
+        log::Error::SyncFailed { .. } | log::Error::Closed | log::Error::Io { .. } | log::Error::Locked { .. } => {
+            Fault::Lost(error.to_string())
+        }
+        log::Error::Corrupt { .. } | log::Error::Newer { .. } | log::Error::Refused { .. } => {
+            Fault::Corrupt(error.to_string())
+        }
+    }
+}
+
+impl Store for Embedded {
+    fn view(&mut self) -> &mut dyn Overlay {
+        &mut self.live
+    }
+
+    fn load(&mut self, streams: &[StreamId]) -> Result<(), Fault> {
+        for stream in streams {
+            let StreamId::Run(run) = stream else { continue };
+            if self.live.state.run(*run).is_some() {
+                continue;
+            }
+            let row = self.live.history.get(*run).map_err(|error| Fault::Corrupt(error.to_string()))?;
+            let Some(row) = row else {
+                self.live.absent(*run);
+                continue;
+            };
+            let (mut head, mut first) = (None, None);
+            let state = &mut self.live.state;
+            // Facts that came after the listing stand later in the log.
+            let seqs = Seqs { first: row.first_seq, last: u64::MAX };
+            let scanned = self.log.scan(std::slice::from_ref(stream), seqs, &mut |record, _| {
+                first = first.or(Some(record.seq));
+                head = Some(Head { ver: record.ver, head: record.chain });
+                let _ = state.fold_event(&record);
+                ControlFlow::Continue(())
+            });
+            scanned.map_err(|error| fault(&error))?;
+            self.live.state.refresh(stream);
+            let Some(head) = head else {
+                self.live.absent(*run);
+                continue;
+            };
+            self.first_seqs.insert(*run, first.unwrap_or(1));
+            self.remember.push((stream.clone(), head));
+            // It leaves again by itself.
+            let at = self.live.state.stream(stream).map_or(Millis(0), |found| found.at);
+            self.ended.push_back(Ended { run: *run, at, batch: self.batches, listed: false });
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self, mut batch: Batch, soon: bool) {
+        self.batches += 1;
+        let entries = self.entries(&mut batch);
+        self.since_snapshot += entries.len() as u64;
+        let (number, durable, tail, done) = (self.batches, self.durable.clone(), self.tail.clone(), batch.done);
+        let finished = move |result: Result<log::Durable, log::Error>| match result {
+            Ok(written) => {
+                durable.store(number, Ordering::Release);
+                tail.send_replace(written.last_seq);
+                done(Ok(()));
+            }
+            Err(error) => done(Err(fault(&error))),
+        };
+        let batch = log::Batch { entries, done: Box::new(finished) };
+        if soon { self.log.commit(batch) } else { self.log.submit(batch) }
+    }
+
+    fn reload(&mut self) -> Result<(), Fault> {
+        let mut state = State::new();
+        let mut ended: Vec<RunId> = Vec::new();
+        let live = &self.live;
+        let read = self.log.read(0, &mut |record, _| {
+            // Runs that have left memory stay out of it.
+            let left = matches!(&record.stream, StreamId::Run(run) if live.has_left(*run));
+            if !left {
+                if let (StreamId::Run(run), true) = (&record.stream, ends(&record.event)) {
+                    ended.push(*run);
+                }
+                let _ = state.fold_event(&record);
+            }
+            ControlFlow::Continue(())
+        });
+        read.map_err(|error| fault(&error))?;
+        state.refresh_all();
+        state.beats = std::mem::take(&mut self.live.state.beats);
+        self.live.state = state;
+        self.remember.clear();
+        self.saving = None;
+        self.ended.clear();
+        self.durable.store(self.batches, Ordering::Release);
+        self.note_ended();
+        self.log.resume();
+        Ok(())
+    }
+
+    fn has_room(&mut self) -> bool {
+        self.log.commit_and_wait(Vec::new()).is_ok() && self.log.has_room()
+    }
+
+    fn pick_ready(&mut self) -> Option<(RunId, Vec<StepId>)> {
+        let run = self.live.state.indexes_mut().next_ready()?;
+        Some((run, fake::leasable(&self.live.state, run)))
+    }
+
+    fn put_back(&mut self, run: RunId) {
+        self.live.state.indexes_mut().put_back(run);
+    }
+
+    fn pick_due(&mut self, at: Millis, max: usize) -> Vec<(StreamId, u64)> {
+        let state = &self.live.state;
+        let ver = |id: &StreamId| state.stream(id).map_or(0, |stream| stream.ver);
+        state.indexes().due(at).take(max).map(|id| (id.clone(), ver(id))).collect()
+    }
+
+    fn next_due(&mut self) -> Option<Millis> {
+        self.live.state.indexes().next_due()
+    }
+
+    fn pick_expired(&mut self, at: Millis) -> Vec<Leased> {
+        let state = &self.live.state;
+        let runs = state.indexes().leases_due(at).filter_map(|id| match id {
+            StreamId::Run(run) => state.run(*run),
+            // tidy: only runs have leases.
+            _ => None,
+        });
+        runs.flat_map(fake::run_leases).collect()
+    }
+
+    fn beat(&mut self, holder: Holder, at: Millis) {
+        self.live.state.beat(holder, at);
+    }
+
+    fn recover(&mut self, at: Millis) -> Result<Found, Fault> {
+        self.live.state.beats.since = at;
+        Ok(fake::found(&self.live.state))
+    }
+
+    fn idle(&mut self, at: Millis) -> bool {
+        let leaving = self.let_leave(at);
+        let saving = self.save_some();
+        leaving || saving
+    }
+}

@@ -1,0 +1,119 @@
+//! Listing and showing runs: those in memory and those in the history, as one.
+
+use super::{Embedded, RunFilter};
+use crate::shape;
+use serde_json::Value;
+use windlass_core::id::{Name, RunId};
+use windlass_core::run::Run;
+use windlass_core::runbook::Pipeline;
+use windlass_core::state::Body;
+use windlass_core::stream::StreamId;
+use windlass_engine::port::Store;
+
+impl RunFilter {
+    /// All runs of a tenant.
+    #[must_use]
+    pub fn of(tenant: &Name) -> RunFilter {
+        RunFilter {
+            tenant: tenant.clone(),
+            status: None,
+            pipeline: None,
+            repo: None,
+            since: None,
+            before: None,
+            limit: 50,
+        }
+    }
+
+    fn takes(&self, run: &Run) -> bool {
+        let born = &run.born;
+        let repo = || born.subject.as_ref().and_then(|subject| subject.repo.as_deref());
+        born.tenant == self.tenant
+            && self.status.is_none_or(|status| run.status() == status)
+            && self.pipeline.as_ref().is_none_or(|pipeline| born.pipeline == *pipeline)
+            && self.repo.as_deref().is_none_or(|wanted| repo() == Some(wanted))
+            && self.since.is_none_or(|since| born.created_at >= since)
+    }
+}
+
+/// The lowest and highest ids that begin with a text.
+fn range(text: &str) -> Option<(RunId, RunId)> {
+    const LEN: usize = 26;
+    let bare = text.strip_prefix("run_").unwrap_or(text);
+    if bare.is_empty() || bare.len() > LEN || !bare.bytes().all(|b| b.is_ascii_alphanumeric()) {
+        return None;
+    }
+    let fill = |with: char| {
+        let padded: String = bare.chars().chain(std::iter::repeat_n(with, LEN - bare.len())).collect();
+        RunId::parse(&format!("run_{padded}")).ok()
+    };
+    let low = fill('0')?;
+    // The first character holds three bits only, so what is above the highest id is taken as the highest.
+    let high = fill('z').unwrap_or(RunId(u128::MAX));
+    Some((low, high))
+}
+
+impl Embedded {
+    /// The runs of a tenant that an id, or the beginning of one, means: two at most.
+    pub fn find_runs(&mut self, tenant: &Name, text: &str) -> Vec<RunId> {
+        let Some((low, high)) = range(text) else { return Vec::new() };
+        let (from, to) = (StreamId::Run(low), StreamId::Run(high));
+        let streams = self.live.state.streams_between(&from, &to);
+        let live = streams.filter(|(_, stream)| stream.tenant == *tenant).filter_map(|(id, _)| match id {
+            StreamId::Run(run) => Some(*run),
+            // tidy: only runs stand between two runs.
+            _ => None,
+        });
+        let mut found: Vec<RunId> = live.take(2).collect();
+        if found.len() < 2 {
+            found.extend(self.live.history.find(tenant, low, high, 2).unwrap_or_default());
+            found.sort_unstable();
+            found.dedup();
+            found.truncate(2);
+        }
+        found
+    }
+
+    /// A page of runs, newest first, and where the next begins.
+    pub fn list_runs(&mut self, filter: &RunFilter) -> (Vec<Value>, Option<RunId>) {
+        let wanted = filter.limit + 1;
+        let high = filter.before.map_or(u128::MAX, |before| before.0.saturating_sub(1));
+        let (from, to) = (StreamId::Run(RunId(0)), StreamId::Run(RunId(high)));
+        let live = self.live.state.streams_between(&from, &to).rev().filter_map(|(_, stream)| match &stream.body {
+            Body::Run(run) if filter.takes(run) => Some((run.id(), shape::run(run, None, false))),
+            // tidy: only runs are listed.
+            _ => None,
+        });
+        let mut runs: Vec<(RunId, Value)> = live.take(wanted).collect();
+        let listed = self.live.history.list(&RunFilter { limit: wanted, ..filter.clone() }).unwrap_or_default();
+        for row in listed {
+            // One that is still in memory is shown as it is there.
+            if self.live.state.run(row.id).is_none()
+                && let Ok(value) = serde_json::from_str(&row.json)
+            {
+                runs.push((row.id, value));
+            }
+        }
+        runs.sort_by(|a, b| b.0.cmp(&a.0));
+        let more = runs.len() > filter.limit;
+        runs.truncate(filter.limit);
+        let next = runs.last().filter(|_| more).map(|(id, _)| *id);
+        (runs.into_iter().map(|(_, value)| value).collect(), next)
+    }
+
+    /// A run, read back from the log where it has left memory.
+    pub fn show_run(&mut self, id: RunId, steps: bool) -> Option<Value> {
+        self.load(&[StreamId::Run(id)]).ok()?;
+        let run = self.live.state.run(id)?;
+        Some(shape::run(run, self.pipeline(run), steps))
+    }
+
+    /// The definition that a run is pinned to.
+    #[must_use]
+    pub fn pipeline(&self, run: &Run) -> Option<&Pipeline> {
+        match self.live.state.stream(&StreamId::Runbook(run.born.runbook)).map(|stream| &stream.body) {
+            Some(Body::Runbook(runbook)) => runbook.pipelines.get(&run.born.pipeline),
+            Some(_) | None => None,
+        }
+    }
+}
