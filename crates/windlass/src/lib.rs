@@ -1,3 +1,5 @@
 //! The parts of the `windlass` binary: stores, adapters, the API and the command line.
 
+pub mod disk;
+pub mod log;
 pub mod shape;

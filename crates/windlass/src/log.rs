@@ -1,0 +1,339 @@
+//! The embedded log: facts on a disk, durable before anybody hears of them.
+//!
+//! ```text
+//!  commit ─▶ encode, chain ─▶ append, trailer ─▶ sync ─▶ done
+//!                                   │
+//!     log/…wal  [header][batch][batch][batch]000000          ◀ one file at a time is written
+//!     snapshot/…  live streams, so that recovery is short
+//!     log/carried-…  what compaction kept of older files
+//! ```
+//!
+//! What is promised: a batch that was answered with [`Durable`] survives a kill and a loss of power; any other batch is
+//! wholly there or wholly absent. Damage to what was durable is found when the log is read, and refuses it; what a crash
+//! tore is dropped. A failed sync ends the log for this process. A full disk refuses batches and nothing else, and the
+//! next batch is tried again. `docs/adr/0006-the-log.md` says why it is built this way.
+
+mod commit;
+mod encode;
+mod error;
+mod frame;
+mod layout;
+mod read;
+mod recover;
+mod replay;
+mod salts;
+mod snapshot;
+mod space;
+mod tail;
+mod walk;
+
+pub use error::Error;
+pub use read::Seqs;
+pub use snapshot::Saved;
+pub use windlass_core::audit::Head;
+
+use crate::disk::{Disk, Hold, Locking};
+use commit::Shared;
+use encode::Encoder;
+use layout::Layout;
+use salts::Salts;
+use snapshot::{Progress, Saver};
+use space::Space;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::sync_channel;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use windlass_core::digest::Digest;
+use windlass_core::event::Event;
+use windlass_core::id::Name;
+use windlass_core::record::Record;
+use windlass_core::run::Actor;
+use windlass_core::state::Snapshot;
+use windlass_core::stream::StreamId;
+use windlass_core::time::Millis;
+
+/// How many parts of a snapshot may wait for the thread that writes it.
+const SAVING_MAX: usize = 1 << 16;
+
+/// What can be set.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How large a segment is made. A batch that is larger makes one that is larger.
+    pub segment_bytes: u64,
+    /// How many segments' room is kept from what is dropped.
+    pub spares_max: usize,
+    /// How many bytes are gathered into one write, at about the most.
+    pub group_bytes_max: usize,
+    /// How many batches may wait.
+    pub waiting_max: usize,
+    /// After how long without a batch the log says of itself that all of it is durable.
+    pub idle: Duration,
+    /// How many snapshots are kept.
+    pub snapshots_kept: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            segment_bytes: 32 << 20,
+            spares_max: 2,
+            group_bytes_max: 4 << 20,
+            waiting_max: 1 << 16,
+            idle: Duration::from_millis(100),
+            snapshots_kept: 2,
+        }
+    }
+}
+
+/// What a batch consists of.
+#[derive(Debug)]
+pub enum Entry {
+    /// A fact: the next record of its stream.
+    Fact {
+        /// Which stream.
+        stream: StreamId,
+        /// Its version: one more than the last.
+        ver: u64,
+        /// When it was decided.
+        at: Millis,
+        /// Whose it is.
+        tenant: Name,
+        /// Who or what caused it.
+        by: Actor,
+        /// What happened.
+        event: Event,
+    },
+    /// A snapshot begins: every stream that is live now and does not end before is to be handed over.
+    Begin,
+    /// A stream for the snapshot, as it is after all facts before this. The log fills its head in.
+    Snapshot(Box<Snapshot>),
+    /// The snapshot is complete.
+    End,
+    /// The stream has ended and is no longer in memory; its head is not kept.
+    Forget(StreamId),
+    /// A stream that was forgotten is to go on from here.
+    Remember(StreamId, Head),
+}
+
+/// What a batch is answered with, exactly once, by whichever thread made it durable. It must be quick and must not
+/// panic, because everybody waits for it meanwhile. It may submit.
+pub type Done = Box<dyn FnOnce(Result<Durable, Error>) + Send>;
+
+/// Entries that become durable together or not at all.
+pub struct Batch {
+    /// What it consists of.
+    pub entries: Vec<Entry>,
+    /// Who wants to know.
+    pub done: Done,
+}
+
+/// A batch is durable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Durable {
+    /// The seq of its first fact.
+    pub first_seq: u64,
+    /// The seq of its last fact; one less than the first if it has none.
+    pub last_seq: u64,
+    /// The chain values of its facts, in their order.
+    pub chains: Vec<Digest>,
+}
+
+/// What recovery hands over: first the streams of a snapshot, then the records that came after.
+#[derive(Debug)]
+pub enum Line<'a> {
+    /// A stream as a snapshot has it.
+    Saved(Box<Snapshot>),
+    /// A record that is not in the snapshot.
+    Record {
+        /// The record; its chain was checked.
+        record: Record,
+        /// Its line, as it stands in the log.
+        text: &'a str,
+    },
+}
+
+/// What recovery found.
+#[derive(Clone, Debug, Default)]
+pub struct Recovery {
+    /// The snapshot it began with.
+    pub snapshot: Option<String>,
+    /// How many streams came from it.
+    pub streams: u64,
+    /// How many records came after.
+    pub records: u64,
+    /// The last seq.
+    pub last_seq: u64,
+    /// How many bytes after the last whole batch were not noughts and were dropped.
+    pub torn_bytes: u64,
+    /// What was wrong and could be helped.
+    pub warnings: Vec<String>,
+    /// Streams that were forgotten, and then remembered after the snapshot: their records were not handed over, because
+    /// those before the snapshot are missing. [`Log::scan`] has all of them.
+    pub orphans: BTreeSet<StreamId>,
+}
+
+/// The log of one data directory, which it holds the lock of.
+pub struct Log {
+    shared: Arc<Shared>,
+    space: Arc<Space>,
+    progress: Arc<Progress>,
+    layout: Layout,
+    disk: Arc<dyn Disk>,
+    hold: Box<dyn Hold>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Log {
+    /// Takes the lock of a data directory, recovers its log and hands over what is in it.
+    ///
+    /// # Errors
+    /// [`Error::Locked`], [`Error::Corrupt`], [`Error::Newer`], or what the system or the visitor says. The log's files
+    /// are as they were then.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        options: Options,
+        visit: &mut dyn FnMut(Line<'_>) -> Result<(), String>,
+    ) -> Result<(Log, Recovery), Error> {
+        let layout = Layout::new(dir);
+        for dir in [&layout.root, &layout.log, &layout.snapshot] {
+            disk.make_dir(dir).map_err(Error::io("cannot make", dir))?;
+        }
+        let hold = match disk.lock(&layout.lock()).map_err(Error::io("cannot lock", &layout.root))? {
+            Locking::Held(hold) => hold,
+            Locking::Taken { pid } => return Err(Error::Locked { path: dir.to_path_buf(), pid }),
+        };
+        let mut salts = Salts::from_system();
+        let recovered = recover::recover(&disk, &layout, &options, &mut salts, visit)?;
+        let (saver, savings) = sync_channel(SAVING_MAX);
+        let (incarnation, kept) = (recovered.tail.incarnation, options.snapshots_kept.max(1));
+        let space = Arc::clone(&recovered.tail.space);
+        let encoder = Encoder::new(recovered.heads, recovered.tail.tie.seq, salts);
+        let shared = Arc::new(Shared::new(options, encoder, recovered.tail, recovered.ended, saver));
+        let progress = Arc::new(Progress::default());
+        let writes_snapshots = Saver {
+            disk: Arc::clone(&disk),
+            layout: layout.clone(),
+            incarnation,
+            kept,
+            progress: Arc::clone(&progress),
+            lost: Arc::clone(&shared.save_lost),
+            durable: Arc::clone(&shared.durable),
+        };
+        let mut log = Log { shared, space, progress, layout, disk, hold, threads: Vec::new() };
+        let (shared, space) = (Arc::clone(&log.shared), Arc::clone(&log.space));
+        log.spawn("log-writer", move || shared.run_writer())?;
+        let shared = Arc::clone(&log.shared);
+        log.spawn("log-encoder", move || shared.run_encoder())?;
+        log.spawn("log-space", move || space.run())?;
+        log.spawn("log-snapshot", move || writes_snapshots.run(&savings))?;
+        Ok((log, recovered.report))
+    }
+
+    fn spawn(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+        let spawned = thread::Builder::new().name(name.to_owned()).spawn(run);
+        self.threads.push(spawned.map_err(Error::io("cannot start a thread for", &self.layout.root))?);
+        Ok(())
+    }
+
+    /// Puts a batch in line. It is answered by another thread, after all that were submitted before.
+    pub fn submit(&self, batch: Batch) {
+        self.shared.submit(batch);
+    }
+
+    /// Makes a batch durable on this thread, if nothing is under way; otherwise puts it in line like [`Log::submit`].
+    pub fn commit(&self, batch: Batch) {
+        self.shared.commit(batch);
+    }
+
+    /// Makes entries durable and waits for it.
+    ///
+    /// # Errors
+    /// What the batch is answered with.
+    pub fn commit_and_wait(&self, entries: Vec<Entry>) -> Result<Durable, Error> {
+        let (answer, answered) = sync_channel(1);
+        let done = Box::new(move |result| {
+            // Whoever asked is waiting below.
+            let _ = answer.send(result);
+        });
+        self.commit(Batch { entries, done });
+        answered.recv().unwrap_or(Err(Error::Closed))
+    }
+
+    /// The last seq that is durable.
+    #[must_use]
+    pub fn durable_seq(&self) -> u64 {
+        self.shared.durable.load(Ordering::Acquire)
+    }
+
+    /// How many streams have a head in memory.
+    #[must_use]
+    pub fn live_streams(&self) -> usize {
+        commit::lock(&self.shared.encoder).live()
+    }
+
+    /// Why nothing can be written in this process any more, if a sync failed. The process must end.
+    #[must_use]
+    pub fn failure(&self) -> Option<Error> {
+        self.shared.poison().cloned()
+    }
+
+    /// Whether there was room for the next segment when it was last looked for.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.space.has_room()
+    }
+
+    /// Says in the log that all of it is durable. It does so by itself when it is idle or closed.
+    ///
+    /// # Errors
+    /// As for a batch.
+    pub fn mark(&self) -> Result<(), Error> {
+        self.shared.mark()
+    }
+
+    /// How many snapshots ended in this process, and how the last one did.
+    #[must_use]
+    pub fn snapshots(&self) -> (u64, Option<Result<Saved, Error>>) {
+        self.progress.get()
+    }
+
+    /// Waits until more than `seen` snapshots ended, and says how the last one did. Somebody must have ended one.
+    #[must_use]
+    pub fn wait_for_snapshot(&self, seen: u64) -> Option<Result<Saved, Error>> {
+        self.progress.wait(seen)
+    }
+
+    /// The file behind the lock of the data directory. A child that inherits it holds the lock until it ends.
+    #[must_use]
+    pub fn lock_file(&self) -> Option<&std::fs::File> {
+        self.hold.file()
+    }
+
+    /// Writes what waits, marks the log, and gives the lock up.
+    ///
+    /// # Errors
+    /// Why nothing could be written any more, if so.
+    pub fn close(mut self) -> Result<(), Error> {
+        self.stop();
+        self.failure().map_or(Ok(()), Err)
+    }
+
+    fn stop(&mut self) {
+        self.shared.close();
+        self.space.close();
+        for thread in self.threads.drain(..) {
+            // One that panicked has said so by ending the log.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

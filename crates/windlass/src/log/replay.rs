@@ -1,0 +1,288 @@
+//! Reading the log back, checked, in three threads: one reads and checks CRCs, one decodes and checks chains, and the
+//! caller's takes the records.
+
+use super::error::Error;
+use super::frame::{Kind, newline};
+use super::layout::Piece;
+use super::walk::{Tie, Walk, later};
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+use windlass_core::audit::Head;
+use windlass_core::digest::Digest;
+use windlass_core::record::{Check, Record};
+use windlass_core::stream::StreamId;
+
+/// How many bytes of lines go from one thread to the next at a time.
+const CHUNK: usize = 256 << 10;
+/// How many of them may wait.
+const CHUNKS: usize = 8;
+
+/// What is known of a stream while the log is read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Known {
+    pub(super) head: Head,
+    /// Up to which version a snapshot has it: what the log has of that is passed over.
+    pub(super) saved: u64,
+    /// A snapshot has no more of it than its head, because it had ended.
+    pub(super) gone: bool,
+}
+
+pub(super) type KnownStreams = HashMap<StreamId, Known>;
+
+/// How the log is read.
+pub(super) struct Plan<'a> {
+    /// Its files, in order.
+    pub(super) pieces: &'a [Piece],
+    /// Up to where the last one is read; to where it ends by itself, if nothing is said.
+    pub(super) end: Option<u64>,
+    /// The first seq that is wanted.
+    pub(super) from: u64,
+    /// Whether private values are checked against their digests.
+    pub(super) values: bool,
+    /// Streams whose first record need not be there: it may stand before `from`.
+    pub(super) lenient: bool,
+}
+
+/// Where the log ended.
+pub(super) struct End {
+    pub(super) tie: Tie,
+    /// Where the next batch goes.
+    pub(super) offset: u64,
+    /// The last batch of the last file, if it has one.
+    pub(super) last_batch: Option<Range<u64>>,
+    /// The `durable_through` of the last batch.
+    pub(super) durable_through: u64,
+    /// Why the last file was not read further.
+    pub(super) stop: Option<&'static str>,
+}
+
+/// What reading came to.
+pub(super) struct Outcome {
+    pub(super) end: End,
+    pub(super) known: KnownStreams,
+    /// Streams whose beginning stands before what was read.
+    pub(super) orphans: BTreeSet<StreamId>,
+    /// How many records were handed over.
+    pub(super) records: u64,
+}
+
+/// Lines of one file.
+struct Lines {
+    piece: usize,
+    offset: u64,
+    bytes: Vec<u8>,
+}
+
+/// Their records.
+struct Records {
+    piece: usize,
+    text: String,
+    records: Vec<(Record, Range<usize>)>,
+}
+
+/// Reads the log and hands every record over that is news.
+pub(super) fn replay(
+    plan: &Plan<'_>,
+    known: KnownStreams,
+    visit: &mut dyn FnMut(Record, &str) -> Result<(), String>,
+) -> Result<Outcome, Error> {
+    let (lines_out, lines_in) = sync_channel(CHUNKS);
+    let (records_out, records_in) = sync_channel(CHUNKS);
+    thread::scope(|scope| {
+        let reader = scope.spawn(move || read(plan, &lines_out));
+        let decoder = scope.spawn(move || decode(plan, known, &lines_in, &records_out));
+        let taken = take(plan, records_in, visit);
+        let panicked =
+            |_| Error::SyncFailed { what: "recovery".into(), message: "a thread of it panicked".into() };
+        let end = reader.join().map_err(panicked)?;
+        let decoded = decoder.join().map_err(panicked)?;
+        // The one that is furthest along knows what is wrong; the others only noticed that nobody listens any more.
+        let records = taken?;
+        let (known, orphans) = decoded?;
+        Ok(Outcome { end: end?, known, orphans, records })
+    })
+}
+
+fn take(
+    plan: &Plan<'_>,
+    inbox: Receiver<Records>,
+    visit: &mut dyn FnMut(Record, &str) -> Result<(), String>,
+) -> Result<u64, Error> {
+    let mut count = 0;
+    for Records { piece, text, records } in inbox {
+        count += records.len() as u64;
+        for (record, span) in records {
+            let seq = record.seq;
+            visit(record, &text[span]).map_err(|message| {
+                let file = plan.pieces[piece].file_name.clone();
+                Error::Refused { file, seq, message }
+            })?;
+        }
+    }
+    Ok(count)
+}
+
+/// Walks through the files; nobody listening any more is no error of its own.
+fn read(plan: &Plan<'_>, out: &SyncSender<Lines>) -> Result<End, Error> {
+    let mut end = None;
+    for (i, piece) in plan.pieces.iter().enumerate() {
+        let next = plan.pieces.get(i + 1);
+        let (walk, last_batch, durable_through) = read_piece(plan, i, out)?;
+        let offset = walk.offset();
+        match next {
+            Some(next) => link(piece, &walk, next)?,
+            None if piece.header.kind == Kind::Carried => {
+                return Err(piece.corrupt(offset, "the segment after it is missing"));
+            }
+            None => {
+                if plan.end.is_none()
+                    && let Some(later) = later(piece, offset, walk.tie.seq)?
+                {
+                    let why = walk.stop.unwrap_or("it ends there");
+                    let what = format!("{why}, but what came after it (seq {}) was written later", later.seq);
+                    return Err(piece.corrupt(offset, what));
+                }
+                let durable_through = durable_through.unwrap_or_else(|| piece.before());
+                end = Some(End { tie: walk.tie, offset, last_batch, durable_through, stop: walk.stop });
+            }
+        }
+    }
+    // Whoever asks has at least one file.
+    end.ok_or(Error::Closed)
+}
+
+type Walked<'a> = (Walk<'a>, Option<Range<u64>>, Option<u64>);
+
+fn read_piece<'a>(plan: &Plan<'a>, i: usize, out: &SyncSender<Lines>) -> Result<Walked<'a>, Error> {
+    let piece = &plan.pieces[i];
+    let mut walk = match plan.end.filter(|_| i + 1 == plan.pieces.len()) {
+        Some(end) => Walk::new(piece, end),
+        None => Walk::whole(piece)?,
+    };
+    let mut lines = Lines { piece: i, offset: walk.offset(), bytes: Vec::new() };
+    let (mut last, mut durable_through) = (None, None);
+    while let Some(found) = walk.next()? {
+        if found.trailer.seq >= plan.from {
+            if lines.bytes.is_empty() {
+                lines.offset = found.span.start;
+            }
+            lines.bytes.extend_from_slice(walk.lines(&found));
+        }
+        last = Some(found.span);
+        durable_through = Some(found.trailer.durable_through);
+        if lines.bytes.len() >= CHUNK {
+            let full = std::mem::replace(&mut lines.bytes, Vec::with_capacity(CHUNK * 2));
+            let sent = out.send(Lines { piece: i, offset: lines.offset, bytes: full });
+            if sent.is_err() {
+                break;
+            }
+        }
+    }
+    // Nobody listening any more: they know why.
+    let _ = out.send(lines);
+    Ok((walk, last, durable_through))
+}
+
+/// Whether a file ends where the next one begins.
+fn link(piece: &Piece, walk: &Walk<'_>, next: &Piece) -> Result<(), Error> {
+    let (ends, prev) = match piece.header.kind {
+        Kind::Segment => (walk.tie.seq, walk.tie.prev),
+        // A carried file is written whole or not at all.
+        Kind::Carried if walk.stop == Some("the file ends") => (piece.header.through, piece.header.prev),
+        Kind::Carried => return Err(piece.corrupt(walk.offset(), walk.stop.unwrap_or("it ends there"))),
+    };
+    if ends + 1 == next.header.first && prev == next.header.prev {
+        return Ok(());
+    }
+    let why = walk.stop.unwrap_or("it ends there");
+    let what = format!("{why}, but {} begins with seq {}", next.file_name, next.header.first);
+    Err(piece.corrupt(walk.offset(), what))
+}
+
+type Decoded = (KnownStreams, BTreeSet<StreamId>);
+
+fn decode(
+    plan: &Plan<'_>,
+    mut known: KnownStreams,
+    inbox: &Receiver<Lines>,
+    out: &SyncSender<Records>,
+) -> Result<Decoded, Error> {
+    let mut orphans = BTreeSet::new();
+    for Lines { piece, offset, bytes } in inbox {
+        let corrupt = |what: String| plan.pieces[piece].corrupt(offset, what);
+        let text = String::from_utf8(bytes).map_err(|_| corrupt("a record is no text".to_owned()))?;
+        let mut records = Vec::with_capacity(text.len() / 256);
+        let mut at = 0;
+        while let Some(n) = newline(&text.as_bytes()[at..]) {
+            let span = at..at + n;
+            at += n + 1;
+            if let Some(record) =
+                next(plan, &mut known, &mut orphans, &text[span.clone()]).map_err(corrupt)?
+            {
+                records.push((record, span));
+            }
+        }
+        if out.send(Records { piece, text, records }).is_err() {
+            break;
+        }
+    }
+    Ok((known, orphans))
+}
+
+/// Decodes a line and checks that it follows in its stream; none if it is no news.
+fn next(
+    plan: &Plan<'_>,
+    known: &mut KnownStreams,
+    orphans: &mut BTreeSet<StreamId>,
+    line: &str,
+) -> Result<Option<Record>, String> {
+    let head = |stream: &StreamId, ver: u64| match known.get(stream) {
+        Some(have) => (have.head.ver + 1 == ver).then_some(have.head.head),
+        None => (ver == 1).then(Digest::default),
+    };
+    let record = match Record::decode_next(line, head) {
+        Ok(record) => record,
+        Err(error) => {
+            return Err(format!("a record does not hold: {error}: {}", windlass_core::wire::shorten(line)));
+        }
+    };
+    if record.seq < plan.from {
+        return Ok(None);
+    }
+    if plan.values {
+        check_values(line, &record, known)?;
+    }
+    let after = Head { ver: record.ver, head: record.chain };
+    match known.get_mut(&record.stream) {
+        Some(have) if record.ver == have.head.ver + 1 => {
+            have.head = after;
+            if have.gone {
+                orphans.insert(record.stream.clone());
+            }
+        }
+        Some(have) if record.ver <= have.saved => return Ok(None),
+        Some(have) => {
+            let (stream, ver, have) = (&record.stream, record.ver, have.head.ver);
+            return Err(format!("version {ver} of {stream} follows on version {have}"));
+        }
+        None if record.ver == 1 => {
+            drop(known.insert(record.stream.clone(), Known { head: after, ..Known::default() }))
+        }
+        None if plan.lenient => {
+            orphans.insert(record.stream.clone());
+            known.insert(record.stream.clone(), Known { head: after, ..Known::default() });
+        }
+        None => return Err(format!("{} begins with version {}", record.stream, record.ver)),
+    }
+    Ok(if orphans.contains(&record.stream) { None } else { Some(record) })
+}
+
+fn check_values(line: &str, record: &Record, known: &KnownStreams) -> Result<(), String> {
+    let head = known.get(&record.stream).map_or_else(Digest::default, |have| have.head.head);
+    match Record::decode(line, Check::All(&head)) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("version {} of {} does not hold: {error}", record.ver, record.stream)),
+    }
+}

@@ -1,0 +1,394 @@
+//! Snapshots: every live stream as it was at some version, so that recovery need not read the log from its beginning.
+//!
+//! ```text
+//! {"windlass_snapshot":1,"incarnation":"…","from":4000}
+//! {"form":1,"stream":"run/run_…","state":{…}}             ◀ one line a stream, each at its own version
+//! {"gone":"run/run_…","ver":7,"head":"…"}                 ◀ one that ended while the snapshot was taken
+//! {"footer":2,"through":4711,"crc":"…"}
+//! ```
+//!
+//! It is fuzzy: streams are saved one after the other while facts go on. Whatever a stream had before seq `from` is in
+//! its line; what came since is in the log, and what is in both is passed over by its version. The file is written by a
+//! thread of its own, from what is durable, under a name that does not count, and gets its name at the end.
+
+use super::encode::Saving;
+use super::error::Error;
+use super::frame::newline;
+use super::layout::Layout;
+use crate::disk::{Disk, File, How, read_full, write_full};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use windlass_core::audit::Head;
+use windlass_core::state::Snapshot;
+use windlass_core::stream::StreamId;
+use windlass_core::wire::{Reader, Writer};
+
+/// How much is gathered before it is written.
+const CHUNK: usize = 1 << 20;
+
+/// No line of a snapshot is longer.
+const LINE_MAX: usize = 64 << 20;
+
+const FORMAT: u64 = 1;
+const HEADER: &str = "{\"windlass_snapshot\":";
+const FOOTER: &str = "{\"footer\":";
+const GONE: &str = "{\"gone\":";
+
+/// A snapshot that was finished.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Saved {
+    /// The seq from which the log must be read after it.
+    pub from_seq: u64,
+    /// How many streams it has.
+    pub streams: u64,
+    /// How many bytes.
+    pub bytes: u64,
+}
+
+/// How the last snapshot went, for whoever waits for it.
+#[derive(Default)]
+pub(super) struct Progress {
+    /// How many were finished or given up, and how the last one ended.
+    state: Mutex<(u64, Option<Result<Saved, Error>>)>,
+    changed: Condvar,
+}
+
+impl Progress {
+    fn ended(&self, result: Result<Saved, Error>) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        *state = (state.0 + 1, Some(result));
+        self.changed.notify_all();
+    }
+
+    /// How many snapshots ended in this process, and how the last one did.
+    pub(super) fn get(&self) -> (u64, Option<Result<Saved, Error>>) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits until more than `seen` snapshots ended.
+    pub(super) fn wait(&self, seen: u64) -> Option<Result<Saved, Error>> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        while state.0 <= seen {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.1.clone()
+    }
+}
+
+/// Writes snapshots.
+pub(super) struct Saver {
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) layout: Layout,
+    pub(super) incarnation: u64,
+    pub(super) kept: usize,
+    pub(super) progress: Arc<Progress>,
+    pub(super) lost: Arc<AtomicBool>,
+    /// The last durable seq.
+    pub(super) durable: Arc<std::sync::atomic::AtomicU64>,
+}
+
+/// A snapshot that is being written.
+struct Draft {
+    path: PathBuf,
+    file: Arc<dyn File>,
+    from: u64,
+    buffer: Vec<u8>,
+    written: u64,
+    streams: u64,
+    lines: u64,
+    crc: crc32fast::Hasher,
+}
+
+impl Saver {
+    /// Writes what comes until nothing can come any more.
+    pub(super) fn run(&self, inbox: &Receiver<Saving>) {
+        let mut draft: Option<Draft> = None;
+        for saving in inbox {
+            let step = self.step(&mut draft, saving);
+            if let Err(error) = step {
+                if let Some(draft) = draft.take() {
+                    // If it stays, the next start removes it.
+                    let _ = self.disk.remove(&draft.path);
+                }
+                self.progress.ended(Err(error));
+            }
+        }
+    }
+
+    fn step(&self, draft: &mut Option<Draft>, saving: Saving) -> Result<(), Error> {
+        match (saving, draft.as_mut()) {
+            (Saving::Begin(from), _) => {
+                self.lost.store(false, Ordering::Release);
+                *draft = Some(self.begin(from)?);
+                Ok(())
+            }
+            (Saving::Stream(snapshot), Some(draft)) => draft.stream(&snapshot),
+            (Saving::Gone(stream, head), Some(draft)) => draft.gone(&stream, head),
+            (Saving::End, Some(_)) => match draft.take() {
+                Some(draft) => self.end(draft),
+                None => Ok(()),
+            },
+            // The one they belong to was given up.
+            (Saving::Stream(_) | Saving::Gone(..) | Saving::End, None) => Ok(()),
+        }
+    }
+
+    fn begin(&self, from: u64) -> Result<Draft, Error> {
+        let path = self.layout.saved(from).with_extension("tmp");
+        let file = self.disk.open(&path, How::New).map_err(Error::io("cannot make", &path))?;
+        let mut draft = Draft {
+            path,
+            file,
+            from,
+            buffer: Vec::with_capacity(CHUNK),
+            written: 0,
+            streams: 0,
+            lines: 0,
+            crc: crc32fast::Hasher::new(),
+        };
+        let mut w = Writer(&mut draft.buffer);
+        w.raw(HEADER.as_bytes());
+        w.number(FORMAT);
+        w.key("incarnation");
+        w.plain(&format!("{:016x}", self.incarnation));
+        w.key("from");
+        w.number(from);
+        w.raw(b"}\n");
+        Ok(draft)
+    }
+
+    fn end(&self, mut draft: Draft) -> Result<(), Error> {
+        if self.lost.load(Ordering::Acquire) {
+            return Err(Error::Io {
+                what: "cannot keep up with the snapshot in",
+                path: draft.path,
+                message: "its streams came faster than they could be written".to_owned(),
+            });
+        }
+        draft.flush()?;
+        let mut w = Writer(&mut draft.buffer);
+        w.raw(FOOTER.as_bytes());
+        w.number(draft.lines);
+        w.key("through");
+        w.number(self.durable.load(Ordering::Acquire));
+        draft.crc.update(&draft.buffer);
+        let crc = draft.crc.clone().finalize();
+        let mut w = Writer(&mut draft.buffer);
+        w.key("crc");
+        w.plain(&format!("{crc:08x}"));
+        w.raw(b"}\n");
+        draft.flush()?;
+        draft.file.sync_data().map_err(Error::sync(&draft.path))?;
+        let path = self.layout.saved(draft.from);
+        self.disk.rename(&draft.path, &path).map_err(Error::io("cannot rename", &draft.path))?;
+        self.disk.sync_dir(&self.layout.snapshot).map_err(Error::sync(&self.layout.snapshot))?;
+        self.prune()?;
+        self.progress.ended(Ok(Saved { from_seq: draft.from, streams: draft.streams, bytes: draft.written }));
+        Ok(())
+    }
+
+    /// Removes all but the newest.
+    fn prune(&self) -> Result<(), Error> {
+        let mut names = snapshots(&*self.disk, &self.layout)?;
+        names.drain(names.len().saturating_sub(self.kept)..);
+        for from in names {
+            let path = self.layout.saved(from);
+            self.disk.remove(&path).map_err(Error::io("cannot remove", &path))?;
+        }
+        Ok(())
+    }
+}
+
+impl Draft {
+    fn stream(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        serde_json::to_writer(&mut self.buffer, snapshot).map_err(|error| Error::Io {
+            what: "cannot encode a stream for",
+            path: self.path.clone(),
+            message: error.to_string(),
+        })?;
+        self.streams += 1;
+        self.line()
+    }
+
+    fn gone(&mut self, stream: &StreamId, head: Head) -> Result<(), Error> {
+        let mut w = Writer(&mut self.buffer);
+        w.raw(GONE.as_bytes());
+        w.string(&stream.to_string());
+        w.key("ver");
+        w.number(head.ver);
+        w.key("head");
+        w.plain(&head.head.to_string());
+        w.raw(b"}");
+        self.line()
+    }
+
+    fn line(&mut self) -> Result<(), Error> {
+        self.buffer.push(b'\n');
+        self.lines += 1;
+        if self.buffer.len() >= CHUNK { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        self.crc.update(&self.buffer);
+        write_full(&*self.file, &self.buffer, self.written).map_err(Error::io("cannot write", &self.path))?;
+        self.written += self.buffer.len() as u64;
+        self.buffer.clear();
+        Ok(())
+    }
+}
+
+/// The seqs of the snapshots that are there, in order.
+pub(super) fn snapshots(disk: &dyn Disk, layout: &Layout) -> Result<Vec<u64>, Error> {
+    let names = disk.list(&layout.snapshot).map_err(Error::io("cannot list", &layout.snapshot))?;
+    let number = |name: &String| name.strip_suffix(".jsonl").filter(|n| n.len() == 20)?.parse().ok();
+    Ok(names.iter().filter_map(number).collect())
+}
+
+/// Removes what was not finished.
+pub(super) fn sweep(disk: &dyn Disk, layout: &Layout) -> Result<(), Error> {
+    let names = disk.list(&layout.snapshot).map_err(Error::io("cannot list", &layout.snapshot))?;
+    for name in names.iter().filter(|name| name.ends_with(".tmp")) {
+        let path = layout.snapshot.join(name);
+        disk.remove(&path).map_err(Error::io("cannot remove", &path))?;
+    }
+    Ok(())
+}
+
+/// What a snapshot says.
+pub(super) enum Line {
+    Stream(Box<Snapshot>),
+    Gone(StreamId, Head),
+}
+
+/// What is known of a snapshot once all of it was checked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Checked {
+    pub(super) from: u64,
+    /// Up to which seq the log was durable when it was finished.
+    pub(super) through: u64,
+}
+
+/// Checks a snapshot: its form and its CRC, in one pass that keeps nothing. `Err` says what is wrong with it; a file that
+/// cannot be read is treated like a damaged one, because there are others.
+pub(super) fn check(disk: &dyn Disk, path: &Path, incarnation: u64) -> Result<Checked, String> {
+    let (mut from, mut footer) = (None, None);
+    let mut lines = 0;
+    let mut crc = crc32fast::Hasher::new();
+    each_line(disk, path, &mut |line| {
+        if footer.is_some() {
+            return Err("there is more after its end".to_owned());
+        }
+        if let Some((count, through, sum)) = read_footer(line) {
+            // What stands before `,"crc":"12345678"}` is covered too.
+            crc.update(&line.as_bytes()[..line.len().saturating_sub(18)]);
+            if count + 1 != lines || crc.clone().finalize() != sum {
+                return Err("its CRC is wrong".to_owned());
+            }
+            footer = Some(through);
+            return Ok(());
+        }
+        if lines == 0 {
+            from = Some(read_header(line, incarnation)?);
+        }
+        lines += 1;
+        crc.update(line.as_bytes());
+        crc.update(b"\n");
+        Ok(())
+    })?;
+    match (from, footer) {
+        (Some(from), Some(through)) => Ok(Checked { from, through }),
+        (None, _) | (_, None) => Err("its end is missing".to_owned()),
+    }
+}
+
+/// Hands over the lines of a snapshot that was checked.
+pub(super) fn load(
+    disk: &dyn Disk,
+    path: &Path,
+    visit: &mut dyn FnMut(Line) -> Result<(), String>,
+) -> Result<(), String> {
+    each_line(disk, path, &mut |line| {
+        if line.starts_with(HEADER) || line.starts_with(FOOTER) {
+            return Ok(());
+        }
+        if line.starts_with(GONE) {
+            let (stream, head) = read_gone(line).ok_or("a line of it is not readable")?;
+            return visit(Line::Gone(stream, head));
+        }
+        let snapshot =
+            serde_json::from_str(line).map_err(|error| format!("a stream of it is not readable: {error}"))?;
+        visit(Line::Stream(snapshot))
+    })
+}
+
+fn read_header(line: &str, incarnation: u64) -> Result<u64, String> {
+    let mut r = Reader::new(line, false);
+    let mut read = || {
+        r.expect(HEADER).ok()?;
+        let format = r.number().ok()?;
+        r.need_key("incarnation", "").ok()?;
+        let text = r.text().ok()?;
+        r.need_key("from", "").ok()?;
+        Some((format, u64::from_str_radix(&text, 16).ok()?, r.number().ok()?))
+    };
+    match read() {
+        Some((format, _, _)) if format > FORMAT => Err(format!("it has format {format}, of a newer version")),
+        Some((_, of, from)) if of == incarnation => Ok(from),
+        Some(_) => Err("it belongs to another store".to_owned()),
+        None => Err("its header is not readable".to_owned()),
+    }
+}
+
+fn read_footer(line: &str) -> Option<(u64, u64, u32)> {
+    let mut r = Reader::new(line, false);
+    r.expect(FOOTER).ok()?;
+    let count = r.number().ok()?;
+    r.need_key("through", "").ok()?;
+    let through = r.number().ok()?;
+    r.need_key("crc", "").ok()?;
+    let crc = u32::from_str_radix(&r.text().ok()?, 16).ok()?;
+    Some((count, through, crc))
+}
+
+fn read_gone(line: &str) -> Option<(StreamId, Head)> {
+    let mut r = Reader::new(line, false);
+    r.expect(GONE).ok()?;
+    let stream = StreamId::parse(&r.text().ok()?).ok()?;
+    r.need_key("ver", "").ok()?;
+    let ver = r.number().ok()?;
+    r.need_key("head", "").ok()?;
+    let head = windlass_core::digest::Digest::parse(&r.text().ok()?)?;
+    Some((stream, Head { ver, head }))
+}
+
+fn each_line(
+    disk: &dyn Disk,
+    path: &Path,
+    visit: &mut dyn FnMut(&str) -> Result<(), String>,
+) -> Result<(), String> {
+    let file = disk.open(path, How::Read).map_err(|error| error.to_string())?;
+    let mut window: Vec<u8> = Vec::new();
+    let mut offset = 0;
+    loop {
+        let have = window.len();
+        window.resize(have + CHUNK.max(have), 0);
+        let got = read_full(&*file, &mut window[have..], offset).map_err(|error| error.to_string())?;
+        window.truncate(have + got);
+        offset += got as u64;
+        let mut at = 0;
+        while let Some(n) = newline(&window[at..]) {
+            let line = std::str::from_utf8(&window[at..at + n]).map_err(|_| "a line of it is no text")?;
+            visit(line)?;
+            at += n + 1;
+        }
+        window.drain(..at);
+        if got == 0 {
+            return if window.is_empty() { Ok(()) } else { Err("its last line is torn".to_owned()) };
+        }
+        if window.len() > LINE_MAX {
+            return Err("a line of it is longer than any may be".to_owned());
+        }
+    }
+}
