@@ -1,0 +1,190 @@
+//! The functions that expressions have beside those of CEL.
+//!
+//! | function | gives |
+//! |---|---|
+//! | `toJSON(value)` | the value as JSON text |
+//! | `fromJSON(text)` | the value that a JSON text is |
+//! | `format("{0} of {1}", a, b)` | the text with the values put in; `{{` and `}}` are braces |
+//! | `join(list, separator)` | the texts of a list in one; the separator is `,` where it is not given |
+//! | `hash(value)` | the SHA-256 of a text, or of a value's canonical JSON, in hexadecimal digits |
+//! | `text.matches(pattern)` | whether a regular expression is found in the text |
+
+use super::values::{self, from_json_whole, to_json};
+use super::{VALUES_LEN_MAX, WORK_MAX};
+use cel::{Context, DeclarationError, ExecutionError, FunctionContext, Value};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use windlass_core::canonical;
+use windlass_core::digest::Digest;
+
+/// Every function that an expression may call; macros are gone when it is looked at.
+pub(super) const NAMES: &[&str] = &[
+    "bool",
+    "bytes",
+    "contains",
+    "double",
+    "dyn",
+    "endsWith",
+    "format",
+    "fromJSON",
+    "hash",
+    "int",
+    "join",
+    "matches",
+    "size",
+    "startsWith",
+    "string",
+    "toJSON",
+    "type",
+    "uint",
+];
+
+/// The call around a macro's range that counts its elements. No expression can write the name.
+pub(super) const EACH: &str = "@each";
+
+/// The least size that work is reckoned with, so that small values do not make for endless loops.
+const SIZE_MIN: usize = 16 * 1024;
+/// The most bytes a pattern may need when compiled.
+const PATTERN_SIZE_MAX: usize = 64 * 1024;
+
+/// Adds the functions to a context whose values have this size.
+pub(super) fn add(context: &mut Context<'_, '_>, size: usize) -> Result<(), DeclarationError> {
+    context.add_function("toJSON", to_json_text)?;
+    context.add_function("fromJSON", from_json_text)?;
+    context.add_function("format", format_text)?;
+    context.add_function("join", join)?;
+    context.add_function("hash", hash)?;
+    context.add_function("matches", matches)?;
+    let left = Arc::new(AtomicUsize::new(WORK_MAX / size.max(SIZE_MIN)));
+    context.add_function(EACH, move |call: &FunctionContext<'_, '_>| each(call, &left))
+}
+
+fn fail<T>(call: &FunctionContext<'_, '_>, message: &str) -> Result<T, ExecutionError> {
+    Err(ExecutionError::function_error(call.name, message))
+}
+
+/// The arguments, the target of a method first.
+fn arguments(call: &FunctionContext<'_, '_>) -> Result<Vec<Value>, ExecutionError> {
+    call.this.iter().chain(&call.args).map(|value| Value::try_from(value.as_ref())).collect()
+}
+
+fn json(call: &FunctionContext<'_, '_>, value: &Value) -> Result<serde_json::Value, ExecutionError> {
+    to_json(value).or_else(|message| fail(call, &message))
+}
+
+fn each(call: &FunctionContext<'_, '_>, left: &AtomicUsize) -> Result<Value, ExecutionError> {
+    let arguments = arguments(call)?;
+    let [range] = &arguments[..] else { return fail(call, "takes one value") };
+    let count = match range {
+        Value::List(list) => list.len(),
+        Value::Map(map) => map.map.len(),
+        // tidy: what else there is cannot be walked through, and the interpreter says so.
+        _ => 0,
+    };
+    let spent = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(count));
+    match spent {
+        Ok(_) => Ok(range.clone()),
+        Err(_) => Err(ExecutionError::function_error("expression", "it is too much work; let a step do it")),
+    }
+}
+
+fn to_json_text(call: &FunctionContext<'_, '_>) -> Result<Value, ExecutionError> {
+    match &arguments(call)?[..] {
+        [value] => Ok(json(call, value)?.to_string().into()),
+        _ => fail(call, "takes one value"),
+    }
+}
+
+fn from_json_text(call: &FunctionContext<'_, '_>) -> Result<Value, ExecutionError> {
+    let arguments = arguments(call)?;
+    let [Value::String(text)] = &arguments[..] else { return fail(call, "takes one text") };
+    if text.len() > VALUES_LEN_MAX {
+        return fail(call, "the text is too large");
+    }
+    match serde_json::from_str(text) {
+        Ok(value) => from_json_whole(&value).or_else(|message| fail(call, &message)),
+        Err(error) => fail(call, &format!("the text is not JSON: {error}")),
+    }
+}
+
+/// A value in a text: texts as they are, everything else as JSON.
+fn shown(call: &FunctionContext<'_, '_>, value: &Value) -> Result<String, ExecutionError> {
+    match json(call, value)? {
+        serde_json::Value::String(text) => Ok(text),
+        value => Ok(value.to_string()),
+    }
+}
+
+fn format_text(call: &FunctionContext<'_, '_>) -> Result<Value, ExecutionError> {
+    let arguments = arguments(call)?;
+    let [Value::String(pattern), values @ ..] = &arguments[..] else {
+        return fail(call, "takes a text, and the values for its {0}, {1}, …");
+    };
+    let mut text = String::new();
+    let mut rest = pattern.as_str();
+    while let Some(at) = rest.find(['{', '}']) {
+        text.push_str(&rest[..at]);
+        let (brace, after) = rest[at..].split_at(1);
+        rest = after;
+        if let Some(after) = rest.strip_prefix(brace) {
+            text.push_str(brace);
+            rest = after;
+            continue;
+        }
+        let place = rest.split_once('}').filter(|_| brace == "{");
+        let index = place.and_then(|(index, _)| index.parse::<usize>().ok());
+        let (Some((_, after)), Some(value)) = (place, index.and_then(|index| values.get(index))) else {
+            return fail(call, "a brace belongs to no value; braces themselves are written {{ and }}");
+        };
+        text.push_str(&shown(call, value)?);
+        rest = after;
+        if text.len() > VALUES_LEN_MAX {
+            return fail(call, "the text grows too large");
+        }
+    }
+    text.push_str(rest);
+    Ok(text.into())
+}
+
+fn join(call: &FunctionContext<'_, '_>) -> Result<Value, ExecutionError> {
+    let arguments = arguments(call)?;
+    let (list, separator) = match &arguments[..] {
+        [Value::List(list)] => (list, ","),
+        [Value::List(list), Value::String(separator)] => (list, separator.as_str()),
+        _ => return fail(call, "takes a list of texts, and a separator"),
+    };
+    let mut text = String::new();
+    for (n, item) in list.iter().enumerate() {
+        let Value::String(item) = item else {
+            return fail(call, "an element is not a text; `list.map(x, string(x))` makes texts");
+        };
+        if n > 0 {
+            text.push_str(separator);
+        }
+        text.push_str(item);
+        if text.len() > VALUES_LEN_MAX {
+            return fail(call, "the text grows too large");
+        }
+    }
+    Ok(text.into())
+}
+
+fn hash(call: &FunctionContext<'_, '_>) -> Result<Value, ExecutionError> {
+    match &arguments(call)?[..] {
+        [Value::String(text)] => Ok(Digest::of(&[text.as_bytes()]).to_string().into()),
+        [value] => Ok(Digest::of(&[&canonical::bytes(&json(call, value)?)]).to_string().into()),
+        _ => fail(call, "takes one value"),
+    }
+}
+
+fn matches(call: &FunctionContext<'_, '_>) -> Result<Value, ExecutionError> {
+    let arguments = arguments(call)?;
+    let [Value::String(text), Value::String(pattern)] = &arguments[..] else {
+        return fail(call, "takes a text and a pattern");
+    };
+    let compiled = regex::RegexBuilder::new(pattern).size_limit(PATTERN_SIZE_MAX).build();
+    match compiled {
+        Ok(compiled) => Ok(compiled.is_match(text).into()),
+        Err(_) => fail(call, &format!("`{}` is not a regular expression", values::short(pattern))),
+    }
+}
