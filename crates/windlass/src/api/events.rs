@@ -1,0 +1,296 @@
+//! Events and logs: what was recorded, as it is recorded, and what steps wrote, as they write it.
+//!
+//! Records are served as their lines stand in the log. A reader that follows waits for the log to grow; one that was cut
+//! off goes on from the last seq it saw.
+
+use super::{Answer, Caller, Problem, Query};
+use crate::app::App;
+use crate::shell::output::{self, Follow};
+use crate::shell::Source;
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, header};
+use axum::response::Response;
+use futures_util::stream;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+use windlass_core::bus::Pattern;
+use windlass_core::code::Code;
+use windlass_core::id::{RunId, StepId};
+use windlass_core::record::Record;
+use windlass_core::stream::StreamId;
+
+/// How many lines are read at once.
+const PAGE: usize = 1_000;
+/// How often a log of output that is followed is looked at.
+const LOOK: Duration = Duration::from_millis(50);
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Asked {
+    /// The first seq, where it is not the next after `Last-Event-ID`.
+    #[serde(default)]
+    from: Option<u64>,
+    /// A pattern of tags: `step:*`.
+    #[serde(default, rename = "type")]
+    kind: Option<String>,
+    /// Whether to wait for more.
+    #[serde(default)]
+    follow: Option<bool>,
+}
+
+/// Which records a reader gets.
+struct Wanted {
+    caller: Caller,
+    run: Option<RunId>,
+    pattern: Option<Pattern>,
+}
+
+impl Wanted {
+    fn takes(&self, record: &Record) -> bool {
+        record.tenant == self.caller.tenant
+            && self.run.is_none_or(|run| record.stream == StreamId::Run(run))
+            && self.pattern.as_ref().is_none_or(|pattern| pattern.matches(record.event.tag()))
+    }
+}
+
+/// Reading on from a seq.
+struct Reading {
+    app: Arc<App>,
+    wanted: Wanted,
+    next: u64,
+    follow: bool,
+    sse: bool,
+    /// A run's events end with it.
+    ended: bool,
+}
+
+fn wanted(caller: Caller, run: Option<RunId>, asked: &Asked) -> Result<Wanted, Problem> {
+    let pattern = asked.kind.as_deref().map(Pattern::parse).transpose();
+    let pattern = pattern.map_err(|error| Problem::new(Code::InvalidInput, error.to_string()))?;
+    Ok(Wanted { caller, run, pattern })
+}
+
+fn start(asked: &Asked, headers: &HeaderMap) -> u64 {
+    let last = headers.get("last-event-id").and_then(|id| id.to_str().ok()).and_then(|id| id.parse::<u64>().ok());
+    asked.from.or(last.map(|last| last + 1)).unwrap_or(0)
+}
+
+pub(super) async fn all(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    headers: HeaderMap,
+    Query(asked): Query<Asked>,
+) -> Answer {
+    let wanted = wanted(caller, None, &asked)?;
+    let (next, follow) = (start(&asked, &headers), asked.follow.unwrap_or(true));
+    Ok(serve(Reading { app, wanted, next, follow, sse: sse(&headers), ended: false }))
+}
+
+pub(super) async fn of_run(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    Query(asked): Query<Asked>,
+) -> Answer {
+    let run = app.find_run(&caller, &id).await?;
+    let wanted = wanted(caller, Some(run), &asked)?;
+    let (next, follow) = (start(&asked, &headers), asked.follow.unwrap_or(false));
+    Ok(serve(Reading { app, wanted, next, follow, sse: sse(&headers), ended: false }))
+}
+
+/// Server-Sent Events for those who ask for them, one JSON object a line for the others.
+fn sse(headers: &HeaderMap) -> bool {
+    headers.get(header::ACCEPT).is_some_and(|accept| accept.as_bytes().starts_with(b"text/event-stream"))
+}
+
+fn serve(reading: Reading) -> Response {
+    let kind = if reading.sse { "text/event-stream" } else { "application/x-ndjson" };
+    let chunks = stream::unfold(reading, |mut reading| async move {
+        let chunk = reading.chunk().await?;
+        Some((Ok::<_, Infallible>(chunk), reading))
+    });
+    let mut response = Response::new(Body::from_stream(chunks));
+    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
+    response
+}
+
+impl Reading {
+    /// The next lines; nothing where there are no more and nobody waits for them.
+    async fn chunk(&mut self) -> Option<Bytes> {
+        let mut tail = self.app.tail();
+        loop {
+            if self.ended {
+                return None;
+            }
+            tail.mark_unchanged();
+            let (text, more) = self.read();
+            if !text.is_empty() {
+                return Some(Bytes::from(text));
+            }
+            if more {
+                continue;
+            }
+            if !self.follow || tail.changed().await.is_err() {
+                return None;
+            }
+        }
+    }
+
+    /// Reads a page; says whether there may be more at once.
+    fn read(&mut self) -> (String, bool) {
+        let (mut text, mut lines, mut seen) = (String::new(), 0, self.next);
+        let (wanted, sse, run) = (&self.wanted, self.sse, self.wanted.run);
+        let mut over = false;
+        let read = self.app.log.read(self.next, &mut |record, line| {
+            seen = record.seq + 1;
+            if wanted.takes(&record) {
+                if sse {
+                    text.push_str(&format!("id: {}\nevent: {}\ndata: {line}\n\n", record.seq, record.event.tag()));
+                } else {
+                    text.push_str(line);
+                    text.push('\n');
+                }
+            }
+            over |= run.is_some_and(|run| record.stream == StreamId::Run(run)) && crate::store::ends(&record.event);
+            lines += 1;
+            if lines < PAGE { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        match read {
+            Ok(_) => {
+                self.next = seen;
+                // Who follows a run is done when the run is.
+                self.ended = over && self.follow;
+                (text, lines == PAGE)
+            }
+            Err(error) => {
+                self.ended = true;
+                let problem = crate::shape::problem(error.code(), &error.to_string());
+                (format!("{problem}\n"), false)
+            }
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Logs {
+    #[serde(default)]
+    step: Option<String>,
+    #[serde(default)]
+    follow: Option<bool>,
+    /// Only steps that failed.
+    #[serde(default)]
+    failed: Option<bool>,
+}
+
+/// What the steps of a run wrote, one JSON object a line: `{step, epoch, at, source, text}`.
+pub(super) async fn logs(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(id): Path<String>,
+    Query(asked): Query<Logs>,
+) -> Answer {
+    let run = app.find_run(&caller, &id).await?;
+    let step = asked.step.as_deref().map(StepId::new).transpose();
+    let step = step.map_err(|error| Problem::new(Code::InvalidInput, error.to_string()))?;
+    let tailing = Tailing {
+        app,
+        run,
+        step,
+        failed: asked.failed.unwrap_or(false),
+        follow: asked.follow.unwrap_or(false),
+        open: BTreeMap::new(),
+        ready: VecDeque::new(),
+        last_round: false,
+    };
+    let chunks = stream::unfold(tailing, |mut tailing| async move {
+        let chunk = tailing.chunk().await?;
+        Some((Ok::<_, Infallible>(chunk), tailing))
+    });
+    let mut response = Response::new(Body::from_stream(chunks));
+    let kind = header::HeaderValue::from_static("application/x-ndjson");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    Ok(response)
+}
+
+/// Reading the outputs of a run's attempts.
+struct Tailing {
+    app: Arc<App>,
+    run: RunId,
+    step: Option<StepId>,
+    failed: bool,
+    follow: bool,
+    open: BTreeMap<(usize, u64), (String, Follow)>,
+    ready: VecDeque<Bytes>,
+    last_round: bool,
+}
+
+impl Tailing {
+    async fn chunk(&mut self) -> Option<Bytes> {
+        loop {
+            if let Some(chunk) = self.ready.pop_front() {
+                return Some(chunk);
+            }
+            if self.last_round {
+                return None;
+            }
+            let over = self.look().await?;
+            self.read();
+            // What was written between the last look and the end of the run is read once more.
+            self.last_round = over || !self.follow;
+            if self.ready.is_empty() && !self.last_round {
+                tokio::time::sleep(LOOK).await;
+            }
+        }
+    }
+
+    /// Looks which attempts there are; says whether the run is over.
+    async fn look(&mut self) -> Option<bool> {
+        let run = self.run;
+        let shown = self.app.look(move |store| store.show_run(run, true)).await.ok()??;
+        let steps = shown["steps"].as_array().cloned().unwrap_or_default();
+        for (place, step) in steps.iter().enumerate() {
+            let Some(id) = step["id"].as_str() else { continue };
+            let is_wanted = self.step.as_ref().is_none_or(|wanted| wanted.as_str() == id);
+            if !is_wanted || self.failed && step["status"] != "failed" {
+                continue;
+            }
+            let Ok(step_id) = StepId::new(id) else { continue };
+            for epoch in 1..=step["epoch"].as_u64().unwrap_or(0) {
+                let path = self.app.home.output_of(run, &step_id, epoch);
+                if path.exists() {
+                    let fresh = || (id.to_owned(), output::follow(&path));
+                    self.open.entry((place, epoch)).or_insert_with(fresh);
+                }
+            }
+        }
+        Some(shown.get("completed_at").is_some())
+    }
+
+    fn read(&mut self) {
+        for ((_, epoch), (step, follow)) in &mut self.open {
+            let lines = follow.read().unwrap_or_default();
+            let mut text = String::new();
+            for line in lines {
+                let source = match line.source {
+                    Source::Out => "stdout",
+                    Source::Err => "stderr",
+                    Source::Note => "windlass",
+                };
+                let shown: Value = json!({ "step": step, "epoch": epoch, "at": line.at_ms, "source": source, "text": line.text });
+                text.push_str(&shown.to_string());
+                text.push('\n');
+            }
+            if !text.is_empty() {
+                self.ready.push_back(Bytes::from(text));
+            }
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! The application: the engine on the embedded store, with everything it acts through, started and stopped as one.
+
+use crate::clock::{Sorted, System, fresh};
+use crate::disk::Files;
+use crate::expr::Cel;
+use crate::home::Home;
+use crate::log::{Log, Recovery};
+use crate::outside::Local;
+use crate::policy::Builtin;
+use crate::shell::Shell;
+use crate::store::{self, Embedded};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use tokio::sync::watch;
+use windlass_engine::handle::{Message, inbox};
+use windlass_engine::port::{Fault, Outside};
+use windlass_engine::{Engine, Handle, Options, Parts};
+
+/// Why the application cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    /// The keeper of shell steps.
+    #[error("the keeper of shell steps cannot be started: {0}")]
+    Shell(#[from] crate::shell::Error),
+    /// What is stored cannot be taken up.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+    /// The system said no.
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+}
+
+impl Error {
+    /// The stable code.
+    #[must_use]
+    pub fn code(&self) -> windlass_core::code::Code {
+        match self {
+            Error::Store(error) => error.code(),
+            Error::Fault(fault) => fault.code(),
+            Error::Shell(_) | Error::Io(_) => windlass_core::code::Code::Unavailable,
+        }
+    }
+}
+
+/// How the application is to run.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// The loop's own.
+    pub engine: Options,
+    /// The store's own.
+    pub store: store::Options,
+    /// Whether steps are carried out at all. Without, nothing that is stored moves on.
+    pub executes: bool,
+}
+
+/// A running application.
+pub struct App {
+    /// The way to the loop.
+    pub engine: Handle<Embedded>,
+    /// What policy says.
+    pub policy: Arc<Builtin>,
+    /// What evaluates expressions.
+    pub evaluate: Arc<Cel>,
+    /// The log, for those who read it.
+    pub log: Arc<Log>,
+    /// The data directory.
+    pub home: Home,
+    /// What was found at the start.
+    pub recovery: Recovery,
+    tail: watch::Receiver<u64>,
+    outside: Arc<Local>,
+    thread: Mutex<Option<JoinHandle<Result<(), Fault>>>>,
+}
+
+impl App {
+    /// Opens the data directory, takes up what was left there, and begins to serve.
+    ///
+    /// # Errors
+    /// Another process has the directory, it is damaged, or the system says no.
+    pub fn start(home: Home, exe: &Path, settings: Settings) -> Result<Arc<App>, Error> {
+        let (store, recovery) = Embedded::open(Arc::new(Files), home.root(), settings.store)?;
+        let (log, tail) = (store.log(), store.tail());
+        // The keeper of the process before is gone once this one has its place: nothing runs beside a living copy.
+        let shell = if settings.executes { Some(Shell::start(exe, home.root())?) } else { None };
+        let (handle, inbox) = inbox();
+        let (policy, evaluate) = (Arc::new(Builtin), Arc::new(Cel::new()));
+        let outside = Local::new(handle.clone(), home.clone(), policy.clone(), shell)?;
+        let parts = Parts {
+            store,
+            clock: Arc::new(System),
+            ids: Box::new(Sorted),
+            evaluate: evaluate.clone(),
+            policy: policy.clone(),
+            outside: outside.clone() as Arc<dyn Outside>,
+        };
+        let options = Options { slots: if settings.executes { settings.engine.slots } else { 0 }, ..settings.engine };
+        let mut engine = Engine::new(parts, options, handle.clone());
+        if settings.executes {
+            engine.recover()?;
+        }
+        let serve = move || engine.serve(&inbox);
+        let thread = std::thread::Builder::new().name("engine".into()).spawn(serve)?;
+        let thread = Mutex::new(Some(thread));
+        Ok(Arc::new(App { engine: handle, policy, evaluate, log, home, recovery, tail, outside, thread }))
+    }
+
+    /// A fresh id.
+    #[must_use]
+    pub fn id(&self) -> u128 {
+        fresh()
+    }
+
+    /// Where steps run that nobody gave a directory.
+    #[must_use]
+    pub fn default_dir(&self) -> String {
+        std::env::current_dir().unwrap_or_else(|_| self.home.root().to_path_buf()).to_string_lossy().into_owned()
+    }
+
+    /// Tells the last durable seq whenever it moves.
+    #[must_use]
+    pub fn tail(&self) -> watch::Receiver<u64> {
+        self.tail.clone()
+    }
+
+    /// Stops: nothing more is started, attempts under way are ended and handed back, and everything is durable.
+    pub fn stop(&self) {
+        self.engine.tell(Message::Slots(0));
+        self.outside.stop();
+        self.engine.tell(Message::Stop);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // A loop that panicked has nothing left to wait for.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The data directory: where everything lies, and that only its owner can look at it.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use windlass_core::id::{RunId, StepId};
+
+/// The name of the data directory of a project.
+pub const NAME: &str = ".windlass";
+
+/// A data directory.
+#[derive(Clone, Debug)]
+pub struct Home {
+    root: PathBuf,
+}
+
+impl Home {
+    /// The directory that is meant where nobody names one: the nearest above this one that is there, or one here.
+    ///
+    /// # Errors
+    /// The current directory is not there.
+    pub fn nearest() -> io::Result<PathBuf> {
+        let here = std::env::current_dir()?;
+        let found = here.ancestors().map(|dir| dir.join(NAME)).find(|dir| dir.is_dir());
+        Ok(found.unwrap_or_else(|| here.join(NAME)))
+    }
+
+    /// Makes sure that the directory is there and that nobody else can look into it.
+    ///
+    /// # Errors
+    /// It cannot be made, or belongs to somebody else.
+    pub fn make(root: &Path) -> io::Result<Home> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(root)?;
+        let root = root.canonicalize()?;
+        if fs::metadata(&root)?.permissions().mode() & 0o077 != 0 {
+            fs::set_permissions(&root, fs::Permissions::from_mode(0o700))?;
+        }
+        let home = Home { root };
+        fs::create_dir_all(home.outputs())?;
+        fs::create_dir_all(home.scratch())?;
+        // The whole directory is private to this machine.
+        let ignore = home.root.join(".gitignore");
+        if !ignore.exists() {
+            fs::write(ignore, "*\n")?;
+        }
+        Ok(home)
+    }
+
+    /// The directory itself.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The socket at which whoever holds the directory serves the API.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.root.join("windlass.sock")
+    }
+
+    /// Where steps' output is kept.
+    #[must_use]
+    pub fn outputs(&self) -> PathBuf {
+        self.root.join("output")
+    }
+
+    /// Where files of attempts under way are.
+    #[must_use]
+    pub fn scratch(&self) -> PathBuf {
+        self.root.join("scratch")
+    }
+
+    /// The output of one attempt.
+    #[must_use]
+    pub fn output_of(&self, run: RunId, step: &StepId, epoch: u64) -> PathBuf {
+        self.outputs().join(run.to_string()).join(format!("{}.{epoch}.log", file_name(step)))
+    }
+
+    /// The file that `$WL_OUTPUT` names for one attempt.
+    #[must_use]
+    pub fn typed_of(&self, run: RunId, step: &StepId, epoch: u64) -> PathBuf {
+        self.scratch().join(format!("{run}.{}.{epoch}.out", file_name(step)))
+    }
+}
+
+/// A step's name as a file name: what is not plain is spelled in hexadecimal, and a long name ends in its hash.
+fn file_name(step: &StepId) -> String {
+    const MAX: usize = 120;
+    let mut name = String::new();
+    for byte in step.as_str().bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_') {
+            name.push(char::from(byte));
+        } else {
+            name.push_str(&format!("%{byte:02x}"));
+        }
+    }
+    if name.len() > MAX {
+        let hash = windlass_core::digest::Digest::of(&[step.as_str().as_bytes()]).to_string();
+        name.truncate(MAX - 17);
+        name.push('~');
+        name.push_str(&hash[..16]);
+    }
+    name
+}

@@ -1,0 +1,371 @@
+//! The outside of this process: where shell steps, guards, policy and messages are carried out.
+//!
+//! The engine releases an effect where its batch became durable, and must not be kept waiting there; so everything
+//! goes into a line that one thread works off. It only starts things: commands run under the keeper, guards are
+//! gathered on threads of their own, and whatever comes of them goes back to the engine as a report.
+
+use crate::guards;
+use crate::home::Home;
+use crate::policy::Builtin;
+use crate::shell::{self, Ended, Ending, Environment, Secret, Shell, ShellEvent, Spec};
+use crate::store::Embedded;
+use serde_json::{Map, Value};
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+use windlass_core::attempt::Report;
+use windlass_core::code::Code;
+use windlass_core::command::Command;
+use windlass_core::effect::Effect;
+use windlass_core::id::{Name, RunId, StepId};
+use windlass_core::policy::{Scope, scope};
+use windlass_core::run::{Actor, Initiator};
+use windlass_core::runbook::{Kind, StepDef};
+use windlass_core::step::Failure;
+use windlass_engine::port::{Fault, Outside};
+use windlass_engine::{Handle, Permit, Released};
+
+/// How many lines of what a command said last stand in its failure, and how many bytes at most.
+const LAST_LINES: usize = 8;
+const LAST_BYTES_MAX: usize = 2_048;
+/// How long the end of attempts is waited for beyond their grace time when the process stops.
+const STOP_EXTRA: Duration = Duration::from_secs(5);
+/// Where a secret is looked for: an environment variable with its name after this.
+const SECRET_PREFIX: &str = "WINDLASS_SECRET_";
+
+/// The executor and everything else outside, in this process.
+pub struct Local {
+    line: Mutex<Sender<Released>>,
+    hands: Arc<Hands>,
+}
+
+/// What the working thread and the callbacks share.
+struct Hands {
+    engine: Handle<Embedded>,
+    home: Home,
+    policy: Arc<Builtin>,
+    shell: Option<Shell>,
+    by: Actor,
+    running: Mutex<Running>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct Running {
+    attempts: HashSet<(RunId, StepId, u64)>,
+    /// The process ends: what is stopped now is handed back rather than reported as stopped.
+    stopping: bool,
+}
+
+impl Local {
+    /// Begins to work.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub fn new(
+        engine: Handle<Embedded>,
+        home: Home,
+        policy: Arc<Builtin>,
+        shell: Option<Shell>,
+    ) -> std::io::Result<Arc<Local>> {
+        let by = Actor::new(Initiator::Executor, "local");
+        let (running, ended) = (Mutex::default(), Condvar::new());
+        let hands = Arc::new(Hands { engine, home, policy, shell, by, running, ended });
+        let (line, work) = channel();
+        let worker = hands.clone();
+        std::thread::Builder::new().name("outside".into()).spawn(move || worker.serve(&work))?;
+        Ok(Arc::new(Local { line: Mutex::new(line), hands }))
+    }
+
+    /// Ends every attempt under way and hands it back: a later process takes it up again.
+    pub fn stop(&self) {
+        let hands = &self.hands;
+        let mut running = hands.lock();
+        running.stopping = true;
+        for (run, step, epoch) in &running.attempts {
+            if let Some(shell) = &hands.shell {
+                shell.stop(&attempt_id(*run, step, *epoch), None);
+            }
+        }
+        let longest = shell::GRACE + STOP_EXTRA;
+        let waited = hands.ended.wait_timeout_while(running, longest, |running| !running.attempts.is_empty());
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+impl Outside for Local {
+    fn start(&self, released: Released) {
+        // The worker lives as long as this does.
+        let _ = self.line.lock().unwrap_or_else(PoisonError::into_inner).send(released);
+    }
+
+    fn fatal(&self, fault: &Fault) {
+        // Nothing that was written since the last sync can be relied on, so nothing may go on from it. Callers that
+        // wait for an answer get none; what is durable is found by the next start.
+        eprintln!("windlass: {}: {fault}", fault.code());
+        std::process::exit(i32::from(fault.code().exit()));
+    }
+}
+
+/// The name of an attempt for the keeper.
+fn attempt_id(run: RunId, step: &StepId, epoch: u64) -> String {
+    format!("{run}/{step}/{epoch}")
+}
+
+impl Hands {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Running> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn serve(self: &Arc<Hands>, work: &Receiver<Released>) {
+        while let Ok(released) = work.recv() {
+            match released {
+                Released::Execute(permit) => self.execute(&permit),
+                Released::Effect(effect) => self.effect(effect),
+            }
+        }
+    }
+
+    fn report(&self, (run, step, epoch): (RunId, StepId, u64), report: Report) {
+        let command = Command::Report { run, step, epoch, report, receipt: None };
+        self.engine.report(self.by.clone(), command);
+    }
+
+    fn fail(&self, place: (RunId, StepId, u64), code: Code, message: impl Into<String>) {
+        let failure = Failure::new(code, message);
+        self.report(place, Report::Failed { failure, retryable: false, exit_code: None, signal: None });
+    }
+
+    /// Carries out an attempt. The permit says that its lease is durable.
+    fn execute(self: &Arc<Hands>, permit: &Permit) {
+        let lease = permit.lease();
+        let place = (lease.run, lease.step.clone(), lease.epoch);
+        let Some(step) = permit.step() else {
+            return self.fail(place, Code::Internal, "the step's definition is not in its runbook");
+        };
+        match &step.kind {
+            Kind::Run { command } => match self.spec(permit, step, command) {
+                Ok(spec) => self.run(place, spec, step),
+                Err(message) => self.fail(place, Code::StepFailed, message),
+            },
+            // What a transformation gives is what was rendered for it.
+            Kind::Tool { tool, .. } if tool.as_str() == "transform" => {
+                let output = lease.input.as_ref().and_then(|input| input.get("fields")).cloned();
+                self.report(place, Report::Done { output, exit_code: None });
+            }
+            Kind::Tool { tool, .. } => {
+                self.fail(place, Code::StepFailed, format!("the tool `{tool}` is not available in this version"));
+            }
+            Kind::Agent { agent, .. } => {
+                let text = format!("the agent `{agent}` cannot be started: agents are not available in this version");
+                self.fail(place, Code::StepFailed, text);
+            }
+            Kind::Parallel { .. }
+            | Kind::Steps { .. }
+            | Kind::Strategy { .. }
+            | Kind::Call { .. }
+            | Kind::Approve { .. }
+            | Kind::Wait { .. } => self.fail(place, Code::Internal, "nobody carries out such a step"),
+        }
+    }
+
+    /// What the keeper is asked to do.
+    fn spec(&self, permit: &Permit, step: &StepDef, command: &str) -> Result<Spec, String> {
+        let (lease, work) = (permit.lease(), permit.work());
+        let input = lease.input.as_ref();
+        let mut env = Environment::inherited();
+        let mut secrets = Vec::new();
+        set_own(&mut env, permit).map_err(|error| error.to_string())?;
+        if let Value::Object(vars) = &work.vars {
+            for (name, value) in vars {
+                env.set_var(name, value).map_err(|error| error.to_string())?;
+            }
+        }
+        if let Some(Value::Object(extra)) = input.and_then(|input| input.get("env")) {
+            add_env(&mut env, &mut secrets, extra)?;
+        }
+        let dir = input.and_then(|input| input.get("dir")).and_then(Value::as_str);
+        let cwd = Path::new(&work.cwd);
+        let dir = dir.map_or_else(|| cwd.to_path_buf(), |dir| cwd.join(dir));
+        let log = self.home.output_of(lease.run, &lease.step, lease.epoch);
+        make_dir(&log)?;
+        let typed = self.home.typed_of(lease.run, &lease.step, lease.epoch);
+        let id = attempt_id(lease.run, &lease.step, lease.epoch);
+        let mut spec = Spec::new(&id, command, dir, env, log, typed);
+        spec.shell.clone_from(&step.shell);
+        spec.timeout = step.timeout.map(|span| Duration::from_millis(span.0));
+        spec.secrets = secrets;
+        Ok(spec)
+    }
+
+    fn run(self: &Arc<Hands>, place: (RunId, StepId, u64), spec: Spec, step: &StepDef) {
+        let Some(shell) = &self.shell else {
+            return self.fail(place, Code::Internal, "this process carries out no steps");
+        };
+        {
+            let mut running = self.lock();
+            if running.stopping {
+                let reason = Some("the process is stopping".to_owned());
+                return self.report(place, Report::Returned { reason });
+            }
+            running.attempts.insert(place.clone());
+        }
+        let (hands, outputs, log) = (self.clone(), step.outputs.clone(), spec.log.clone());
+        shell.run(spec, move |event| match event {
+            ShellEvent::Ended(ended) => {
+                let stopping = {
+                    let mut running = hands.lock();
+                    running.attempts.remove(&place);
+                    running.stopping
+                };
+                hands.report(place.clone(), report_of(&ended, &outputs, &log, stopping));
+                hands.ended.notify_all();
+            }
+            ShellEvent::Started { .. } | ShellEvent::Line(_) | ShellEvent::Warned(_) => {}
+        });
+    }
+
+    fn effect(self: &Arc<Hands>, effect: Effect) {
+        match effect {
+            Effect::EvaluatePolicy { run, step, tool, action, action_hash, approvals } => {
+                let own = scope(tool.as_str()) == Scope::PerStep;
+                // What has an action of its own and is no shell may write; who knows better has a policy.
+                let decided = self.policy.decide(
+                    (run, own.then_some(step)),
+                    &tool,
+                    (action.as_deref(), action_hash),
+                    own,
+                    approvals,
+                );
+                self.engine.report(Actor::SYSTEM, Command::PolicyDecided(Box::new(decided)));
+            }
+            Effect::GatherGuard { run, step, node, after } => self.gather(run, step, node, after),
+            Effect::Stop { run, step, epoch, grace } => {
+                if let Some(shell) = &self.shell {
+                    shell.stop(&attempt_id(run, &step, epoch), Some(Duration::from_millis(grace.0)));
+                }
+            }
+            // A human is shown what waits by `windlass approvals` and by the run itself, so a message is delivered by
+            // being on record.
+            Effect::Notify { notice, .. } => self.noticed(notice),
+            // The rest needs what this version does not have: sessions, worktrees, tools that can be asked. It stays
+            // outstanding, and is found again by the version that has it.
+            effect => drop(effect),
+        }
+    }
+
+    fn noticed(&self, notice: windlass_core::id::NoticeId) {
+        let engine = self.engine.clone();
+        self.engine.read_then(
+            move |store| {
+                store.state().streams().find_map(|(_, stream)| match &stream.body {
+                    windlass_core::state::Body::Run(run) if run.rare.notices.contains_key(&notice) => Some(run.id()),
+                    // tidy: only runs send messages.
+                    _ => None,
+                })
+            },
+            move |found| {
+                if let Ok(Some(run)) = found {
+                    engine.report(Actor::SYSTEM, Command::Noticed { run, notice, delivered: true });
+                }
+            },
+        );
+    }
+
+    /// Gathers what a step's guards need, on a thread of its own.
+    fn gather(self: &Arc<Hands>, run: RunId, step: StepId, node: u32, after: bool) {
+        let hands = self.clone();
+        let gather = move || {
+            let inputs = guards::gather(&hands.engine, run, node, after);
+            let command = Command::Guarded { run, step, inputs: Box::new(inputs) };
+            hands.engine.report(Actor::SYSTEM, command);
+        };
+        if let Err(error) = std::thread::Builder::new().name("guard".into()).spawn(gather) {
+            // The step waits, and is asked again with the next look at the clock.
+            eprintln!("windlass: a guard could not be gathered: {error}");
+        }
+    }
+}
+
+fn make_dir(log: &Path) -> Result<(), String> {
+    let dir = log.parent().map_or_else(PathBuf::new, Path::to_path_buf);
+    std::fs::create_dir_all(&dir).map_err(|error| format!("the output cannot be kept in {}: {error}", dir.display()))
+}
+
+fn set_own(env: &mut Environment, permit: &Permit) -> Result<(), shell::EnvironmentError> {
+    let lease = permit.lease();
+    env.set_own("RUN_ID", &lease.run.to_string())?;
+    env.set_own("STEP_ID", lease.step.as_str())?;
+    env.set_own("ATTEMPT", &lease.attempt.to_string())?;
+    env.set_own("EPOCH", &lease.epoch.to_string())?;
+    env.set_own("IDEMPOTENCY_KEY", lease.idempotency_key.as_str())
+}
+
+/// Adds what `env:` says. A secret is resolved here, at the last moment, and registered for redaction.
+fn add_env(env: &mut Environment, secrets: &mut Vec<Secret>, extra: &Map<String, Value>) -> Result<(), String> {
+    for (name, value) in extra {
+        let text = match value {
+            Value::String(text) => text.clone(),
+            Value::Object(map) if map.len() == 1 && map.contains_key("$secret") => {
+                let secret = map["$secret"].as_str().unwrap_or_default();
+                let value = std::env::var(format!("{SECRET_PREFIX}{secret}")).map_err(|_| {
+                    format!("the secret `{secret}` is not there: set {SECRET_PREFIX}{secret} where windlass runs")
+                })?;
+                secrets.push(Secret { name: secret.to_owned(), value: value.clone() });
+                value
+            }
+            other => other.to_string(),
+        };
+        env.add(name, &text).map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
+
+/// What is reported of an attempt that has ended.
+fn report_of(
+    ended: &Ended,
+    outputs: &std::collections::BTreeMap<Name, windlass_core::runbook::ValueType>,
+    log: &Path,
+    stopping: bool,
+) -> Report {
+    let failed = |code: Code, message: String, exit_code: Option<i32>, signal: Option<i32>| Report::Failed {
+        failure: Failure::new(code, message),
+        retryable: false,
+        exit_code,
+        signal,
+    };
+    match &ended.ending {
+        Ending::Exited(0) => match &ended.output {
+            Ok(output) => match shell::check_outputs(outputs, output.as_ref().unwrap_or(&Value::Null)) {
+                Ok(()) => Report::Done { output: output.clone(), exit_code: Some(0) },
+                Err(error) => failed(Code::StepFailed, error.to_string(), Some(0), None),
+            },
+            Err(error) => failed(Code::StepFailed, error.to_string(), Some(0), None),
+        },
+        Ending::Exited(code) => failed(Code::StepFailed, told(&ended.ending, log), Some(*code), None),
+        Ending::Signalled(signal) => {
+            failed(Code::StepFailed, told(&ended.ending, log), Some(128 + signal), Some(*signal))
+        }
+        Ending::TimedOut => failed(Code::TimedOut, told(&ended.ending, log), None, None),
+        Ending::Stopped if stopping => Report::Returned { reason: Some("the process stopped".to_owned()) },
+        Ending::Stopped => Report::Stopped,
+        Ending::NotStarted(error) => failed(Code::StepFailed, error.to_string(), None, None),
+        Ending::Lost => Report::Lost { last_seen: None },
+    }
+}
+
+/// How a command ended, with what it said last: that is what people look for, and what `fallback_on` looks at.
+fn told(ending: &Ending, log: &Path) -> String {
+    let lines = shell::output::tail(log, LAST_LINES).unwrap_or_default();
+    let mut text: String = lines.iter().map(|line| line.text.as_str()).collect::<Vec<_>>().join("\n");
+    if text.len() > LAST_BYTES_MAX {
+        let mut from = text.len() - LAST_BYTES_MAX;
+        while !text.is_char_boundary(from) {
+            from += 1;
+        }
+        text = format!("…{}", &text[from..]);
+    }
+    if text.is_empty() { ending.to_string() } else { format!("{ending}\n{text}") }
+}
