@@ -1,0 +1,142 @@
+//! The command line: what can be typed, and which part of the program answers.
+
+mod args;
+mod check;
+mod follow;
+mod lists;
+mod run;
+mod say;
+mod show;
+mod work;
+
+use crate::app::Settings;
+use crate::client::{Client, Failure, Need};
+use crate::home::Home;
+use args::{Args, Verb};
+use clap::Parser as _;
+use say::Say;
+use std::process::ExitCode;
+use windlass_core::code::Code;
+
+/// What a command comes to: the exit code, or a failure that has one.
+type Outcome = Result<u8, Failure>;
+
+/// Runs the command line of this process.
+#[must_use]
+pub fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|word| word == "__keeper") {
+        return crate::shell::keeper::main();
+    }
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => return usage(&error),
+    };
+    let say = Say::new(args.global.json, args.global.quiet, args.global.no_color);
+    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return say.failure(&Failure::new(Code::Internal, error.to_string())),
+    };
+    match runtime.block_on(dispatch(args, &say)) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => say.failure(&failure),
+    }
+}
+
+/// Help and version are answers; everything else that does not parse is bad usage.
+fn usage(error: &clap::Error) -> ExitCode {
+    // A reader that closed the pipe has seen enough.
+    let _ = error.print();
+    ExitCode::from(if error.use_stderr() { Code::InvalidInput.exit() } else { 0 })
+}
+
+/// Where commands go: a named server, whoever holds the data directory, or an engine in this process.
+async fn connect(args: &Args, need: Need) -> Result<Client, Failure> {
+    if let Some(url) = &args.global.server {
+        return Client::to_server(url, args.global.token.clone());
+    }
+    let root = match &args.global.data {
+        Some(root) => root.clone(),
+        None => Home::nearest()?,
+    };
+    let exe = std::env::current_exe()?;
+    Client::to_data(&root, &exe, need, Settings::default()).await
+}
+
+async fn dispatch(args: Args, say: &Say) -> Outcome {
+    // What needs nobody.
+    match &args.verb {
+        Verb::Init { dir } => return work::init(dir.as_deref(), say),
+        Verb::Check { file, watch, schema } => return check::check(file.as_deref(), *watch, *schema, say),
+        Verb::Codes => return lists::codes(say),
+        Verb::Events { types: true, .. } => return lists::types(say),
+        Verb::Completions { shell } => return work::completions(*shell),
+        Verb::Man { dir } => return work::man(dir),
+        Verb::Store(verb) => return work::store(&args, verb, say).await,
+        Verb::Doctor => return work::doctor(&args, say).await,
+        Verb::Bench(bench) => return crate::bench::main(bench, say.json),
+        // tidy: the rest asks the API, below.
+        _ => {}
+    }
+    if let Verb::Run(wish) = &args.verb {
+        return run::run(&args, wish, say).await;
+    }
+    let need = match &args.verb {
+        Verb::Resume { .. } | Verb::Retry { .. } | Verb::Fork { .. } | Verb::Cancel { .. } | Verb::Hold => {
+            Need::Executes
+        }
+        // tidy: everything else looks, or records a wish.
+        _ => Need::Records,
+    };
+    let client = connect(&args, need).await?;
+    let outcome = ask(&args, &client, say).await;
+    client.close().await;
+    outcome
+}
+
+async fn ask(args: &Args, client: &Client, say: &Say) -> Outcome {
+    match &args.verb {
+        Verb::Runs(filter) => lists::runs(client, filter, say).await,
+        Verb::Runbooks => lists::runbooks(client, say).await,
+        Verb::Approvals { status } => lists::approvals(client, status.as_deref(), say).await,
+        Verb::Locks => lists::locks(client, say).await,
+        Verb::Semaphores => lists::semaphores(client, say).await,
+        Verb::Lock { verb } => lists::lock(client, verb, say).await,
+        Verb::Semaphore { verb } => lists::semaphore(client, verb, say).await,
+        Verb::Show(how) => show::show(client, how, say).await,
+        Verb::Watch { run } => follow::watch(client, run, say).await,
+        Verb::Logs(how) => show::logs(client, how, say).await,
+        Verb::Why { run } => show::why(client, run, say).await,
+        Verb::Events { follow, from, kind, .. } => {
+            lists::events(client, *follow, *from, kind.as_deref(), say).await
+        }
+        Verb::Cancel { run, reason } => run::cancel(client, run, reason.as_deref(), say).await,
+        Verb::Suspend { run, reason } => run::suspend(client, run, reason.as_deref(), say).await,
+        Verb::Resume { run, all, message, var } => {
+            run::resume(client, run.as_deref(), *all, (message.as_deref(), var), say).await
+        }
+        Verb::Retry { run } => run::retry(client, run, say).await,
+        Verb::Fork { run, from, runbook } => run::fork(client, run, from, runbook.as_deref(), say).await,
+        Verb::Signal { run, key, name, data } => {
+            run::signal(client, (run.as_deref(), key.as_deref()), name, data.as_deref(), say).await
+        }
+        Verb::Resolve { run, step, resolution, reason } => {
+            run::resolve(client, (run, step), resolution, reason, say).await
+        }
+        Verb::Approve { id, hash, yes } => {
+            run::decide(client, id, (hash.as_deref(), *yes), None, say).await
+        }
+        Verb::Reject { id, reason, hash, yes } => {
+            run::decide(client, id, (hash.as_deref(), *yes), Some(reason), say).await
+        }
+        Verb::Hold => run::hold(client).await,
+        Verb::Init { .. }
+        | Verb::Check { .. }
+        | Verb::Codes
+        | Verb::Completions { .. }
+        | Verb::Man { .. }
+        | Verb::Store(_)
+        | Verb::Doctor
+        | Verb::Bench(_)
+        | Verb::Run(_) => Err(Failure::new(Code::Internal, "this command was to be answered before")),
+    }
+}

@@ -1,0 +1,402 @@
+//! What can be typed.
+
+use clap::{Args as Flags, Parser, Subcommand};
+use std::path::PathBuf;
+
+/// Runs runbooks for agents and humans, durably.
+#[derive(Parser, Debug)]
+#[command(
+    name = "windlass",
+    version,
+    about = "Runs runbooks for agents and humans, durably",
+    after_help = "examples:\n  windlass run examples/hello.yaml\n  windlass runs --status failed\n  windlass why RUN\n\nexit codes: 0 completed, 1 failed, 2 bad usage or runbook, 3 cancelled, 4 waiting for a human, 5 not found,\n6 conflict, 7 refused, 70 internal error, 75 temporarily unavailable, 130 interrupted and suspended"
+)]
+pub(super) struct Args {
+    #[command(flatten)]
+    pub(super) global: Global,
+    #[command(subcommand)]
+    pub(super) verb: Verb,
+}
+
+#[derive(Flags, Debug)]
+pub(super) struct Global {
+    /// The data directory; the nearest .windlass where absent
+    #[arg(long, global = true, env = "WINDLASS_DATA", value_name = "DIR")]
+    pub(super) data: Option<PathBuf>,
+    /// A server to ask instead
+    #[arg(long, global = true, env = "WINDLASS_SERVER", value_name = "URL")]
+    pub(super) server: Option<String>,
+    /// The token for the server
+    #[arg(long, global = true, env = "WINDLASS_TOKEN", value_name = "T", hide_env_values = true)]
+    pub(super) token: Option<String>,
+    /// JSON on stdout: one document, or one object a line
+    #[arg(long, global = true)]
+    pub(super) json: bool,
+    /// Only what was asked for
+    #[arg(long, short, global = true)]
+    pub(super) quiet: bool,
+    /// No colours
+    #[arg(long, global = true)]
+    pub(super) no_color: bool,
+}
+
+#[derive(Subcommand, Debug)]
+pub(super) enum Verb {
+    /// Make a runbook to start from
+    #[command(after_help = "examples:\n  windlass init\n  windlass init my-project && cd my-project && windlass run")]
+    Init {
+        /// Where; here where absent
+        dir: Option<PathBuf>,
+    },
+    /// Run a pipeline and show its progress
+    #[command(
+        after_help = "examples:\n  windlass run deploy.yaml\n  windlass run deploy.yaml rollout --var version=1.4.2\n  windlass run deploy.yaml --dry-run\n  windlass run deploy.yaml --idempotency-key release-1.4.2 --detach"
+    )]
+    Run(RunArgs),
+    /// Parse and validate a runbook
+    #[command(after_help = "examples:\n  windlass check runbook.yaml\n  windlass check runbook.yaml --watch\n  windlass check --schema > runbook.schema.json")]
+    Check {
+        /// The runbook
+        file: Option<PathBuf>,
+        /// Check again whenever it changes
+        #[arg(long)]
+        watch: bool,
+        /// Print the JSON Schema for editors
+        #[arg(long)]
+        schema: bool,
+    },
+    /// List runs, newest first
+    #[command(after_help = "examples:\n  windlass runs\n  windlass runs --status failed --since 2h --json")]
+    Runs(RunsArgs),
+    /// List runbooks
+    #[command(after_help = "examples:\n  windlass runbooks")]
+    Runbooks,
+    /// Show a run and its steps
+    #[command(after_help = "examples:\n  windlass show RUN\n  windlass show RUN --timeline\n  windlass show RUN --exit-status")]
+    Show(ShowArgs),
+    /// Follow a run to its end
+    #[command(after_help = "examples:\n  windlass watch RUN")]
+    Watch {
+        /// The run, or the beginning of its id
+        run: String,
+    },
+    /// Show what steps wrote
+    #[command(after_help = "examples:\n  windlass logs RUN\n  windlass logs RUN build -f\n  windlass logs RUN --failed")]
+    Logs(LogsArgs),
+    /// Say what a run waits for
+    #[command(after_help = "examples:\n  windlass why RUN")]
+    Why {
+        /// The run, or the beginning of its id
+        run: String,
+    },
+    /// Let suspended or interrupted runs go on
+    #[command(after_help = "examples:\n  windlass resume RUN\n  windlass resume --all")]
+    Resume {
+        /// The run, or the beginning of its id
+        run: Option<String>,
+        /// Every run that can go on
+        #[arg(long)]
+        all: bool,
+        /// What stands on the record with it
+        #[arg(long)]
+        message: Option<String>,
+        /// A variable to change
+        #[arg(long, value_name = "K=V")]
+        var: Vec<String>,
+    },
+    /// Stop a run: compensations and `finally` still happen
+    #[command(after_help = "examples:\n  windlass cancel RUN --reason 'wrong version'")]
+    Cancel {
+        /// The run, or the beginning of its id
+        run: String,
+        /// Why
+        #[arg(long)]
+        reason: Option<String>,
+    },
+    /// Let a run start nothing more until it is resumed
+    #[command(after_help = "examples:\n  windlass suspend RUN")]
+    Suspend {
+        /// The run, or the beginning of its id
+        run: String,
+        /// Why
+        #[arg(long)]
+        reason: Option<String>,
+    },
+    /// Go on from what succeeded of a failed run, as a new run
+    #[command(after_help = "examples:\n  windlass retry RUN")]
+    Retry {
+        /// The run, or the beginning of its id
+        run: String,
+    },
+    /// Go on from a step of a run, as a new run
+    #[command(after_help = "examples:\n  windlass fork RUN --from deploy\n  windlass fork RUN --from deploy --runbook fixed.yaml")]
+    Fork {
+        /// The run, or the beginning of its id
+        run: String,
+        /// The step
+        #[arg(long)]
+        from: String,
+        /// Another runbook to go on with
+        #[arg(long)]
+        runbook: Option<PathBuf>,
+    },
+    /// Deliver an external event
+    #[command(after_help = "examples:\n  windlass signal RUN approved --data '{\"by\":\"ann\"}'\n  windlass signal --key pr-17 merged")]
+    Signal {
+        /// The run, unless a key says which; then the event's name
+        #[arg(required_unless_present = "key")]
+        run: Option<String>,
+        /// The event's name
+        name: Option<String>,
+        /// The key that runs wait for
+        #[arg(long)]
+        key: Option<String>,
+        /// What it brings, as JSON
+        #[arg(long)]
+        data: Option<String>,
+    },
+    /// Settle an unknown outcome or an escalation
+    #[command(after_help = "examples:\n  windlass resolve RUN charge done --reason 'seen in the ledger'")]
+    Resolve {
+        /// The run, or the beginning of its id
+        run: String,
+        /// The step
+        step: String,
+        /// done, retry or fail
+        #[arg(value_parser = ["done", "retry", "fail"])]
+        resolution: String,
+        /// Why
+        #[arg(long)]
+        reason: String,
+    },
+    /// List approvals
+    #[command(after_help = "examples:\n  windlass approvals\n  windlass approvals --status all")]
+    Approvals {
+        /// requested (the default), approved, rejected, expired, cancelled or all
+        #[arg(long)]
+        status: Option<String>,
+    },
+    /// Approve exactly the action that is shown
+    #[command(after_help = "examples:\n  windlass approve ID\n  windlass approve ID --hash HASH")]
+    Approve {
+        /// The approval, or the beginning of its id
+        id: String,
+        /// The hash of the action; needed without a terminal
+        #[arg(long)]
+        hash: Option<String>,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Reject an action
+    #[command(after_help = "examples:\n  windlass reject ID --reason 'not on a Friday'")]
+    Reject {
+        /// The approval, or the beginning of its id
+        id: String,
+        /// Why
+        #[arg(long)]
+        reason: String,
+        /// The hash of the action
+        #[arg(long)]
+        hash: Option<String>,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+    /// List locks
+    #[command(after_help = "examples:\n  windlass locks")]
+    Locks,
+    /// Break a lock
+    #[command(after_help = "examples:\n  windlass lock break merge-main --yes")]
+    Lock {
+        #[command(subcommand)]
+        verb: LockVerb,
+    },
+    /// List semaphores
+    #[command(after_help = "examples:\n  windlass semaphores")]
+    Semaphores,
+    /// Break a hold of a semaphore
+    #[command(after_help = "examples:\n  windlass semaphore break builders --holder run_… --yes")]
+    Semaphore {
+        #[command(subcommand)]
+        verb: SemaphoreVerb,
+    },
+    /// Show records, as they stand in the log
+    #[command(after_help = "examples:\n  windlass events -f --type 'step:*'\n  windlass events --types")]
+    Events {
+        /// Wait for more
+        #[arg(long, short)]
+        follow: bool,
+        /// The first seq
+        #[arg(long, value_name = "CURSOR")]
+        from: Option<u64>,
+        /// A pattern of tags
+        #[arg(long = "type", value_name = "PATTERN")]
+        kind: Option<String>,
+        /// List the kinds of events instead
+        #[arg(long)]
+        types: bool,
+    },
+    /// Look after the data directory
+    #[command(subcommand)]
+    Store(StoreVerb),
+    /// Look whether this machine has what is needed
+    #[command(after_help = "examples:\n  windlass doctor")]
+    Doctor,
+    /// Measure
+    Bench(crate::bench::Wish),
+    /// List error codes
+    #[command(after_help = "examples:\n  windlass codes | grep LEASE")]
+    Codes,
+    /// Print completions for a shell
+    #[command(after_help = "examples:\n  windlass completions bash > ~/.local/share/bash-completion/completions/windlass")]
+    Completions {
+        /// bash, zsh, fish, elvish or powershell
+        shell: clap_complete::Shell,
+    },
+    /// Write man pages
+    #[command(hide = true)]
+    Man {
+        /// Where to
+        dir: PathBuf,
+    },
+    /// Hold the data directory until nothing is left to do
+    #[command(name = "__hold", hide = true)]
+    Hold,
+}
+
+#[derive(Flags, Debug)]
+pub(super) struct RunArgs {
+    /// The runbook; runbook.yaml where absent
+    pub(super) file: Option<PathBuf>,
+    /// The pipeline; the only one, or `default`, where absent
+    pub(super) pipeline: Option<String>,
+    /// A variable
+    #[arg(long, value_name = "K=V")]
+    pub(super) var: Vec<String>,
+    /// A JSON or YAML file of variables
+    #[arg(long, value_name = "F")]
+    pub(super) vars_file: Option<PathBuf>,
+    /// One run per key, however often it is asked for
+    #[arg(long, value_name = "K")]
+    pub(super) idempotency_key: Option<String>,
+    /// Return at once; the run goes on in the background
+    #[arg(long)]
+    pub(super) detach: bool,
+    /// Return when a human has to decide (exit code 4)
+    #[arg(long)]
+    pub(super) no_wait: bool,
+    /// A run that must be completed first
+    #[arg(long, value_name = "RUN")]
+    pub(super) after: Vec<String>,
+    /// Show what would happen; execute nothing
+    #[arg(long)]
+    pub(super) dry_run: bool,
+}
+
+#[derive(Flags, Debug)]
+pub(super) struct RunsArgs {
+    /// Only runs with this status
+    #[arg(long)]
+    pub(super) status: Option<String>,
+    /// Only runs of this pipeline
+    #[arg(long)]
+    pub(super) pipeline: Option<String>,
+    /// Only runs about this repository
+    #[arg(long)]
+    pub(super) repo: Option<String>,
+    /// Only runs made since: a time, or a duration such as 2h
+    #[arg(long, value_name = "T")]
+    pub(super) since: Option<String>,
+    /// How many at most
+    #[arg(long, default_value_t = 20)]
+    pub(super) limit: usize,
+    /// Where a page begins: the next_cursor of the one before
+    #[arg(long)]
+    pub(super) cursor: Option<String>,
+}
+
+#[derive(Flags, Debug)]
+pub(super) struct ShowArgs {
+    /// The run, or the beginning of its id
+    pub(super) run: String,
+    /// Its records
+    #[arg(long)]
+    pub(super) events: bool,
+    /// Its steps, drawn to scale
+    #[arg(long)]
+    pub(super) timeline: bool,
+    /// Exit with the code of the run's status
+    #[arg(long)]
+    pub(super) exit_status: bool,
+}
+
+#[derive(Flags, Debug)]
+pub(super) struct LogsArgs {
+    /// The run, or the beginning of its id
+    pub(super) run: String,
+    /// The step; all where absent
+    pub(super) step: Option<String>,
+    /// Wait for more until the run ends
+    #[arg(long, short)]
+    pub(super) follow: bool,
+    /// Only steps that failed
+    #[arg(long)]
+    pub(super) failed: bool,
+}
+
+#[derive(Subcommand, Debug)]
+pub(super) enum LockVerb {
+    /// Take a lock away from whoever has it
+    Break {
+        /// The lock
+        name: String,
+        /// Only the grant with this epoch
+        #[arg(long)]
+        epoch: Option<u64>,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+#[derive(Subcommand, Debug)]
+pub(super) enum SemaphoreVerb {
+    /// Take the slots of a holder away
+    Break {
+        /// The semaphore
+        name: String,
+        /// The holder
+        #[arg(long)]
+        holder: String,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+#[derive(Subcommand, Debug)]
+pub(super) enum StoreVerb {
+    /// Read everything and check it
+    #[command(after_help = "examples:\n  windlass store verify")]
+    Verify,
+    /// Drop what is no longer needed
+    #[command(after_help = "examples:\n  windlass store compact --retention 90d")]
+    Compact {
+        /// How long runs that have ended are kept
+        #[arg(long, default_value = "90d")]
+        retention: String,
+    },
+    /// Copy everything to a directory
+    #[command(after_help = "examples:\n  windlass store backup /backups/monday")]
+    Backup {
+        /// Where to: a directory that is not there yet
+        to: PathBuf,
+    },
+    /// Make the data directory from a backup
+    #[command(after_help = "examples:\n  windlass store restore /backups/monday --data .windlass")]
+    Restore {
+        /// The backup
+        from: PathBuf,
+    },
+}
