@@ -1,0 +1,62 @@
+//! `check`: parses and validates a runbook, once or whenever it changes.
+
+use super::Outcome;
+use super::run::load;
+use super::say::Say;
+use crate::client::Failure;
+use crate::runbook;
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+/// How often a file that is watched is looked at.
+const LOOK: Duration = Duration::from_millis(300);
+
+pub(super) fn check(file: Option<&Path>, watch: bool, schema: bool, say: &Say) -> Outcome {
+    if schema {
+        say.line(&serde_json::to_string_pretty(&runbook::schema()).unwrap_or_default());
+        return Ok(0);
+    }
+    let file = file.map_or_else(|| PathBuf::from("runbook.yaml"), Path::to_path_buf);
+    if !watch {
+        return once(&file, say).map(|_| 0);
+    }
+    let mut seen = None;
+    loop {
+        let now = stamps(&file, seen.as_ref().map_or(&[][..], |(files, _): &(Vec<PathBuf>, _)| files));
+        if seen.as_ref().is_none_or(|(_, stamps)| *stamps != now) {
+            let files = match once(&file, say) {
+                Ok(files) => files,
+                Err(failure) => {
+                    say.failure(&failure);
+                    seen.map_or_else(Vec::new, |(files, _)| files)
+                }
+            };
+            let now = stamps(&file, &files);
+            seen = Some((files, now));
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// When the runbook and its includes were last changed.
+fn stamps(file: &Path, includes: &[PathBuf]) -> Vec<Option<SystemTime>> {
+    let stamp = |path: &Path| std::fs::metadata(path).and_then(|meta| meta.modified()).ok();
+    std::iter::once(stamp(file)).chain(includes.iter().map(|path| stamp(path))).collect()
+}
+
+/// Checks once; returns the files it consists of.
+fn once(file: &Path, say: &Say) -> Result<Vec<PathBuf>, Failure> {
+    let loaded = load(file, say)?;
+    let pipelines: Vec<&str> = loaded.runbook.pipelines.keys().map(|name| name.as_str()).collect();
+    let steps: usize = loaded.runbook.pipelines.values().map(|pipeline| pipeline.nodes.len()).sum();
+    let answer = json!({
+        "valid": true, "name": loaded.runbook.name, "hash": loaded.hash.to_string(), "pipelines": pipelines,
+    });
+    say.answer(&answer, || {
+        format!("✔ {}: {} pipelines, {steps} steps, hash {}", file.display(), pipelines.len(), loaded.hash)
+    });
+    let dir = file.parent().unwrap_or(Path::new(""));
+    Ok(loaded.files.iter().map(|(path, _)| dir.join(path)).collect())
+}
+

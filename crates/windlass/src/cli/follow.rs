@@ -1,0 +1,367 @@
+//! Following a run: a tree that moves on a terminal, plain lines elsewhere, JSON events for programs.
+
+use super::Outcome;
+use super::say::{self, Say, duration, mark, text};
+use crate::client::{Client, Failure};
+use axum::http::Method;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::time::Duration;
+use windlass_core::code::Code;
+
+/// How often a moving tree is drawn again.
+const FRAME: Duration = Duration::from_millis(120);
+/// How many lines of output stand below a moving tree.
+const TAIL_LINES: usize = 6;
+const SPINNER: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
+
+/// How a run is followed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Follow {
+    /// Whether to wait when a human has to decide.
+    pub(super) wait: bool,
+    /// Whether Ctrl-C suspends it: the engine is in this process.
+    pub(super) suspend: bool,
+}
+
+/// A text as a part of a path.
+pub(super) fn escape(text: &str) -> String {
+    let mut out = String::new();
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => out.push(char::from(byte)),
+            byte => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
+}
+
+async fn shown(client: &Client, id: &str) -> Result<Value, Failure> {
+    client.get(&format!("/v1/runs/{}", escape(id))).await
+}
+
+fn is_over(run: &Value) -> bool {
+    matches!(text(run, "status"), "completed" | "failed" | "cancelled")
+}
+
+/// Runs that have not ended and wait for nobody but an executor.
+pub(super) async fn open_runs(client: &Client) -> Result<Vec<String>, Failure> {
+    let mut open = Vec::new();
+    let mut cursor = String::new();
+    loop {
+        let page = client.get(&format!("/v1/runs?limit=500{cursor}")).await?;
+        let items = page["items"].as_array().cloned().unwrap_or_default();
+        open.extend(items.iter().filter(|run| !is_over(run)).map(|run| text(run, "id").to_owned()));
+        match page["next_cursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => return Ok(open),
+        }
+    }
+}
+
+/// Waits until a run is over, or waits for something that does not come by itself here.
+pub(super) async fn settle(client: &Client, id: &str) -> Result<Value, Failure> {
+    let mut events = events(client, id).await?;
+    loop {
+        let run = shown(client, id).await?;
+        if is_over(&run) || text(&run, "status") == "awaiting_approval" {
+            return Ok(run);
+        }
+        if events.next().await.is_none() {
+            return shown(client, id).await;
+        }
+    }
+}
+
+async fn events(client: &Client, id: &str) -> Result<crate::client::Lines, Failure> {
+    let path = format!("/v1/runs/{}/events?follow=true", escape(id));
+    client.send(Method::GET, &path, None, &[]).await?.lines().await
+}
+
+async fn output(client: &Client, id: &str) -> Result<crate::client::Lines, Failure> {
+    let path = format!("/v1/runs/{}/logs?follow=true", escape(id));
+    client.send(Method::GET, &path, None, &[]).await?.lines().await
+}
+
+pub(super) async fn watch(client: &Client, run: &str, say: &Say) -> Outcome {
+    to_end(client, run, Follow { wait: true, suspend: false }, say).await
+}
+
+/// Follows a run to its end and returns the exit code of its status.
+pub(super) async fn to_end(client: &Client, id: &str, how: Follow, say: &Say) -> Outcome {
+    let run = shown(client, id).await?;
+    let id = text(&run, "id").to_owned();
+    let mut screen = Screen::new(say, &id);
+    screen.begin(&run);
+    let mut events = events(client, &id).await?;
+    let mut lines = output(client, &id).await?;
+    let mut frame = tokio::time::interval(FRAME);
+    let (mut ended, mut printed) = (false, false);
+    let mut interrupt = std::pin::pin!(tokio::signal::ctrl_c());
+    loop {
+        tokio::select! {
+            // What a step wrote comes before the news that it ended, where both are there.
+            biased;
+            line = lines.next(), if !printed => match line {
+                Some(line) => screen.output(&line),
+                None => printed = true,
+            },
+            event = events.next(), if !ended => {
+                ended = event.is_none();
+                if let Some(event) = event {
+                    screen.event(&event);
+                    screen.update(&shown(client, &id).await?);
+                }
+            },
+            _ = frame.tick(), if screen.moves() => screen.draw(),
+            _ = &mut interrupt => return interrupted(client, &id, how, &mut screen, say).await,
+        }
+        let waits = text(&screen.run, "status") == "awaiting_approval";
+        if waits && !how.wait || ended && printed {
+            let run = shown(client, &id).await?;
+            screen.update(&run);
+            screen.end(&run);
+            return Ok(say::exit_of(text(&run, "status")));
+        }
+    }
+}
+
+/// The first Ctrl-C suspends the run where the engine is here, and lets go of it elsewhere. The second ends at once.
+async fn interrupted(client: &Client, id: &str, how: Follow, screen: &mut Screen<'_>, say: &Say) -> Outcome {
+    screen.clear();
+    tokio::spawn(async {
+        if tokio::signal::ctrl_c().await.is_ok() {
+            std::process::exit(130);
+        }
+    });
+    if how.suspend {
+        let body = json!({ "reason": "interrupted" });
+        match client.post(&format!("/v1/runs/{id}/suspend"), &body).await {
+            Ok(_) => say.note(&format!("suspended; go on with: windlass resume {id}")),
+            Err(failure) if failure.code == Code::RunTerminalState => {}
+            Err(failure) => return Err(failure),
+        }
+    } else {
+        say.note(&format!("the run goes on; look at it with: windlass watch {id}"));
+    }
+    Ok(130)
+}
+
+/// What is on the screen.
+struct Screen<'a> {
+    say: &'a Say,
+    id: String,
+    run: Value,
+    /// What was last said of each step.
+    said: HashMap<String, String>,
+    /// The last lines of output, below a moving tree.
+    tail: Vec<String>,
+    drawn: usize,
+    frame: usize,
+}
+
+impl<'a> Screen<'a> {
+    fn new(say: &'a Say, id: &str) -> Screen<'a> {
+        Screen { say, id: id.to_owned(), run: Value::Null, said: HashMap::new(), tail: Vec::new(), drawn: 0, frame: 0 }
+    }
+
+    /// Whether there is a tree that moves.
+    fn moves(&self) -> bool {
+        self.say.terminal && !self.say.json && !self.say.quiet
+    }
+
+    fn begin(&mut self, run: &Value) {
+        if self.say.json {
+            return;
+        }
+        if !self.say.quiet {
+            self.say.line(&format!("run {} ({})", self.id, text(run, "name")));
+        }
+        self.update(run);
+    }
+
+    /// A record came.
+    fn event(&self, line: &str) {
+        if self.say.json {
+            self.say.line(line);
+        }
+    }
+
+    /// A step wrote a line.
+    fn output(&mut self, line: &str) {
+        if self.say.json || self.say.quiet {
+            return;
+        }
+        let Ok(line) = serde_json::from_str::<Value>(line) else { return };
+        let shown = format!("{} | {}", text(&line, "step"), printable(text(&line, "text")));
+        if self.moves() {
+            self.tail.push(shown);
+            if self.tail.len() > TAIL_LINES {
+                self.tail.remove(0);
+            }
+        } else {
+            self.say.line(&format!("  {shown}"));
+        }
+    }
+
+    /// The run is now like this.
+    fn update(&mut self, run: &Value) {
+        self.run = run.clone();
+        if self.say.json || self.say.quiet {
+            return;
+        }
+        if self.moves() {
+            return self.draw();
+        }
+        for step in run["steps"].as_array().into_iter().flatten() {
+            let (id, status) = (text(step, "id"), text(step, "status"));
+            let now = format!("{status} {}", step["attempt"]);
+            if step["group"] == Value::Bool(true) && status == "running" || matches!(status, "pending" | "ready") {
+                continue;
+            }
+            if self.said.insert(id.to_owned(), now.clone()).as_ref() != Some(&now) {
+                self.say.line(&format!("{} {id}{}", mark(status), remark(step)));
+            }
+        }
+    }
+
+    /// Draws the tree in the place of the one before.
+    fn draw(&mut self) {
+        self.frame += 1;
+        let mut lines = tree(self.say, &self.run, SPINNER[self.frame % SPINNER.len()]);
+        let (height, width) = size();
+        lines.extend(self.tail.iter().map(|line| self.say.paint(anstyle::Style::new().dimmed(), &format!("  {line}"))));
+        let from = lines.len().saturating_sub(height.saturating_sub(2).max(1));
+        self.clear();
+        for line in &lines[from..] {
+            self.say.line(&cut(line, width));
+        }
+        self.drawn = lines.len() - from;
+    }
+
+    fn clear(&mut self) {
+        if self.drawn > 0 {
+            use std::io::Write as _;
+            let _ = write!(std::io::stdout(), "\u{1b}[{}A\u{1b}[J", self.drawn);
+            self.drawn = 0;
+        }
+    }
+
+    /// The run is over, or nobody waits any longer.
+    fn end(&mut self, run: &Value) {
+        if self.say.json {
+            return self.say.line(&run.to_string());
+        }
+        if self.moves() {
+            self.tail.clear();
+            self.draw();
+            self.drawn = 0;
+        }
+        let took = run["duration_ms"].as_u64().map_or(String::new(), |ms| format!(" in {}", duration(ms)));
+        let status = text(run, "status");
+        let mut out = format!("{}{took}", self.say.status(status));
+        if let Some(message) = run["error"]["message"].as_str() {
+            out.push_str(&format!("\n  {}", printable(message).replace('\n', "\n  ")));
+        }
+        if let Some(result) = run.get("result") {
+            out.push_str(&format!("\n  {result}"));
+        }
+        if status == "failed" {
+            out.push_str(&format!("\n  look closer: windlass logs {0} --failed; go on: windlass retry {0}", self.id));
+        }
+        if status == "awaiting_approval" {
+            out.push_str(&format!("\n  see what is asked: windlass why {}", self.id));
+        }
+        self.say.line(&out);
+    }
+}
+
+/// What is said of a step beside its name.
+fn remark(step: &Value) -> String {
+    let mut out = String::new();
+    if let Some(attempt) = step["attempt"].as_u64().filter(|&attempt| attempt > 1) {
+        out.push_str(&format!(" (attempt {attempt})"));
+    }
+    if let Some(ms) = step["duration_ms"].as_u64() {
+        out.push_str(&format!(" {}", duration(ms)));
+    }
+    if let Some(reason) = step["reason"].as_str() {
+        out.push_str(&format!(" · waits for {reason}"));
+    }
+    if let Some(message) = step["error"]["message"].as_str() {
+        let first = message.lines().next().unwrap_or_default();
+        out.push_str(&format!(" · {}", printable(first)));
+    }
+    out
+}
+
+/// The steps of a run as a tree.
+pub(super) fn tree(say: &Say, run: &Value, spinner: &str) -> Vec<String> {
+    let steps: Vec<&Value> = run["steps"].as_array().into_iter().flatten().collect();
+    let parents: HashMap<&str, &str> =
+        steps.iter().map(|step| (text(step, "id"), text(step, "parent"))).collect();
+    let depth = |id: &str| {
+        let mut depth = 0;
+        let mut at = parents.get(id).copied().unwrap_or("");
+        while !at.is_empty() && depth < 32 {
+            depth += 1;
+            at = parents.get(at).copied().unwrap_or("");
+        }
+        depth
+    };
+    steps
+        .iter()
+        .map(|step| {
+            let status = text(step, "status");
+            let sign = if status == "running" { spinner } else { mark(status) };
+            let section = text(step, "section");
+            let section = if section == "main" { String::new() } else { format!(" [{section}]") };
+            let line = format!("{sign} {}{section}{}", text(step, "id"), remark(step));
+            format!("{}{}", "  ".repeat(depth(text(step, "id")) + 1), colour(say, status, &line))
+        })
+        .collect()
+}
+
+fn colour(say: &Say, status: &str, line: &str) -> String {
+    use anstyle::AnsiColor::{Blue, Green, Red, Yellow};
+    let style = match status {
+        "succeeded" => Green.on_default(),
+        "failed" => Red.on_default(),
+        "running" => Blue.on_default(),
+        "pending" | "ready" | "skipped" | "cancelled" => anstyle::Style::new().dimmed(),
+        _ => Yellow.on_default(),
+    };
+    say.paint(style, line)
+}
+
+/// A text without what could take over a terminal.
+pub(super) fn printable(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
+}
+
+/// The terminal's height and width.
+fn size() -> (usize, usize) {
+    match rustix::termios::tcgetwinsize(std::io::stdout()) {
+        Ok(size) if size.ws_row > 0 && size.ws_col > 0 => (usize::from(size.ws_row), usize::from(size.ws_col)),
+        Ok(_) | Err(_) => (24, 80),
+    }
+}
+
+/// A line that fits the terminal; what colours it is not counted.
+fn cut(line: &str, width: usize) -> String {
+    let (mut out, mut shown, mut escape) = (String::new(), 0, false);
+    for c in line.chars() {
+        if escape {
+            escape = !c.is_ascii_alphabetic();
+        } else if c == '\u{1b}' {
+            escape = true;
+        } else {
+            shown += 1;
+            if shown >= width {
+                continue;
+            }
+        }
+        out.push(c);
+    }
+    out
+}

@@ -1,0 +1,213 @@
+//! Lists: a bare plural noun.
+
+use super::Outcome;
+use super::args::{LockVerb, RunsArgs, SemaphoreVerb};
+use super::follow::escape;
+use super::say::{self, Say, duration, text};
+use crate::client::{Client, Failure};
+use crate::runbook;
+use axum::http::Method;
+use serde_json::{Value, json};
+use std::time::{SystemTime, UNIX_EPOCH};
+use windlass_core::code::Code;
+use windlass_core::event::Event;
+use windlass_core::time::Millis;
+
+fn items(page: &Value) -> Vec<Value> {
+    page["items"].as_array().cloned().unwrap_or_default()
+}
+
+/// A time, or how long ago.
+fn since(text: &str) -> Result<String, Failure> {
+    if text.parse::<jiff::Timestamp>().is_ok() {
+        return Ok(text.to_owned());
+    }
+    let span = runbook::parse_duration(text).map_err(|_| {
+        Failure::new(Code::InvalidInput, format!("`{text}` is neither a time such as 2026-01-31T12:00:00Z nor a duration such as 2h"))
+    })?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+    Ok(crate::shape::time(Millis(now.saturating_sub(span.0))))
+}
+
+pub(super) async fn runs(client: &Client, filter: &RunsArgs, say: &Say) -> Outcome {
+    let mut path = format!("/v1/runs?limit={}", filter.limit);
+    let given = [
+        ("status", filter.status.clone()),
+        ("pipeline", filter.pipeline.clone()),
+        ("repo", filter.repo.clone()),
+        ("since", filter.since.as_deref().map(since).transpose()?),
+        ("cursor", filter.cursor.clone()),
+    ];
+    for (key, value) in given {
+        if let Some(value) = value {
+            path.push_str(&format!("&{key}={}", escape(&value)));
+        }
+    }
+    let page = client.get(&path).await?;
+    say.answer(&page, || {
+        let mut rows = vec![["RUN", "PIPELINE", "STATUS", "CREATED", "TOOK", "REASON"].map(str::to_owned).to_vec()];
+        for run in items(&page) {
+            let took = run["duration_ms"].as_u64().map_or(String::new(), duration);
+            rows.push(vec![
+                text(&run, "id").to_owned(),
+                text(&run, "pipeline").to_owned(),
+                say.status(text(&run, "status")),
+                text(&run, "created_at").to_owned(),
+                took,
+                text(&run, "reason").to_owned(),
+            ]);
+        }
+        let more = page["next_cursor"].as_str().map_or(String::new(), |next| format!("more: --cursor {next}\n"));
+        if rows.len() == 1 { "no runs\n".to_owned() } else { say.table(&rows) + &more }
+    });
+    Ok(0)
+}
+
+pub(super) async fn runbooks(client: &Client, say: &Say) -> Outcome {
+    let page = client.get("/v1/runbooks").await?;
+    say.answer(&page, || {
+        let mut rows = vec![["NAME", "HASH", "PIPELINES", "DEPLOYED", "LOADED"].map(str::to_owned).to_vec()];
+        for book in items(&page) {
+            let names: Vec<&str> = book["pipelines"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+            rows.push(vec![
+                text(&book, "name").to_owned(),
+                text(&book, "hash").chars().take(12).collect(),
+                names.join(", "),
+                if book["deployed"] == Value::Bool(true) { "yes" } else { "" }.to_owned(),
+                text(&book, "loaded_at").to_owned(),
+            ]);
+        }
+        if rows.len() == 1 { "no runbooks\n".to_owned() } else { say.table(&rows) }
+    });
+    Ok(0)
+}
+
+pub(super) async fn approvals(client: &Client, status: Option<&str>, say: &Say) -> Outcome {
+    let page = client.get(&format!("/v1/approvals?status={}", escape(status.unwrap_or("requested")))).await?;
+    say.answer(&page, || {
+        let mut rows = vec![["APPROVAL", "RUN", "STEP", "STATUS", "TIER", "EXPIRES"].map(str::to_owned).to_vec()];
+        for item in items(&page) {
+            rows.push(vec![
+                text(&item, "id").to_owned(),
+                text(&item, "run").to_owned(),
+                text(&item, "step").to_owned(),
+                say.status(text(&item, "status")),
+                text(&item, "tier").to_owned(),
+                text(&item, "expires_at").to_owned(),
+            ]);
+        }
+        if rows.len() == 1 { "nothing waits for a decision\n".to_owned() } else { say.table(&rows) }
+    });
+    Ok(0)
+}
+
+fn count(item: &Value, key: &str) -> String {
+    item[key].as_array().map_or(0, Vec::len).to_string()
+}
+
+pub(super) async fn locks(client: &Client, say: &Say) -> Outcome {
+    let page = client.get("/v1/locks").await?;
+    say.answer(&page, || {
+        let mut rows = vec![["LOCK", "STATE", "HOLDER", "EPOCH", "SINCE", "WAITING"].map(str::to_owned).to_vec()];
+        for lock in items(&page) {
+            rows.push(vec![
+                text(&lock, "name").to_owned(),
+                text(&lock, "state").to_owned(),
+                text(&lock, "holder").to_owned(),
+                lock["epoch"].to_string(),
+                text(&lock, "acquired_at").to_owned(),
+                count(&lock, "waiters"),
+            ]);
+        }
+        if rows.len() == 1 { "no locks\n".to_owned() } else { say.table(&rows) }
+    });
+    Ok(0)
+}
+
+pub(super) async fn semaphores(client: &Client, say: &Say) -> Outcome {
+    let page = client.get("/v1/semaphores").await?;
+    say.answer(&page, || {
+        let mut rows = vec![["SEMAPHORE", "USED", "CAPACITY", "HOLDERS", "WAITING"].map(str::to_owned).to_vec()];
+        for item in items(&page) {
+            rows.push(vec![
+                text(&item, "name").to_owned(),
+                item["used"].to_string(),
+                item["capacity"].to_string(),
+                count(&item, "holders"),
+                count(&item, "waiters"),
+            ]);
+        }
+        if rows.len() == 1 { "no semaphores\n".to_owned() } else { say.table(&rows) }
+    });
+    Ok(0)
+}
+
+fn sure(yes: bool, question: &str) -> Result<(), Failure> {
+    if yes || say::ask(question) {
+        return Ok(());
+    }
+    Err(Failure::new(Code::InvalidInput, "nothing was done; say --yes to do it without being asked"))
+}
+
+pub(super) async fn lock(client: &Client, verb: &LockVerb, say: &Say) -> Outcome {
+    let LockVerb::Break { name, epoch, yes } = verb;
+    sure(*yes, &format!("Take the lock `{name}` away from its holder? What holds it fails."))?;
+    let broken = client.post(&format!("/v1/locks/{}/break", escape(name)), &json!({ "epoch": epoch })).await?;
+    say.answer(&broken, || format!("`{name}` is {}", text(&broken, "state")));
+    Ok(0)
+}
+
+pub(super) async fn semaphore(client: &Client, verb: &SemaphoreVerb, say: &Say) -> Outcome {
+    let SemaphoreVerb::Break { name, holder, yes } = verb;
+    sure(*yes, &format!("Take the slots of `{holder}` away? What holds them fails."))?;
+    let broken = client.post(&format!("/v1/semaphores/{}/break", escape(name)), &json!({ "holder": holder })).await?;
+    say.answer(&broken, || format!("`{name}` has {} of {} slots used", broken["used"], broken["capacity"]));
+    Ok(0)
+}
+
+pub(super) async fn events(client: &Client, follow: bool, from: Option<u64>, kind: Option<&str>, say: &Say) -> Outcome {
+    let mut path = format!("/v1/events?follow={follow}&from={}", from.unwrap_or(0));
+    if let Some(kind) = kind {
+        path.push_str(&format!("&type={}", escape(kind)));
+    }
+    let mut lines = client.send(Method::GET, &path, None, &[]).await?.lines().await?;
+    let mut interrupt = std::pin::pin!(tokio::signal::ctrl_c());
+    loop {
+        tokio::select! {
+            line = lines.next() => match line {
+                // A record is one JSON object, for people and for programs.
+                Some(line) => say.line(&line),
+                None => return Ok(0),
+            },
+            _ = &mut interrupt => return Ok(0),
+        }
+    }
+}
+
+pub(super) fn codes(say: &Say) -> Outcome {
+    let all: Vec<Value> = Code::ALL
+        .iter()
+        .map(|code| json!({ "code": code.as_str(), "http": code.http(), "exit": code.exit(), "title": code.title() }))
+        .collect();
+    say.answer(&json!({ "items": all }), || {
+        let row = |code: &Code| format!("{:<24} {} {:>3}  {}\n", code, code.http(), code.exit(), code.title());
+        Code::ALL.iter().map(row).collect()
+    });
+    Ok(0)
+}
+
+pub(super) fn types(say: &Say) -> Outcome {
+    let specs = Event::specs();
+    let all: Vec<Value> = specs
+        .iter()
+        .map(|spec| {
+            let fields: serde_json::Map<String, Value> =
+                spec.fields.iter().map(|(name, kind)| ((*name).to_owned(), json!(kind))).collect();
+            json!({ "type": spec.tag, "category": spec.category.as_str(), "stream": spec.stream, "fields": fields })
+        })
+        .collect();
+    say.answer(&json!({ "items": all }), || {
+        specs.iter().map(|s| format!("{:<24} {:<7} {}\n", s.tag, s.category.as_str(), s.stream)).collect()
+    });
+    Ok(0)
+}

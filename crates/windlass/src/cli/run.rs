@@ -1,0 +1,341 @@
+//! `run` and what can be asked of runs.
+
+use super::args::{Args, RunArgs};
+use super::follow::{self, Follow};
+use super::say::{self, Say, text};
+use super::{Outcome, connect};
+use crate::client::{Client, Failure, Need};
+use crate::runbook::{self, Loaded};
+use axum::http::Method;
+use serde_json::{Map, Value, json};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use windlass_core::code::Code;
+use windlass_core::runbook::Pipeline;
+
+/// How large a file of variables may be.
+const VARS_MAX: u64 = 1 << 20;
+/// How often a process without work looks whether there is some.
+const LOOK: Duration = Duration::from_millis(200);
+
+fn invalid(text: impl Into<String>) -> Failure {
+    Failure::new(Code::InvalidInput, text)
+}
+
+/// Reads a runbook; what is wrong with it is shown where it stands.
+pub(super) fn load(path: &Path, say: &Say) -> Result<Loaded, Failure> {
+    runbook::load(path).map_err(|problems| Failure {
+        code: Code::RunbookInvalid,
+        detail: problems.render(say.colour),
+        problem: say.json.then(|| json!({ "code": Code::RunbookInvalid.as_str(), "problems": problems.json() })),
+    })
+}
+
+fn file_of(wish: &RunArgs) -> Result<PathBuf, Failure> {
+    if let Some(file) = &wish.file {
+        return Ok(file.clone());
+    }
+    ["runbook.yaml", "runbook.yml"].iter().map(PathBuf::from).find(|path| path.is_file()).ok_or_else(|| {
+        invalid("there is no runbook.yaml here: name a runbook, or let `windlass init` make one")
+    })
+}
+
+/// The variables of the command line, in the types that the pipeline declares.
+fn vars(wish: &RunArgs, def: &Pipeline) -> Result<Map<String, Value>, Failure> {
+    let mut vars = match &wish.vars_file {
+        None => Map::new(),
+        Some(path) => {
+            let unreadable = |error: std::io::Error| invalid(format!("{}: {error}", path.display()));
+            if std::fs::metadata(path).map_err(unreadable)?.len() > VARS_MAX {
+                return Err(invalid(format!("{} is larger than 1 MiB", path.display())));
+            }
+            let text = std::fs::read_to_string(path).map_err(unreadable)?;
+            runbook::parse_vars(&text).map_err(|error| invalid(format!("{}: {error}", path.display())))?
+        }
+    };
+    for pair in &wish.var {
+        let (name, text) = pair.split_once('=').ok_or_else(|| invalid(format!("`{pair}` is not K=V")))?;
+        let value = runbook::parse_var(def, name, text).map_err(|error| invalid(error.to_string()))?;
+        vars.insert(name.to_owned(), value);
+    }
+    Ok(vars)
+}
+
+/// Hands a runbook with its includes over; nothing is deployed by that.
+async fn submit(client: &Client, loaded: &Loaded) -> Result<Value, Failure> {
+    let file = |(path, text): &(PathBuf, String)| json!({ "name": path.to_string_lossy(), "text": text });
+    let files: Vec<Value> = loaded.files.iter().map(file).collect();
+    client.post("/v1/runbooks?deploy=false", &json!({ "files": files })).await
+}
+
+pub(super) async fn run(args: &Args, wish: &RunArgs, say: &Say) -> Outcome {
+    let loaded = load(&file_of(wish)?, say)?;
+    let pipeline = pick(&loaded, wish.pipeline.as_deref())?;
+    let def = &loaded.runbook.pipelines[&windlass_core::id::Name::clean(&pipeline)];
+    let vars = vars(wish, def)?;
+    runbook::check_vars(def, &vars).map_err(|error| invalid(error.to_string()))?;
+    if wish.detach && args.global.server.is_none() {
+        background(args)?;
+    }
+    let client = connect(args, if wish.dry_run { Need::Records } else { Need::Executes }).await?;
+    let outcome = go(&client, wish, (&loaded, &pipeline, vars), say).await;
+    client.close().await;
+    outcome
+}
+
+fn pick(loaded: &Loaded, wanted: Option<&str>) -> Result<String, Failure> {
+    let names: Vec<&str> = loaded.runbook.pipelines.keys().map(|name| name.as_str()).collect();
+    match (wanted, names.as_slice()) {
+        (Some(wanted), _) if names.contains(&wanted) => Ok(wanted.to_owned()),
+        (Some(wanted), _) => {
+            let text = format!("there is no pipeline `{wanted}`; this runbook has {}", names.join(", "));
+            Err(Failure::new(Code::NotFound, text))
+        }
+        (None, [only]) => Ok((*only).to_owned()),
+        (None, _) if names.contains(&"default") => Ok("default".to_owned()),
+        (None, []) => Err(invalid("the runbook has no pipelines")),
+        (None, _) => Err(invalid(format!("say which pipeline: {}", names.join(", ")))),
+    }
+}
+
+async fn go(
+    client: &Client,
+    wish: &RunArgs,
+    (loaded, pipeline, vars): (&Loaded, &str, Map<String, Value>),
+    say: &Say,
+) -> Outcome {
+    let hash = text(&submit(client, loaded).await?, "hash").to_owned();
+    if wish.dry_run {
+        let plan = client.post("/v1/plan", &json!({ "runbook": hash, "pipeline": pipeline, "vars": vars })).await?;
+        say.answer(&plan, || planned(say, &plan));
+        return Ok(0);
+    }
+    let cwd = std::env::current_dir()?.to_string_lossy().into_owned();
+    let body = json!({
+        "runbook": hash, "pipeline": pipeline, "vars": vars, "after": wish.after, "cwd": cwd, "source": "cli",
+    });
+    let key = wish.idempotency_key.as_ref().map(|key| ("idempotency-key", key.clone()));
+    let bytes = ("application/json", body.to_string().into_bytes());
+    let headers: Vec<_> = key.into_iter().collect();
+    let answer = client.send(Method::POST, "/v1/runs", Some(bytes), &headers).await?;
+    let known = answer.headers.contains_key("idempotent-replayed");
+    let made = answer.json().await?;
+    let id = text(&made, "id").to_owned();
+    if known {
+        say.note(&format!("{id} was made by an earlier request with this key"));
+    }
+    if wish.detach {
+        say.answer(&made, || id.clone());
+        return Ok(0);
+    }
+    follow::to_end(client, &id, Follow { wait: !wish.no_wait, suspend: client.app().is_some() }, say).await
+}
+
+fn planned(say: &Say, plan: &Value) -> String {
+    let mut out = format!("{} would run these steps:\n", text(plan, "pipeline"));
+    for step in plan["steps"].as_array().into_iter().flatten() {
+        let indent = "  ".repeat(step["depth"].as_u64().unwrap_or(0) as usize + 1);
+        let policy = step["policy"].as_str().map_or(String::new(), |verdict| format!("  policy: {verdict}"));
+        let skipped = if step["when"] == Value::Bool(false) { "  (skipped: `when` is false)" } else { "" };
+        out.push_str(&format!("{indent}{} [{}]{policy}{skipped}\n", text(step, "id"), text(step, "tool")));
+        if let Some(fields) = step.get("fields") {
+            out.push_str(&format!("{indent}  {}\n", say.paint(anstyle::Style::new().dimmed(), &fields.to_string())));
+        }
+        if let Some(secrets) = step.get("secrets") {
+            out.push_str(&format!("{indent}  secrets: {secrets}\n"));
+        }
+    }
+    out.push_str("nothing was executed\n");
+    out
+}
+
+/// Starts a process that holds the data directory while there is something to do. One that finds it held ends at once.
+fn background(args: &Args) -> Result<(), Failure> {
+    use std::os::unix::process::CommandExt as _;
+    let mut command = Command::new(std::env::current_exe()?);
+    if let Some(data) = &args.global.data {
+        command.arg("--data").arg(data);
+    }
+    command.arg("__hold").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+    command.spawn()?;
+    // It has to have the directory before this process looks, or both would want to hold it; whoever is second
+    // finds the socket of the first.
+    std::thread::sleep(Duration::from_millis(300));
+    Ok(())
+}
+
+/// Holds the data directory while there is something to do.
+pub(super) async fn hold(client: &Client) -> Outcome {
+    let Some(app) = client.app() else { return Ok(0) };
+    let mut idle = 0;
+    while idle < 10 {
+        tokio::time::sleep(LOOK).await;
+        let busy = app.look(|store| {
+            let state = store.state();
+            state.indexes().ready_len() > 0 || state.indexes().next_due().is_some() || state.streams().any(|(_, stream)| {
+                matches!(&stream.body, windlass_core::state::Body::Run(run) if !run.is_terminal() && run.leases() > 0)
+            })
+        });
+        idle = if busy.await.unwrap_or(false) { 0 } else { idle + 1 };
+    }
+    Ok(0)
+}
+
+fn path(run: &str, what: &str) -> String {
+    format!("/v1/runs/{}{what}", follow::escape(run))
+}
+
+pub(super) async fn cancel(client: &Client, run: &str, reason: Option<&str>, say: &Say) -> Outcome {
+    let cancelled = client.post(&path(run, "/cancel"), &json!({ "reason": reason })).await?;
+    let id = text(&cancelled, "id").to_owned();
+    // Compensations and `finally` still have to run: whoever carries steps out sees them through.
+    let ended = follow::settle(client, &id).await?;
+    say.answer(&ended, || format!("{id} is {}", say.status(text(&ended, "status"))));
+    Ok(0)
+}
+
+pub(super) async fn suspend(client: &Client, run: &str, reason: Option<&str>, say: &Say) -> Outcome {
+    let shown = client.post(&path(run, "/suspend"), &json!({ "reason": reason })).await?;
+    let id = text(&shown, "id").to_owned();
+    say.answer(&shown, || format!("{id} is suspended; `windlass resume {id}` lets it go on"));
+    Ok(0)
+}
+
+pub(super) async fn resume(
+    client: &Client,
+    run: Option<&str>,
+    all: bool,
+    (message, var): (Option<&str>, &[String]),
+    say: &Say,
+) -> Outcome {
+    let mut vars = Map::new();
+    for pair in var {
+        let (name, value) = pair.split_once('=').ok_or_else(|| invalid(format!("`{pair}` is not K=V")))?;
+        let value = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
+        vars.insert(name.to_owned(), value);
+    }
+    let vars = if vars.is_empty() { Value::Null } else { Value::Object(vars) };
+    let body = json!({ "message": message, "vars": vars });
+    let runs = match (run, all) {
+        (Some(run), _) => vec![text(&client.get(&path(run, "")).await?, "id").to_owned()],
+        (None, true) => follow::open_runs(client).await?,
+        (None, false) => match follow::open_runs(client).await?.as_slice() {
+            [] => return Err(Failure::new(Code::NotFound, "there is no run that could go on")),
+            [only] => vec![only.clone()],
+            several => {
+                let text = format!("{} runs could go on: name one, or say --all", several.len());
+                return Err(invalid(text));
+            }
+        },
+    };
+    for run in &runs {
+        let shown = client.get(&path(run, "")).await?;
+        if shown["suspended"] == Value::Bool(true) || !vars.is_null() || message.is_some() {
+            client.post(&path(run, "/resume"), &body).await?;
+        }
+    }
+    let mut worst = 0;
+    for run in &runs {
+        let code = follow::to_end(client, run, Follow { wait: true, suspend: client.app().is_some() }, say).await?;
+        worst = worst.max(code);
+    }
+    Ok(worst)
+}
+
+pub(super) async fn retry(client: &Client, run: &str, say: &Say) -> Outcome {
+    let made = client.post(&path(run, "/retry"), &json!({})).await?;
+    let id = text(&made, "id").to_owned();
+    say.note(&format!("{id} goes on from {}", text(&made, "resumed_from")));
+    follow::to_end(client, &id, Follow { wait: true, suspend: client.app().is_some() }, say).await
+}
+
+pub(super) async fn fork(client: &Client, run: &str, from: &str, book: Option<&Path>, say: &Say) -> Outcome {
+    let mut body = json!({ "from": from });
+    if let Some(book) = book {
+        let loaded = load(book, say)?;
+        body["runbook"] = submit(client, &loaded).await?["hash"].take();
+    }
+    let made = client.post(&path(run, "/fork"), &body).await?;
+    let id = text(&made, "id").to_owned();
+    say.note(&format!("{id} goes on from step `{from}`"));
+    follow::to_end(client, &id, Follow { wait: true, suspend: client.app().is_some() }, say).await
+}
+
+pub(super) async fn signal(
+    client: &Client,
+    (run, key): (Option<&str>, Option<&str>),
+    name: &Option<String>,
+    data: Option<&str>,
+    say: &Say,
+) -> Outcome {
+    let data: Value = match data {
+        Some(text) => serde_json::from_str(text).map_err(|error| invalid(format!("--data is not JSON: {error}")))?,
+        None => Value::Null,
+    };
+    // With a key there is no run, and the first word is the event's name.
+    let (path, body, name) = match (run, key, name) {
+        (Some(run), None, Some(name)) => {
+            (path(run, &format!("/signals/{}", follow::escape(name))), json!({ "data": data }), name.as_str())
+        }
+        (Some(name), Some(key), None) => {
+            (format!("/v1/signals/{}", follow::escape(name)), json!({ "data": data, "key": key }), name)
+        }
+        (Some(run), Some(key), Some(name)) => {
+            let body = json!({ "data": data, "key": key });
+            (path(run, &format!("/signals/{}", follow::escape(name))), body, name.as_str())
+        }
+        (_, _, _) => return Err(invalid("say which run and which event: `windlass signal RUN NAME`")),
+    };
+    let answer = client.post(&path, &body).await?;
+    say.answer(&answer, || format!("`{name}` is delivered"));
+    Ok(0)
+}
+
+pub(super) async fn resolve(
+    client: &Client,
+    (run, step): (&str, &str),
+    resolution: &str,
+    reason: &str,
+    say: &Say,
+) -> Outcome {
+    let body = json!({ "resolution": resolution, "reason": reason });
+    let shown = client.post(&path(run, &format!("/steps/{}/resolve", follow::escape(step))), &body).await?;
+    say.answer(&shown, || format!("step `{step}` is settled; the run is {}", say.status(text(&shown, "status"))));
+    Ok(0)
+}
+
+/// Shows the exact action and decides on it. Without a terminal the hash says that it was seen.
+pub(super) async fn decide(
+    client: &Client,
+    id: &str,
+    (hash, yes): (Option<&str>, bool),
+    reject: Option<&str>,
+    say: &Say,
+) -> Outcome {
+    let approval = client.get(&format!("/v1/approvals/{}", follow::escape(id))).await?;
+    let shown = text(&approval, "action_hash").to_owned();
+    if !say.json {
+        say.line(&super::show::approval(say, &approval));
+    }
+    let verb = if reject.is_some() { "Reject" } else { "Approve" };
+    let hash = match hash {
+        Some(hash) => hash.to_owned(),
+        None if reject.is_some() || yes && say.terminal => shown,
+        None if say::ask(&format!("{verb} exactly this?")) => shown,
+        None => {
+            let text = format!("nothing was decided; without a terminal add --hash {shown}");
+            return Err(Failure::new(Code::InvalidInput, text));
+        }
+    };
+    let decision = if reject.is_some() { "rejected" } else { "approved" };
+    let body = json!({ "decision": decision, "action_hash": hash, "reason": reject, "channel": "cli" });
+    let id = text(&approval, "id").to_owned();
+    let decided = client.post(&format!("/v1/approvals/{id}/decision"), &body).await?;
+    let run = text(&decided, "run").to_owned();
+    say.answer(&decided, || {
+        let next = if client.app().is_some() { format!("; `windlass resume {run}` lets it go on") } else { String::new() };
+        format!("{}{next}", say.status(text(&decided, "status")))
+    });
+    Ok(0)
+}

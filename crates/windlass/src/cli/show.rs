@@ -1,0 +1,174 @@
+//! Showing one run: its steps, its timeline, its records, its output, and why it is where it is.
+
+use super::Outcome;
+use super::args::{LogsArgs, ShowArgs};
+use super::follow::{escape, printable, tree};
+use super::say::{self, Say, duration, text};
+use crate::client::Client;
+use axum::http::Method;
+use serde_json::Value;
+
+/// How wide a timeline is drawn.
+const TIMELINE_WIDTH: u64 = 60;
+
+pub(super) async fn show(client: &Client, how: &ShowArgs, say: &Say) -> Outcome {
+    let run = client.get(&format!("/v1/runs/{}", escape(&how.run))).await?;
+    if how.events {
+        let path = format!("/v1/runs/{}/events", escape(&how.run));
+        let mut lines = client.send(Method::GET, &path, None, &[]).await?.lines().await?;
+        while let Some(line) = lines.next().await {
+            say.line(&line);
+        }
+    } else if how.timeline && !say.json {
+        say.line(&timeline(say, &run));
+    } else {
+        say.answer(&run, || describe(say, &run));
+    }
+    Ok(if how.exit_status { say::exit_of(text(&run, "status")) } else { 0 })
+}
+
+fn describe(say: &Say, run: &Value) -> String {
+    let took = run["duration_ms"].as_u64().map_or(String::new(), |ms| format!(" in {}", duration(ms)));
+    let reason = run["reason"].as_str().map_or(String::new(), |reason| format!(" · {reason}"));
+    let mut out = format!("{} {}{took}{reason}\n", text(run, "id"), say.status(text(run, "status")));
+    let rows = [
+        ("pipeline", text(run, "name")),
+        ("made", text(run, "created_at")),
+        ("by", run["trigger"]["user"].as_str().unwrap_or(text(&run["trigger"], "source"))),
+        ("from", text(run, "resumed_from")),
+        ("called by", text(run, "parent_run")),
+        ("runbook", text(run, "runbook_hash")),
+    ];
+    for (name, value) in rows.iter().filter(|(_, value)| !value.is_empty()) {
+        out.push_str(&format!("  {name:<10} {value}\n"));
+    }
+    if let Some(vars) = run["vars"].as_object().filter(|vars| !vars.is_empty()) {
+        out.push_str(&format!("  {:<10} {}\n", "vars", Value::Object(vars.clone())));
+    }
+    if let Some(result) = run.get("result") {
+        out.push_str(&format!("  {:<10} {result}\n", "result"));
+    }
+    if let Some(message) = run["error"]["message"].as_str() {
+        let message = printable(message).replace('\n', "\n             ");
+        out.push_str(&format!("  {:<10} {}: {message}\n", "error", text(&run["error"], "code")));
+    }
+    for line in tree(say, run, "▶") {
+        out.push_str(&line);
+        out.push('\n');
+    }
+    out
+}
+
+/// Milliseconds of a time in RFC 3339.
+fn millis(value: &Value) -> Option<i64> {
+    value.as_str()?.parse::<jiff::Timestamp>().ok().map(jiff::Timestamp::as_millisecond)
+}
+
+/// The steps as bars, drawn to scale from the beginning of the run to its end, or to the last that is known of it.
+fn timeline(say: &Say, run: &Value) -> String {
+    let steps: Vec<&Value> = run["steps"].as_array().into_iter().flatten().collect();
+    let from = millis(&run["started_at"]).or_else(|| millis(&run["created_at"])).unwrap_or(0);
+    let to = millis(&run["completed_at"]).or_else(|| millis(&run["updated_at"])).unwrap_or(from).max(from + 1);
+    let scale = |at: i64| ((at - from).max(0) as u64 * TIMELINE_WIDTH / (to - from) as u64).min(TIMELINE_WIDTH);
+    let widest = steps.iter().map(|step| text(step, "id").chars().count()).max().unwrap_or(0).min(32);
+    let mut out = format!(
+        "{} {}\n{:widest$} 0{:>width$}\n",
+        text(run, "id"),
+        say.status(text(run, "status")),
+        "",
+        duration((to - from) as u64),
+        width = TIMELINE_WIDTH as usize - 1
+    );
+    for step in steps {
+        let id: String = text(step, "id").chars().take(widest).collect();
+        let (bar, took) = match millis(&step["started_at"]) {
+            Some(began) => {
+                let ended = millis(&step["completed_at"]).unwrap_or(to);
+                let (a, b) = (scale(began), scale(ended));
+                let length = (b - a).max(1) as usize;
+                let fill = if step["group"] == Value::Bool(true) { "─" } else { "█" };
+                let bar = format!("{}{}", " ".repeat((a as usize).min(TIMELINE_WIDTH as usize - 1)), fill.repeat(length));
+                (bar, duration((ended - began).max(0) as u64))
+            }
+            None => (String::new(), text(step, "status").to_owned()),
+        };
+        let pad = (TIMELINE_WIDTH as usize + 1).saturating_sub(bar.chars().count());
+        out.push_str(&format!("{id:widest$} {bar}{} {took}\n", " ".repeat(pad)));
+    }
+    out
+}
+
+pub(super) async fn logs(client: &Client, how: &LogsArgs, say: &Say) -> Outcome {
+    let mut path = format!("/v1/runs/{}/logs?follow={}&failed={}", escape(&how.run), how.follow, how.failed);
+    if let Some(step) = &how.step {
+        path.push_str(&format!("&step={}", escape(step)));
+    }
+    let mut lines = client.send(Method::GET, &path, None, &[]).await?.lines().await?;
+    let mut any = false;
+    while let Some(line) = lines.next().await {
+        any = true;
+        if say.json {
+            say.line(&line);
+            continue;
+        }
+        let Ok(line) = serde_json::from_str::<Value>(&line) else { continue };
+        let content = printable(text(&line, "text"));
+        match &how.step {
+            Some(_) => say.line(&content),
+            None => say.line(&format!("{} | {content}", text(&line, "step"))),
+        }
+    }
+    if !any {
+        say.note("nothing was written");
+    }
+    Ok(0)
+}
+
+pub(super) async fn why(client: &Client, run: &str, say: &Say) -> Outcome {
+    let answer = client.get(&format!("/v1/runs/{}/why", escape(run))).await?;
+    say.answer(&answer, || {
+        let mut out = format!("{} {}\n", text(&answer, "run"), say.status(text(&answer, "status")));
+        let first = text(&answer, "run").to_owned();
+        for link in answer["because"].as_array().into_iter().flatten() {
+            let place = match link["step"].as_str() {
+                Some(step) if text(link, "run") == first => format!("step {step}"),
+                Some(step) => format!("{} step {step}", text(link, "run")),
+                None if text(link, "run") == first => "run".to_owned(),
+                None => text(link, "run").to_owned(),
+            };
+            out.push_str(&format!("  {place}: {}\n", printable(text(link, "text"))));
+        }
+        out
+    });
+    Ok(0)
+}
+
+/// An approval as a human decides on it: made from the recorded action, with nothing left out.
+pub(super) fn approval(say: &Say, approval: &Value) -> String {
+    let action = &approval["action"];
+    let mut out = format!(
+        "{} {} · tier {}\n  run      {}\n  step     {}\n",
+        text(approval, "id"),
+        say.status(text(approval, "status")),
+        text(approval, "tier"),
+        text(approval, "run"),
+        text(approval, "step"),
+    );
+    if let Some(message) = approval["message"].as_str() {
+        out.push_str(&format!("  message  {}\n", printable(message)));
+    }
+    for reason in approval["reasons"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        out.push_str(&format!("  because  {}\n", printable(reason)));
+    }
+    out.push_str(&format!(
+        "  action   {} {} on {}\n",
+        text(action, "tool"),
+        text(action, "operation"),
+        text(action, "target")
+    ));
+    let fields = serde_json::to_string_pretty(&action["fields"]).unwrap_or_default();
+    out.push_str(&format!("  fields   {}\n", printable(&fields).replace('\n', "\n           ")));
+    out.push_str(&format!("  hash     {}\n  expires  {}", text(approval, "action_hash"), text(approval, "expires_at")));
+    out
+}
+

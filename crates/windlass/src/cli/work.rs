@@ -1,0 +1,203 @@
+//! What is not about runs: a runbook to start from, the data directory, this machine, completions.
+
+use super::Outcome;
+use super::args::{Args, StoreVerb};
+use super::say::Say;
+use crate::client::Failure;
+use crate::disk::Files;
+use crate::home::Home;
+use crate::log::{self, Log};
+use crate::runbook;
+use clap::CommandFactory as _;
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use windlass_core::code::Code;
+use windlass_core::state::{Body, State};
+use windlass_core::stream::StreamId;
+use windlass_core::time::Span;
+
+const RUNBOOK: &str = include_str!("../../templates/runbook.yaml");
+const POLICY: &str = include_str!("../../templates/policy.md");
+
+pub(super) fn init(dir: Option<&Path>, say: &Say) -> Outcome {
+    let dir = dir.unwrap_or(Path::new("."));
+    fs::create_dir_all(dir.join("policy"))?;
+    let mut made = Vec::new();
+    let files = [("runbook.yaml", RUNBOOK), ("policy/README.md", POLICY), (".gitignore", "/.windlass/\n")];
+    for (name, text) in files {
+        let path = dir.join(name);
+        // What is there is somebody's work.
+        if path.exists() {
+            say.note(&format!("{} is there already and stays as it is", path.display()));
+            continue;
+        }
+        fs::write(&path, text)?;
+        made.push(path.display().to_string());
+    }
+    say.answer(&json!({ "made": made }), || {
+        let list: String = made.iter().map(|path| format!("made {path}\n")).collect();
+        format!("{list}next: windlass run {}", dir.join("runbook.yaml").display())
+    });
+    Ok(0)
+}
+
+pub(super) fn completions(shell: clap_complete::Shell) -> Outcome {
+    clap_complete::generate(shell, &mut Args::command(), "windlass", &mut std::io::stdout());
+    Ok(0)
+}
+
+pub(super) fn man(dir: &Path) -> Outcome {
+    fs::create_dir_all(dir)?;
+    clap_mangen::generate_to(Args::command(), dir)?;
+    Ok(0)
+}
+
+fn failed(error: &log::Error) -> Failure {
+    Failure::new(error.code(), error.to_string())
+}
+
+fn root(args: &Args) -> Result<PathBuf, Failure> {
+    match &args.global.data {
+        Some(root) => Ok(root.clone()),
+        None => Ok(Home::nearest()?),
+    }
+}
+
+/// Opens the log of a data directory, which nobody else may hold meanwhile.
+fn open(root: &Path) -> Result<(Log, State), Failure> {
+    if !root.is_dir() {
+        let text = format!("there is no data directory {}", root.display());
+        return Err(Failure::new(Code::NotFound, text));
+    }
+    let mut state = State::new();
+    let opened = Log::open(Arc::new(Files), root, log::Options::default(), &mut |line| match line {
+        log::Line::Saved(snapshot) => state.restore(*snapshot).map_err(|error| error.to_string()),
+        log::Line::Record { record, .. } => state.fold_event(&record).map_err(|error| error.to_string()),
+    });
+    let (log, _) = opened.map_err(|error| failed(&error))?;
+    Ok((log, state))
+}
+
+pub(super) async fn store(args: &Args, verb: &StoreVerb, say: &Say) -> Outcome {
+    let root = root(args)?;
+    match verb {
+        StoreVerb::Verify => {
+            let (log, _) = open(&root)?;
+            let found = log.verify().map_err(|error| failed(&error))?;
+            let answer = json!({ "valid": true, "records": found.records, "streams": found.streams, "files": found.files });
+            say.answer(&answer, || {
+                format!("✔ {} records of {} streams in {} files: all checked", found.records, found.streams, found.files)
+            });
+        }
+        StoreVerb::Compact { retention } => {
+            let span = runbook::parse_duration(retention)
+                .map_err(|error| Failure::new(Code::InvalidInput, error.to_string()))?;
+            let (log, _) = open(&root)?;
+            let answer = compact(&log, span)?;
+            say.answer(&answer, || {
+                format!("dropped {} of {} bytes", answer["dropped_bytes"], answer["before_bytes"])
+            });
+        }
+        StoreVerb::Backup { to } => {
+            let (log, _) = open(&root)?;
+            let copied = log.backup(to).map_err(|error| failed(&error))?;
+            say.answer(&json!({ "to": to, "files": copied.files, "bytes": copied.bytes }), || {
+                format!("✔ {} files, {} bytes in {}", copied.files, copied.bytes, to.display())
+            });
+        }
+        StoreVerb::Restore { from } => {
+            let copied = log::restore(Arc::new(Files), from, &root).map_err(|error| failed(&error))?;
+            say.answer(&json!({ "files": copied.files, "bytes": copied.bytes }), || {
+                format!("✔ {} has {} files, {} bytes", root.display(), copied.files, copied.bytes)
+            });
+        }
+    }
+    Ok(0)
+}
+
+/// Drops runs that ended longer ago than the retention. Everything else is kept.
+fn compact(log: &Log, retention: Span) -> Result<Value, Failure> {
+    let mut state = State::new();
+    log.read(0, &mut |record, _| {
+        let _ = state.fold_event(&record);
+        std::ops::ControlFlow::Continue(())
+    })
+    .map_err(|error| failed(&error))?;
+    let now = windlass_engine::port::Clock::now(&crate::clock::System);
+    let keep = move |stream: &StreamId| match state.stream(stream).map(|found| &found.body) {
+        Some(Body::Run(run)) => match &run.ending {
+            Some(ending) => ending.at + retention > now,
+            None => true,
+        },
+        Some(_) | None => true,
+    };
+    let done = log.compact(&keep).map_err(|error| failed(&error))?;
+    Ok(json!({ "before_bytes": done.before_bytes, "dropped_bytes": done.dropped_bytes, "kept_records": done.kept_records }))
+}
+
+/// One thing that was looked at.
+struct Finding {
+    what: &'static str,
+    ok: bool,
+    needed: bool,
+    text: String,
+}
+
+pub(super) async fn doctor(args: &Args, say: &Say) -> Outcome {
+    let mut findings = vec![
+        program("bash", &["--version"], true, "steps run in bash"),
+        program("git", &["--version"], false, "guards about branches need git"),
+        program("tmux", &["-V"], false, "agents will need tmux"),
+    ];
+    findings.push(data(&root(args)?));
+    let ok = findings.iter().all(|finding| finding.ok || !finding.needed);
+    let item = |finding: &Finding| {
+        json!({ "check": finding.what, "ok": finding.ok, "needed": finding.needed, "detail": finding.text })
+    };
+    let answer = json!({ "ok": ok, "version": env!("CARGO_PKG_VERSION"), "checks": findings.iter().map(item).collect::<Vec<_>>() });
+    say.answer(&answer, || {
+        let line = |finding: &Finding| {
+            let mark = match (finding.ok, finding.needed) {
+                (true, _) => "✔",
+                (false, true) => "✘",
+                (false, false) => "·",
+            };
+            format!("{mark} {:<16} {}\n", finding.what, finding.text)
+        };
+        format!("windlass {}\n{}", env!("CARGO_PKG_VERSION"), findings.iter().map(line).collect::<String>())
+    });
+    Ok(u8::from(!ok))
+}
+
+fn program(name: &'static str, words: &[&str], needed: bool, why: &str) -> Finding {
+    match Command::new(name).args(words).output() {
+        Ok(output) if output.status.success() => {
+            let text = String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or_default().to_owned();
+            Finding { what: name, ok: true, needed, text }
+        }
+        Ok(_) | Err(_) => Finding { what: name, ok: false, needed, text: format!("not found: {why}") },
+    }
+}
+
+fn data(root: &Path) -> Finding {
+    let what = "data directory";
+    if !root.is_dir() {
+        let text = format!("{} is not there yet; the first run makes it", root.display());
+        return Finding { what, ok: true, needed: true, text };
+    }
+    let socket = root.join("windlass.sock");
+    if std::os::unix::net::UnixStream::connect(&socket).is_ok() {
+        let text = format!("{}: a process holds it and answers", root.display());
+        return Finding { what, ok: true, needed: true, text };
+    }
+    match open(root) {
+        Ok((log, state)) => {
+            let text = format!("{}: {} records, {} streams in memory", root.display(), log.durable_seq(), state.streams().count());
+            Finding { what, ok: true, needed: true, text }
+        }
+        Err(failure) => Finding { what, ok: false, needed: true, text: failure.detail },
+    }
+}
