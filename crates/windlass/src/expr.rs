@@ -124,6 +124,13 @@ fn explain(error: &ExecutionError) -> String {
             format!("there is no `{key}`; `has(…)` asks whether something is there")
         }
         ExecutionError::UndeclaredReference(name) => format!("`{name}` is not known here"),
+        // The values themselves stay out of messages where their types say enough.
+        ExecutionError::UnsupportedBinaryOperator(operator, a, b) => {
+            format!("`{operator}` does not go with {} and {}", a.type_of(), b.type_of())
+        }
+        ExecutionError::ValuesNotComparable(a, b) => {
+            format!("{} and {} cannot be compared", a.type_of(), b.type_of())
+        }
         ExecutionError::FunctionError { function, message } => brief(&format!("{function}: {message}")),
         // tidy: the interpreter's errors are many and its enum is open; the rest speak for themselves.
         other => brief(&other.to_string()),

@@ -87,7 +87,7 @@ fn what_is_missing_or_of_another_type_is_an_error() {
         ("nothing.at.all", "`nothing` is not known here"),
         ("error.message", "there is no `message`"),
         ("vars.n == 3 && vars.env > 1", "overload"),
-        ("vars.n + '1'", "overload"),
+        ("vars.n + '1'", "does not go with int and string"),
         ("1 / 0", "zero"),
         ("9223372036854775807 + 1", "verflow"),
         ("1.0 / 0.0", "not a finite number"),

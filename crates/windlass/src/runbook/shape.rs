@@ -113,7 +113,7 @@ impl Table {
     /// Whether its keys include the names of tools.
     #[must_use]
     pub fn has_tools(&self) -> bool {
-        std::ptr::eq(self.one_of, tables::KINDS)
+        self.one_of == tables::KINDS
     }
 
     /// What a key of it holds.
@@ -445,7 +445,7 @@ fn unknown_key(key: &yaml::Key, table: &'static Table) -> Problem {
         "tool" => format!("there is no tool `{name}`"),
         _ => format!("the {} has no key `{name}`", table.name),
     };
-    let problem = Problem::at(key.at, message).label(format!("not a {what} of a {}", table.name));
+    let problem = Problem::at(key.at, message).label(format!("not a {what} that is known here"));
     if let Some(near) = did_you_mean(&key.text, table.names()) {
         return problem.help(format!("did you mean `{near}`?"));
     }
