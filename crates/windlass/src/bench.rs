@@ -1,0 +1,120 @@
+//! `windlass bench`: what this machine and this disk can do, beside the limit of the disk itself.
+//!
+//! Every figure comes with what the raw log and the disk did in the same run, because machines are shared and noisy. The
+//! executor is in process and does nothing; everything else is as in a real run: durable, chained, policy on.
+
+mod recovery;
+mod steps;
+
+use crate::client::Failure;
+use crate::home::Home;
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use windlass_core::code::Code;
+
+/// What to measure.
+#[derive(Args, Debug)]
+#[command(after_help = "examples:\n  windlass bench steps --runs 100\n  windlass bench recovery --records 1000000")]
+pub struct Wish {
+    #[command(subcommand)]
+    workload: Workload,
+}
+
+#[derive(Subcommand, Debug)]
+enum Workload {
+    /// Runs of ten steps that do nothing, so many at a time
+    Steps {
+        /// How many runs at a time
+        #[arg(long, default_value_t = 100)]
+        runs: usize,
+        /// For how long
+        #[arg(long, default_value_t = 10)]
+        seconds: u64,
+        /// Where to write; a directory next to the current one's data that is removed afterwards
+        #[arg(long)]
+        dir: Option<PathBuf>,
+    },
+    /// How long a start takes, with and without a snapshot
+    Recovery {
+        /// How many records
+        #[arg(long, default_value_t = 1_000_000)]
+        records: u64,
+        /// Where to write; a directory that is removed afterwards
+        #[arg(long)]
+        dir: Option<PathBuf>,
+    },
+}
+
+/// A directory that is removed afterwards.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(dir: Option<&Path>) -> Result<Scratch, Failure> {
+        let base = dir.map_or_else(std::env::temp_dir, Path::to_path_buf);
+        let path = base.join(format!("windlass-bench-{:032x}", crate::clock::fresh()));
+        Home::make(&path)?;
+        Ok(Scratch(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Measures and prints.
+///
+/// # Errors
+/// The directory cannot be used, or the engine fails.
+pub fn main(wish: &Wish, as_json: bool) -> Result<u8, Failure> {
+    let (workload, dir) = match &wish.workload {
+        Workload::Steps { dir, .. } => ("steps", dir),
+        Workload::Recovery { dir, .. } => ("recovery", dir),
+    };
+    let scratch = Scratch::new(dir.as_deref())?;
+    let limit = limit(&scratch.0)?;
+    let mut figures = match &wish.workload {
+        Workload::Steps { runs, seconds, .. } => steps::measure(&scratch.0, *runs, Duration::from_secs(*seconds))?,
+        Workload::Recovery { records, .. } => recovery::measure(&scratch.0, *records)?,
+    };
+    let raw = limit["raw_log_events_per_s"].as_f64().unwrap_or(0.0);
+    let events = figures["records_per_s"].as_f64().unwrap_or(0.0);
+    figures["workload"] = json!(workload);
+    figures["store"] = json!("embedded");
+    figures["ratio"] = if raw > 0.0 { json!((events / raw * 1000.0).round() / 1000.0) } else { Value::Null };
+    figures["limit"] = limit;
+    figures["rss_mib"] = json!(rss_mib());
+    if as_json {
+        println!("{figures}");
+    } else {
+        println!("{}", serde_json::to_string_pretty(&figures).unwrap_or_default());
+    }
+    Ok(0)
+}
+
+/// What the disk and the raw log do, here and now.
+fn limit(dir: &Path) -> Result<Value, Failure> {
+    let figures = crate::log::bench(&dir.join("raw"), 1_000, Duration::from_secs(2))
+        .map_err(|error| Failure::new(error.code(), error.to_string()))?;
+    Ok(json!({
+        "disk_syncs_per_s": figures.syncs_per_s.round(),
+        "raw_log_events_per_s": figures.events_per_s.round(),
+    }))
+}
+
+/// How much memory the process has.
+fn rss_mib() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let kib = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).and_then(|rest| {
+        rest.trim().split(' ').next().and_then(|number| number.parse::<u64>().ok())
+    });
+    kib.unwrap_or(0) / 1024
+}
+
+/// A failure of the engine.
+fn broken(error: impl std::fmt::Display) -> Failure {
+    Failure::new(Code::Internal, error.to_string())
+}

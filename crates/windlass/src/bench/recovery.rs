@@ -1,0 +1,61 @@
+//! How long a start takes: the log alone, and with a snapshot.
+
+use super::{broken, steps};
+use crate::client::Failure;
+use crate::disk::Files;
+use crate::store::{self, Embedded};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use windlass_engine::port::Store as _;
+
+/// How many runs were under way when the log was cut off.
+const RUNS: usize = 1_000;
+
+pub(super) fn measure(dir: &Path, records: u64) -> Result<Value, Failure> {
+    let dir = dir.join("store");
+    let (_, written, _) = steps::drive(&dir, RUNS, |_, seq| seq >= records)?;
+    // A start that nothing helps: no snapshot, nothing of the log in memory, no history.
+    clear(&dir.join("snapshot"))?;
+    let _ = fs::remove_file(Embedded::history_path(&dir));
+    let cold = open(&dir)?;
+    let (mut store, _) = Embedded::open(Arc::new(Files), &dir, store::Options { snapshot_every: Some(0), ..store::Options::default() })
+        .map_err(broken)?;
+    // The first pause is long enough for a whole snapshot.
+    let until = Instant::now() + Duration::from_secs(30);
+    while store.idle(windlass_core::time::Millis(u64::MAX / 2)) && Instant::now() < until {}
+    let _ = store.log().wait_for_snapshot(0);
+    drop(store);
+    let warm = open(&dir)?;
+    Ok(json!({
+        "n": written,
+        "per_s": (written as f64 / cold.as_secs_f64()).round(),
+        "records_per_s": (written as f64 / cold.as_secs_f64()).round(),
+        "cold_s": (cold.as_secs_f64() * 1e3).round() / 1e3,
+        "with_snapshot_s": (warm.as_secs_f64() * 1e3).round() / 1e3,
+        "p50_ms": Value::Null,
+        "p99_ms": Value::Null,
+    }))
+}
+
+fn clear(dir: &Path) -> Result<(), Failure> {
+    for entry in fs::read_dir(dir)?.flatten() {
+        fs::remove_file(entry.path())?;
+    }
+    Ok(())
+}
+
+/// Opens with nothing in memory, and says how long that took.
+fn open(dir: &Path) -> Result<Duration, Failure> {
+    for entry in fs::read_dir(dir.join("log"))?.flatten() {
+        let file = fs::File::open(entry.path())?;
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).map_err(broken)?;
+    }
+    let began = Instant::now();
+    let (store, _) = Embedded::open(Arc::new(Files), dir, store::Options::default()).map_err(broken)?;
+    let took = began.elapsed();
+    drop(store);
+    Ok(took)
+}
