@@ -229,7 +229,10 @@ impl Client {
             .map_err(|error| Failure::new(Code::InvalidInput, format!("that cannot be asked: {error}")))?;
         let response = match &self.way {
             Way::Local { router, .. } => {
-                router.clone().oneshot(request).await.map_err(|never| match never {})?
+                match router.clone().oneshot(request).await {
+                    Ok(response) => response,
+                    Err(never) => match never {},
+                }
             }
             Way::Socket(path) => over(UnixStream::connect(path).await?, request).await?,
             Way::Tcp { address, .. } => {

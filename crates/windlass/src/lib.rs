@@ -1,7 +1,23 @@
 //! The parts of the `windlass` binary: stores, adapters, the API and the command line.
 
+pub mod api;
+pub mod app;
+pub mod bench;
+pub mod cli;
+pub mod client;
+pub mod clock;
 pub mod disk;
 pub mod expr;
+pub mod guards;
+pub mod history;
+pub mod home;
 pub mod log;
+pub mod outside;
+pub mod plan;
+pub mod policy;
+pub mod redaction;
 pub mod runbook;
+pub mod server;
 pub mod shape;
+pub mod shell;
+pub mod store;

@@ -86,10 +86,10 @@ impl Local {
         running.stopping = true;
         for (run, step, epoch) in &running.attempts {
             if let Some(shell) = &hands.shell {
-                shell.stop(&attempt_id(*run, step, *epoch), None);
+                let _ = shell.stop(&attempt_id(*run, step, *epoch), shell::spec::GRACE);
             }
         }
-        let longest = shell::GRACE + STOP_EXTRA;
+        let longest = shell::spec::GRACE + STOP_EXTRA;
         let waited = hands.ended.wait_timeout_while(running, longest, |running| !running.attempts.is_empty());
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
@@ -244,7 +244,7 @@ impl Hands {
             Effect::GatherGuard { run, step, node, after } => self.gather(run, step, node, after),
             Effect::Stop { run, step, epoch, grace } => {
                 if let Some(shell) = &self.shell {
-                    shell.stop(&attempt_id(run, &step, epoch), Some(Duration::from_millis(grace.0)));
+                    let _ = shell.stop(&attempt_id(run, &step, epoch), Duration::from_millis(grace.0));
                 }
             }
             // A human is shown what waits by `windlass approvals` and by the run itself, so a message is delivered by
@@ -294,7 +294,7 @@ fn make_dir(log: &Path) -> Result<(), String> {
     std::fs::create_dir_all(&dir).map_err(|error| format!("the output cannot be kept in {}: {error}", dir.display()))
 }
 
-fn set_own(env: &mut Environment, permit: &Permit) -> Result<(), shell::EnvironmentError> {
+fn set_own(env: &mut Environment, permit: &Permit) -> Result<(), shell::environment::Error> {
     let lease = permit.lease();
     env.set_own("RUN_ID", &lease.run.to_string())?;
     env.set_own("STEP_ID", lease.step.as_str())?;

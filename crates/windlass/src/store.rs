@@ -336,7 +336,7 @@ impl Embedded {
 }
 
 /// Whether a fact ends its run.
-fn ends(event: &Event) -> bool {
+pub(crate) fn ends(event: &Event) -> bool {
     matches!(event, Event::PipelineCompleted(_) | Event::PipelineFailed(_) | Event::PipelineCancelled(_))
 }
 
@@ -436,7 +436,6 @@ impl Store for Embedded {
         self.ended.clear();
         self.durable.store(self.batches, Ordering::Release);
         self.note_ended();
-        self.log.resume();
         Ok(())
     }
 

@@ -55,7 +55,7 @@ impl Wanted {
     fn takes(&self, record: &Record) -> bool {
         record.tenant == self.caller.tenant
             && self.run.is_none_or(|run| record.stream == StreamId::Run(run))
-            && self.pattern.as_ref().is_none_or(|pattern| pattern.matches(record.event.tag()))
+            && self.pattern.as_ref().is_none_or(|pattern| pattern.matches(&record.event))
     }
 }
 

@@ -43,6 +43,16 @@ pub(super) struct How {
     deploy: Option<bool>,
 }
 
+/// Included files that came with the runbook.
+struct Sent(BTreeMap<PathBuf, String>);
+
+impl runbook::Files for Sent {
+    fn text(&self, name: &std::path::Path) -> Result<String, runbook::Problem> {
+        let missing = || runbook::Problem::whole(format!("`{}` was not sent along", name.display()));
+        self.0.get(name).cloned().ok_or_else(missing)
+    }
+}
+
 fn invalid(problems: &Problems) -> Problem {
     let more = Some(object!({ "problems": problems.json() }));
     Problem { code: Code::RunbookInvalid, detail: problems.render(false), more }
@@ -64,8 +74,7 @@ fn read(headers: &HeaderMap, body: &Bytes) -> Result<Loaded, Problem> {
     };
     let mut files = files.into_iter();
     let first = files.next().ok_or_else(|| Problem::new(Code::InvalidInput, "there is no file"))?;
-    let included: BTreeMap<PathBuf, String> =
-        files.map(|file| (PathBuf::from(file.name), file.text)).collect();
+    let included = Sent(files.map(|file| (PathBuf::from(file.name), file.text)).collect());
     runbook::parse(&first.name, &first.text, &included).map_err(|problems| invalid(&problems))
 }
 

@@ -22,7 +22,7 @@ fn since(text: &str) -> Result<String, Failure> {
     if text.parse::<jiff::Timestamp>().is_ok() {
         return Ok(text.to_owned());
     }
-    let span = runbook::parse_duration(text).map_err(|_| {
+    let span = runbook::span::parse(text).map_err(|_| {
         Failure::new(Code::InvalidInput, format!("`{text}` is neither a time such as 2026-01-31T12:00:00Z nor a duration such as 2h"))
     })?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;

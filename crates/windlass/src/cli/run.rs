@@ -51,21 +51,22 @@ fn vars(wish: &RunArgs, def: &Pipeline) -> Result<Map<String, Value>, Failure> {
                 return Err(invalid(format!("{} is larger than 1 MiB", path.display())));
             }
             let text = std::fs::read_to_string(path).map_err(unreadable)?;
-            runbook::parse_vars(&text).map_err(|error| invalid(format!("{}: {error}", path.display())))?
+            match runbook::yaml::parse(0, &text).map(|node| node.json()) {
+                Ok(Value::Object(vars)) => vars,
+                Ok(_) => return Err(invalid(format!("{} is not a map of variables", path.display()))),
+                Err(problem) => return Err(invalid(format!("{}: {}", path.display(), problem.message))),
+            }
         }
     };
-    for pair in &wish.var {
-        let (name, text) = pair.split_once('=').ok_or_else(|| invalid(format!("`{pair}` is not K=V")))?;
-        let value = runbook::parse_var(def, name, text).map_err(|error| invalid(error.to_string()))?;
-        vars.insert(name.to_owned(), value);
-    }
+    vars.extend(runbook::parse_vars(def, &wish.var).map_err(|error| invalid(error.to_string()))?);
     Ok(vars)
 }
 
 /// Hands a runbook with its includes over; nothing is deployed by that.
 async fn submit(client: &Client, loaded: &Loaded) -> Result<Value, Failure> {
     let file = |(path, text): &(PathBuf, String)| json!({ "name": path.to_string_lossy(), "text": text });
-    let files: Vec<Value> = loaded.files.iter().map(file).collect();
+    let mut files = vec![json!({ "name": "runbook.yaml", "text": loaded.source })];
+    files.extend(loaded.files.iter().map(file));
     client.post("/v1/runbooks?deploy=false", &json!({ "files": files })).await
 }
 

@@ -87,35 +87,39 @@ pub(super) async fn store(args: &Args, verb: &StoreVerb, say: &Say) -> Outcome {
         StoreVerb::Verify => {
             let (log, _) = open(&root)?;
             let found = log.verify().map_err(|error| failed(&error))?;
-            let answer = json!({ "valid": true, "records": found.records, "streams": found.streams, "files": found.files });
-            say.answer(&answer, || {
-                format!("✔ {} records of {} streams in {} files: all checked", found.records, found.streams, found.files)
+            say.answer(&verified(&found), || {
+                let warnings: String = found.warnings.iter().map(|text| format!("  {text}\n")).collect();
+                format!("✔ {} records of {} streams: all checked\n{warnings}", found.records, found.streams)
             });
         }
         StoreVerb::Compact { retention } => {
-            let span = runbook::parse_duration(retention)
+            let span = runbook::span::parse(retention)
                 .map_err(|error| Failure::new(Code::InvalidInput, error.to_string()))?;
             let (log, _) = open(&root)?;
             let answer = compact(&log, span)?;
             say.answer(&answer, || {
-                format!("dropped {} of {} bytes", answer["dropped_bytes"], answer["before_bytes"])
+                format!("dropped {} streams, {} bytes; kept {} bytes", answer["streams_dropped"], answer["bytes_dropped"], answer["bytes_kept"])
             });
         }
         StoreVerb::Backup { to } => {
             let (log, _) = open(&root)?;
             let copied = log.backup(to).map_err(|error| failed(&error))?;
-            say.answer(&json!({ "to": to, "files": copied.files, "bytes": copied.bytes }), || {
-                format!("✔ {} files, {} bytes in {}", copied.files, copied.bytes, to.display())
+            say.answer(&verified(&copied), || {
+                format!("✔ {} records of {} streams in {}: all checked", copied.records, copied.streams, to.display())
             });
         }
         StoreVerb::Restore { from } => {
-            let copied = log::restore(Arc::new(Files), from, &root).map_err(|error| failed(&error))?;
-            say.answer(&json!({ "files": copied.files, "bytes": copied.bytes }), || {
-                format!("✔ {} has {} files, {} bytes", root.display(), copied.files, copied.bytes)
+            let copied = log::restore(&Files, from, &root).map_err(|error| failed(&error))?;
+            say.answer(&verified(&copied), || {
+                format!("✔ {} has {} records of {} streams", root.display(), copied.records, copied.streams)
             });
         }
     }
     Ok(0)
+}
+
+fn verified(found: &log::Verified) -> Value {
+    json!({ "valid": true, "records": found.records, "streams": found.streams, "warnings": found.warnings })
 }
 
 /// Drops runs that ended longer ago than the retention. Everything else is kept.
@@ -135,7 +139,9 @@ fn compact(log: &Log, retention: Span) -> Result<Value, Failure> {
         Some(_) | None => true,
     };
     let done = log.compact(&keep).map_err(|error| failed(&error))?;
-    Ok(json!({ "before_bytes": done.before_bytes, "dropped_bytes": done.dropped_bytes, "kept_records": done.kept_records }))
+    Ok(json!({
+        "bytes_dropped": done.bytes_dropped, "bytes_kept": done.bytes_kept, "streams_dropped": done.streams_dropped,
+    }))
 }
 
 /// One thing that was looked at.
