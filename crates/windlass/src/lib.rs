@@ -1,1 +1,3 @@
 //! The parts of the `windlass` binary: stores, adapters, the API and the command line.
+
+pub mod redaction;
