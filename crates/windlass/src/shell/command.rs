@@ -43,6 +43,7 @@ pub(super) fn spawn(spec: &Spec, mark: &str) -> Result<Child, StartError> {
     let name = words.first().copied().unwrap_or("bash");
     let program = find(name, spec)?;
     let mut command = Command::new(&program);
+    command.arg0(name);
     if takes_command && spec.command.len() <= ARGUMENT_MAX {
         command.args(&words[1..]).arg("-c").arg(&spec.command);
     } else {

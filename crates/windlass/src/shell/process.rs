@@ -70,7 +70,7 @@ pub(super) fn children() -> io::Result<Vec<i32>> {
     for task in fs::read_dir("/proc/self/task")? {
         match fs::read_to_string(task?.path().join("children")) {
             Ok(text) => {
-                children.extend(text.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok()))
+                children.extend(text.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
             }
             // A kernel without these lists, or a thread that ended: the table has them too.
             Err(_) => return children_in_table(),

@@ -98,7 +98,7 @@ fn the_attempts_of_a_killed_keeper_are_lost_and_ended() {
     // One without an environment cannot be found once nobody is its keeper; the others can.
     let sleeper = format!("echo ready; exec -a {word} sleep 1000");
     let command =
-        format!("setsid bash -c '{sleeper}' & ( ( setsid bash -c 'trap \"\" TERM; {sleeper}' & ) & ) wait");
+        format!("setsid bash -c '{sleeper}' & ( ( setsid bash -c 'trap \"\" TERM; {sleeper}' & ) & ); wait");
     let watch = bench.watch(bench.spec("a", &command));
     watch.ready(2);
     kill(bench.shell.keeper_pid());
@@ -134,8 +134,8 @@ fn a_new_keeper_ends_what_a_killed_one_left() {
 #[test]
 fn a_keeper_outlives_the_signals_around_it() {
     let bench = Bench::new();
-    let watch = bench.watch(bench.spec("a", "echo ready; read -r _ < gate; echo done"));
     assert!(Command::new("mkfifo").arg(bench.dir.path().join("gate")).status().unwrap().success());
+    let watch = bench.watch(bench.spec("a", "echo ready; read -r _ < gate; echo done"));
     watch.ready(1);
     let keeper = process::look(bench.shell.keeper_pid() as i32).unwrap().identity;
     use rustix::process::Signal;
