@@ -41,6 +41,8 @@ fn overlapping_finds_are_one_mask() {
     check(&["abcdef", "defghi"], "abcdefghi", "***");
     check(&["abcdefgh", "cdef"], "abcdefgh cdefgh", "*** ***gh");
     check(&["aaaa"], "aaaaaaaaab", "***b");
+    // The beginning of a long one that does not go on, with a short one inside of it.
+    check(&["xabcdefgh", "abcd"], "xabcdz", "x***z");
     check(&["abcd"], "abcdabcd", "******");
 }
 
@@ -134,7 +136,13 @@ fn secret() -> impl Strategy<Value = Vec<u8>> {
 
 /// Texts made of noise and of forms of the secrets, and where they are cut.
 fn case() -> impl Strategy<Value = (Vec<Vec<u8>>, Vec<u8>, Vec<usize>)> {
-    prop::collection::vec(secret(), 1..4).prop_flat_map(|secrets| {
+    let inside = (any::<prop::sample::Index>(), 4usize..8);
+    (prop::collection::vec(secret(), 1..4), inside).prop_flat_map(|(mut secrets, (at, len))| {
+        // One secret can be a part of another.
+        let part = secrets[0][at.index(secrets[0].len())..].iter().copied().take(len).collect::<Vec<u8>>();
+        if part.len() >= Redactor::LEN_MIN && !matches!(part.last(), Some(b'\n' | b'\r')) {
+            secrets.push(part);
+        }
         let all: Vec<Vec<u8>> = secrets.iter().flat_map(|s| forms::of(s)).collect();
         let form = prop::sample::select(all);
         let part = prop_oneof![
