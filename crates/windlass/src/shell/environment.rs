@@ -1,0 +1,190 @@
+//! The environment of a shell step: an allow-list. What nobody named is not there.
+//!
+//! From the parent come `PATH`, `HOME`, `LANG` and `TZ`; from Windlass the `WL_*` variables; from the runbook what
+//! `env:` adds. The parent's other variables, above all `WINDLASS_*` with its tokens, cannot come in.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// What is taken from the parent.
+const INHERITED: [&str; 4] = ["PATH", "HOME", "LANG", "TZ"];
+
+/// Where programs are looked for when the parent does not say.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// The variable by which the keeper recognises an attempt's processes.
+pub(super) const MARK: &str = "WL_ATTEMPT_MARK";
+
+/// The variable that names the file for typed output.
+pub(super) const OUTPUT: &str = "WL_OUTPUT";
+
+/// The variable with the token of an attempt.
+pub(super) const TOKEN: &str = "WL_TOKEN";
+
+/// Why a variable cannot be set.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Not a name for a variable.
+    #[error(
+        "`{0}` cannot be the name of an environment variable: use letters, digits and `_`, and no digit first"
+    )]
+    Name(String),
+    /// A name that is not the runbook's to give.
+    #[error(
+        "`{0}` cannot be set by a runbook: names that begin with `WL_` or `WINDLASS_` belong to Windlass"
+    )]
+    Reserved(String),
+    /// A value that no environment can hold.
+    #[error("the value of `{0}` holds a NUL byte, which no environment variable can; pass it as a file")]
+    Value(String),
+    /// Two pipeline variables that become the same name.
+    #[error("two variables of the pipeline would both be `{0}`; rename one of them")]
+    Ambiguous(String),
+}
+
+/// The variables of one attempt.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Environment(BTreeMap<String, String>);
+
+impl fmt::Debug for Environment {
+    /// Values can be secrets, so only the names are shown.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+impl Environment {
+    /// What is taken from the environment of this process.
+    #[must_use]
+    pub fn inherited() -> Environment {
+        Environment::inherited_from(|name| std::env::var(name).ok())
+    }
+
+    /// What is taken from another parent.
+    #[must_use]
+    pub fn inherited_from(parent: impl Fn(&str) -> Option<String>) -> Environment {
+        let mut map: BTreeMap<String, String> =
+            INHERITED.iter().filter_map(|name| Some(((*name).to_owned(), parent(name)?))).collect();
+        map.entry("PATH".to_owned()).or_insert_with(|| PATH.to_owned());
+        Environment(map)
+    }
+
+    /// Sets `WL_<name>`: `RUN_ID`, `STEP_ID`, `ATTEMPT`, `EPOCH`, `IDEMPOTENCY_KEY`, `SERVER`, `TOKEN`.
+    ///
+    /// # Errors
+    /// A name that is none, or a value with a NUL byte.
+    pub fn set_own(&mut self, name: &str, value: &str) -> Result<(), Error> {
+        self.put(format!("WL_{name}"), value)
+    }
+
+    /// Sets `WL_VAR_<NAME>` for a variable of the pipeline: text as it is, everything else as JSON.
+    ///
+    /// # Errors
+    /// A name that no variable can have, a value with a NUL byte, or a name that is taken.
+    pub fn set_var(&mut self, name: &str, value: &Value) -> Result<(), Error> {
+        let upper: String = name
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' })
+            .collect();
+        let name = format!("WL_VAR_{upper}");
+        if self.0.contains_key(&name) {
+            return Err(Error::Ambiguous(name));
+        }
+        match value {
+            Value::String(text) => self.put(name, text),
+            other => self.put(name, &other.to_string()),
+        }
+    }
+
+    /// Adds what `env:` says. It may replace `PATH` and its like.
+    ///
+    /// # Errors
+    /// A reserved name, a name that is none, or a value with a NUL byte.
+    pub fn add(&mut self, name: &str, value: &str) -> Result<(), Error> {
+        if name.starts_with("WL_") || name.starts_with("WINDLASS_") {
+            return Err(Error::Reserved(name.to_owned()));
+        }
+        self.put(name.to_owned(), value)
+    }
+
+    /// The value of a variable.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    /// All variables, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    fn put(&mut self, name: String, value: &str) -> Result<(), Error> {
+        let well_formed = !name.starts_with(|c: char| c.is_ascii_digit())
+            && !name.is_empty()
+            && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+        if !well_formed {
+            return Err(Error::Name(name));
+        }
+        if value.contains('\0') {
+            return Err(Error::Value(name));
+        }
+        self.0.insert(name, value.to_owned());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+    use serde_json::json;
+
+    fn parent(name: &str) -> Option<String> {
+        match name {
+            "HOME" => Some("/home/me".to_owned()),
+            "SECRET" | "WINDLASS_TOKEN" => Some("1".to_owned()),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn only_what_is_named_comes_in() {
+        let env = Environment::inherited_from(parent);
+        assert_eq!(env.iter().collect::<Vec<_>>(), [("HOME", "/home/me"), ("PATH", PATH)]);
+    }
+
+    #[test]
+    fn names_and_values_are_checked() {
+        let mut env = Environment::inherited_from(parent);
+        env.add("PATH", "/opt/bin").unwrap();
+        assert_eq!(env.get("PATH"), Some("/opt/bin"));
+        for name in ["WINDLASS_TOKEN", "WL_RUN_ID"] {
+            assert_eq!(env.add(name, "x"), Err(Error::Reserved(name.to_owned())));
+        }
+        for name in ["", "1X", "A=B", "A B", "A\0", "Ä"] {
+            assert_eq!(env.add(name, "x"), Err(Error::Name(name.to_owned())), "{name:?}");
+        }
+        assert_eq!(env.add("X", "a\0b"), Err(Error::Value("X".to_owned())));
+    }
+
+    #[test]
+    fn variables_are_upper_case_and_json_unless_text() {
+        let mut env = Environment::inherited_from(parent);
+        env.set_own("RUN_ID", "run-1").unwrap();
+        env.set_var("host-name", &json!("a b")).unwrap();
+        env.set_var("list", &json!(["a", 1])).unwrap();
+        assert_eq!(env.get("WL_RUN_ID"), Some("run-1"));
+        assert_eq!(env.get("WL_VAR_HOST_NAME"), Some("a b"));
+        assert_eq!(env.get("WL_VAR_LIST"), Some(r#"["a",1]"#));
+        assert_eq!(env.set_var("host_name", &json!(1)), Err(Error::Ambiguous("WL_VAR_HOST_NAME".to_owned())));
+    }
+
+    #[test]
+    fn values_are_not_shown_by_accident() {
+        let mut env = Environment::inherited_from(parent);
+        env.add("PASSWORD", "hunter22").unwrap();
+        assert_eq!(format!("{env:?}"), r#"{"HOME", "PASSWORD", "PATH"}"#);
+    }
+}
