@@ -1,0 +1,261 @@
+//! Reading the index: connections of their own, so that nobody who reads waits for the writer.
+//!
+//! A page is found in two steps. First its ids, from one of the indexes alone: a range for each status, merged. Then
+//! their rows. Both happen in one read transaction, so a page is of one moment.
+
+use super::{Error, Filter, ID_MS_SHIFT, Row, file, number};
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError, TryLockError};
+use windlass_core::id::{Name, RunId};
+use windlass_core::run::Status;
+use windlass_core::time::Millis;
+
+/// How many can read at a time.
+const READERS: usize = 4;
+
+/// The connections that read.
+pub(super) struct Readers {
+    path: PathBuf,
+    connections: Vec<Mutex<Connection>>,
+    turn: AtomicUsize,
+}
+
+impl Readers {
+    pub(super) fn open(path: &Path) -> Result<Readers, Error> {
+        let connections = (0..READERS).map(|_| file::open_reader(path).map(Mutex::new));
+        Ok(Readers {
+            path: path.to_owned(),
+            connections: connections.collect::<Result<_, _>>()?,
+            turn: AtomicUsize::new(0),
+        })
+    }
+
+    /// Reads with a connection that is free, or waits for one.
+    pub(super) fn with<T>(&self, read: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, Error> {
+        let free = self.connections.iter().find_map(|connection| match connection.try_lock() {
+            Ok(connection) => Some(connection),
+            // A connection keeps no state between reads that a panic could have left behind.
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        });
+        let next = || {
+            let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+            let connection = self.connections.get(turn % READERS)?;
+            Some(connection.lock().unwrap_or_else(PoisonError::into_inner))
+        };
+        let Some(connection) = free.or_else(next) else {
+            return Err(Error::Ended { path: self.path.clone() });
+        };
+        let answer = read(&connection).map_err(|error| file::classify(&self.path, &error));
+        if let Err(Error::Damaged { .. }) = &answer {
+            file::mark(&self.path);
+        }
+        answer
+    }
+
+    pub(super) fn close(&mut self) {
+        self.connections.clear();
+    }
+}
+
+/// What a name is the name of. The numbers are part of the file's version.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Kind {
+    Tenant = 0,
+    Namespace = 1,
+    Pipeline = 2,
+    Repo = 3,
+}
+
+/// Tenants belong to nobody; every other name belongs to a tenant.
+pub(super) const NOBODY: i64 = 0;
+
+const NAME: &str = "SELECT number FROM names WHERE tenant = ?1 AND kind = ?2 AND text = ?3";
+
+/// The number of a name, if any run has it.
+pub(super) fn find_name(
+    connection: &Connection,
+    tenant: i64,
+    kind: Kind,
+    text: &str,
+) -> rusqlite::Result<Option<i64>> {
+    let mut statement = connection.prepare_cached(NAME)?;
+    statement.query_row(params![tenant, kind as u8, text], |row| row.get(0)).optional()
+}
+
+/// The order of these columns is that of [`row_of`].
+const ROW: &str = "
+    SELECT runs.id, tenants.text, namespaces.text, runs.status, pipelines.text, repos.text, runs.created_at,
+        runs.updated_at, runs.completed_at, runs.first_seq, runs.last_seq, runs.json
+    FROM runs JOIN names AS tenants ON tenants.number = runs.tenant
+        JOIN names AS namespaces ON namespaces.number = runs.namespace
+        JOIN names AS pipelines ON pipelines.number = runs.pipeline
+        LEFT JOIN names AS repos ON repos.number = runs.repo
+    WHERE runs.id = ?1";
+
+/// The row of a run.
+pub(super) fn get(connection: &Connection, id: RunId) -> rusqlite::Result<Option<Row>> {
+    connection.prepare_cached(ROW)?.query_row([id.0.to_be_bytes()], row_of).optional()
+}
+
+fn row_of(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
+    let name = |column: usize| {
+        let text = row.get_ref(column)?.as_str()?;
+        Name::new(text).map_err(|error| strange(column, error.to_string()))
+    };
+    let count = |column: usize| row.get::<_, i64>(column).map(i64::cast_unsigned);
+    let status: u8 = row.get(3)?;
+    let known = Status::ALL.iter().copied().find(|known| number(*known) == status);
+    Ok(Row {
+        id: RunId(u128::from_be_bytes(row.get(0)?)),
+        tenant: name(1)?,
+        namespace: name(2)?,
+        status: known.ok_or_else(|| strange(3, format!("{status} is no status")))?,
+        pipeline: name(4)?,
+        repo: row.get(5)?,
+        created_at: Millis(count(6)?),
+        updated_at: Millis(count(7)?),
+        completed_at: row.get::<_, Option<i64>>(8)?.map(|at| Millis(at.cast_unsigned())),
+        first_seq: count(9)?,
+        last_seq: count(10)?,
+        json: row.get(11)?,
+    })
+}
+
+/// A value that nobody wrote.
+fn strange(column: usize, detail: String) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Null, detail.into())
+}
+
+/// What the ids of a page are looked for by. The index is named, so that no statistics can lead to another.
+const BY_STATUS: &str = "SELECT id FROM runs INDEXED BY by_status
+    WHERE tenant = ?1 AND status = ?2 AND id BETWEEN ?3 AND ?4 ORDER BY id DESC LIMIT ?5";
+const BY_PIPELINE: &str = "SELECT id FROM runs INDEXED BY by_pipeline
+    WHERE tenant = ?1 AND status = ?2 AND id BETWEEN ?3 AND ?4 AND pipeline = ?6 ORDER BY id DESC LIMIT ?5";
+const BY_REPO: &str = "SELECT id FROM runs INDEXED BY by_repo
+    WHERE tenant = ?1 AND status = ?2 AND id BETWEEN ?3 AND ?4 AND repo = ?6 ORDER BY id DESC LIMIT ?5";
+const BY_BOTH: &str = "SELECT id FROM runs INDEXED BY by_repo
+    WHERE tenant = ?1 AND status = ?2 AND id BETWEEN ?3 AND ?4 AND repo = ?6 AND pipeline = ?7
+    ORDER BY id DESC LIMIT ?5";
+/// The same from the other end, for the meaning of prefixes.
+const BY_ID: &str = "SELECT id FROM runs INDEXED BY by_status
+    WHERE tenant = ?1 AND status = ?2 AND id BETWEEN ?3 AND ?4 ORDER BY id LIMIT ?5";
+
+/// Whose runs are looked for, by what.
+struct Search {
+    sql: &'static str,
+    tenant: i64,
+    names: Vec<i64>,
+    status: Option<Status>,
+}
+
+impl Search {
+    /// Nothing, where no run has such a name.
+    fn of(connection: &Connection, filter: &Filter) -> rusqlite::Result<Option<Search>> {
+        let Some(tenant) = find_name(connection, NOBODY, Kind::Tenant, filter.tenant.as_str())? else {
+            return Ok(None);
+        };
+        let sql = match (&filter.repo, &filter.pipeline) {
+            (None, None) => BY_STATUS,
+            (None, Some(_)) => BY_PIPELINE,
+            (Some(_), None) => BY_REPO,
+            (Some(_), Some(_)) => BY_BOTH,
+        };
+        let wanted = [
+            (Kind::Repo, filter.repo.as_deref()),
+            (Kind::Pipeline, filter.pipeline.as_ref().map(Name::as_str)),
+        ];
+        let mut names = Vec::new();
+        for (kind, text) in wanted {
+            let Some(text) = text else { continue };
+            match find_name(connection, tenant, kind, text)? {
+                Some(number) => names.push(number),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(Search { sql, tenant, names, status: filter.status }))
+    }
+
+    /// Ids in the range, at most so many of each status, in no order across statuses.
+    fn ids(
+        &self,
+        connection: &Connection,
+        low: u128,
+        high: u128,
+        max: usize,
+    ) -> rusqlite::Result<Vec<RunId>> {
+        let mut ids = Vec::new();
+        let statuses = self.status.as_ref().map_or(Status::ALL, std::slice::from_ref);
+        let mut statement = connection.prepare_cached(self.sql)?;
+        for status in statuses {
+            statement.raw_bind_parameter(1, self.tenant)?;
+            statement.raw_bind_parameter(2, number(*status))?;
+            statement.raw_bind_parameter(3, low.to_be_bytes())?;
+            statement.raw_bind_parameter(4, high.to_be_bytes())?;
+            statement.raw_bind_parameter(5, i64::try_from(max).unwrap_or(i64::MAX))?;
+            for (i, name) in self.names.iter().enumerate() {
+                statement.raw_bind_parameter(6 + i, name)?;
+            }
+            let mut rows = statement.raw_query();
+            while let Some(row) = rows.next()? {
+                ids.push(RunId(u128::from_be_bytes(row.get(0)?)));
+            }
+        }
+        Ok(ids)
+    }
+}
+
+/// The tenant's runs in a range of ids, oldest first.
+pub(super) fn find(
+    connection: &Connection,
+    tenant: &Name,
+    (low, high): (RunId, RunId),
+    max: usize,
+) -> rusqlite::Result<Vec<RunId>> {
+    let moment = Transaction::new_unchecked(connection, TransactionBehavior::Deferred)?;
+    let Some(tenant) = find_name(&moment, NOBODY, Kind::Tenant, tenant.as_str())? else {
+        return Ok(Vec::new());
+    };
+    let search = Search { sql: BY_ID, tenant, names: Vec::new(), status: None };
+    let mut ids = search.ids(&moment, low.0, high.0, max)?;
+    ids.sort_unstable();
+    ids.truncate(max);
+    Ok(ids)
+}
+
+/// A page of runs, newest first.
+pub(super) fn list(connection: &Connection, filter: &Filter) -> rusqlite::Result<Vec<Row>> {
+    let moment = Transaction::new_unchecked(connection, TransactionBehavior::Deferred)?;
+    let mut page = Vec::new();
+    let before = filter.before.map_or(Some(u128::MAX), |before| before.0.checked_sub(1));
+    let (Some(mut high), Some(low)) = (before, lowest(&moment, filter.since)?) else { return Ok(page) };
+    let Some(search) = Search::of(&moment, filter)? else { return Ok(page) };
+    // Goes round again only where `since` took rows out, each time below the last id it has seen.
+    while page.len() < filter.limit {
+        let mut ids = search.ids(&moment, low, high, filter.limit)?;
+        ids.sort_unstable_by(|a, b| b.cmp(a));
+        ids.truncate(filter.limit);
+        for id in &ids {
+            let row = get(&moment, *id)?.ok_or_else(|| strange(0, format!("{id} is in an index alone")))?;
+            if page.len() < filter.limit && filter.since.is_none_or(|since| row.created_at >= since) {
+                page.push(row);
+            }
+        }
+        match ids.last().and_then(|last| last.0.checked_sub(1)) {
+            Some(next) if ids.len() == filter.limit => high = next,
+            Some(_) | None => break,
+        }
+    }
+    Ok(page)
+}
+
+/// The lowest id that a run created since then can have; none where no id is high enough.
+fn lowest(connection: &Connection, since: Option<Millis>) -> rusqlite::Result<Option<u128>> {
+    let Some(since) = since else { return Ok(Some(0)) };
+    let mut statement = connection.prepare_cached("SELECT skew_ms FROM progress WHERE only = 0")?;
+    let skew_ms: i64 = statement.query_row((), |row| row.get(0))?;
+    let low_ms = u128::from(since.0.saturating_sub(skew_ms.cast_unsigned()));
+    Ok((low_ms < 1 << (u128::BITS - ID_MS_SHIFT)).then_some(low_ms << ID_MS_SHIFT))
+}
