@@ -46,7 +46,7 @@ pub(crate) fn pass(run: &Run, node: &StepDef, step: &Step, given: &mut Given<'_>
     let asks_policy = step.group.is_none()
         && matches!(node.kind, Kind::Run { .. } | Kind::Tool { .. } | Kind::Agent { .. });
     if asks_policy {
-        match run.policy.standing(&step.id, &step.tool, step.action_hash.as_ref(), &given.policy) {
+        match run.policy().standing(&step.id, &step.tool, step.action_hash(), &given.policy) {
             None => return Some(ask_policy(run, node, step, given)),
             Some(decision) => match decision.verdict {
                 Verdict::Allow => {}
@@ -64,7 +64,7 @@ pub(crate) fn pass(run: &Run, node: &StepDef, step: &Step, given: &mut Given<'_>
     }
     if let Kind::Approve { approvers, count, tier, expires, .. } = &node.kind
         && step.group.is_none()
-        && !run.rare.approvals.values().any(|a| a.step == step.id && a.status == approval::Status::Approved)
+        && !run.rare().approvals.values().any(|a| a.step == step.id && a.status == approval::Status::Approved)
     {
         let asked = Asked {
             tier: *tier,
@@ -151,13 +151,13 @@ pub(crate) fn shares_policy(one: &Step, other: &Step) -> bool {
 pub fn evaluate_policy(run: &Run, node: &StepDef, step: &Step) -> Effect {
     let own = policy::scope(step.tool.as_str()) == policy::Scope::PerStep;
     let agreed = |a: &Approval| a.needed() - a.missing().min(a.needed());
-    let approvals = run.rare.approvals.values().filter(|a| a.step == step.id).map(agreed).sum();
+    let approvals = run.rare().approvals.values().filter(|a| a.step == step.id).map(agreed).sum();
     Effect::EvaluatePolicy {
         run: run.id(),
         step: step.id.clone(),
         tool: step.tool.clone(),
         action: own.then(|| Box::new(scope::action(node, step))),
-        action_hash: step.action_hash,
+        action_hash: step.action_hash().copied(),
         approvals,
     }
 }
@@ -204,7 +204,7 @@ fn request(run: &Run, node: &StepDef, step: &Step, asked: &Asked, given: &mut Gi
         reasons: asked.reasons.clone(),
         requested_by,
         expires_at,
-        self_approval: run.born.tenant.as_str() == "default" && !asked.two_person,
+        self_approval: run.born.home.tenant.as_str() == "default" && !asked.two_person,
         message: None,
         action: Private::New(action),
     });
@@ -236,13 +236,13 @@ fn give_back(run: &Run, step: &Step, gate: &Gate) -> Option<Effect> {
 pub(crate) fn leave(run: &Run, step: &Step, given: &Given<'_>, out: &mut Decision) {
     out.effects.extend(release(run, step));
     let reserved = budget::Input::Release { step: step.id.clone(), epoch: step.epoch };
-    out.facts.extend(run.budget.decide(&reserved, given.at).map(|d| d.facts).unwrap_or_default());
+    out.facts.extend(run.budget().decide(&reserved, given.at).map(|d| d.facts).unwrap_or_default());
     let open = |a: &&Approval| a.step == step.id && a.status == approval::Status::Requested;
-    for approval in run.rare.approvals.values().filter(open) {
+    for approval in run.rare().approvals.values().filter(open) {
         let void = approval::Input::Void { reason: "its step has ended".to_string() };
         out.facts.extend(approval.decide(&void, given.at).map(|d| d.facts).unwrap_or_default());
     }
-    if let Some(task) = run.rare.tasks.get(&step.id)
+    if let Some(task) = run.rare().tasks.get(&step.id)
         && let Ok(ended) = task.decide(&task::Input::Cancel { reason: None }, given.at)
     {
         out.facts.extend(ended.facts);
@@ -253,7 +253,7 @@ pub(crate) fn leave(run: &Run, step: &Step, given: &Given<'_>, out: &mut Decisio
 /// Stops an attempt, or the child run behind it.
 #[must_use]
 pub fn stop(run: &Run, step: &Step) -> Effect {
-    match step.child {
+    match step.child() {
         Some(child) => {
             Effect::CancelRun { run: child, reason: alloc::format!("its caller {} stops", run.id()) }
         }
@@ -351,7 +351,7 @@ pub fn guard_gathered(
             return Ok(out);
         }
     };
-    let give_up_at = run.rare.guards.get(&step.id).copied().or(give_up);
+    let give_up_at = run.rare().guards.get(&step.id).copied().or(give_up);
     if give_up_at.is_some_and(|give_up| give_up <= given.at) {
         out = out.fact(GuardFailed { pipeline_id, step: id, after, guard, unknown, detail: detail.clone() });
         fail_guard(run, step, detail, given, &mut out);
@@ -376,7 +376,7 @@ pub fn decide_approval(
     input: &approval::Input,
     given: &mut Given<'_>,
 ) -> Result<Decision<approval::Reply>, Error> {
-    let approval = run.rare.approvals.get(&id).ok_or_else(|| Error::Missing("approval", id.to_string()))?;
+    let approval = run.rare().approvals.get(&id).ok_or_else(|| Error::Missing("approval", id.to_string()))?;
     let mut out = approval.decide(input, given.at)?;
     if run.is_terminal() {
         // What came too late is in the audit; it moves nothing.
@@ -505,7 +505,7 @@ pub fn told(run: &Run, def: &Pipeline, told: &Told, given: &mut Given<'_>) -> Re
             let step = run.need(step)?;
             let node = def.node(step.node);
             let node = node.ok_or_else(|| Error::Missing("definition of step", step.id.to_string()))?;
-            if step.child != Some(*child) || step.status != step::Status::Running {
+            if step.child() != Some(*child) || step.status != step::Status::Running {
                 // The call was given up on; what its child came to stands in the child.
                 return Ok(Decision::new());
             }

@@ -335,7 +335,7 @@ pub fn tick(run: &Run, def: &Pipeline, given: &mut Given<'_>) -> Result<Decision
         }
         return cancel(run, Initiator::Timeout, None, reason, given);
     }
-    for (id, approval) in &run.rare.approvals {
+    for (id, approval) in &run.rare().approvals {
         if approval.due().is_some_and(|due| due <= given.at) {
             let Decision { facts, effects, .. } =
                 gate::decide_approval(run, *id, &crate::approval::Input::Expire, given)?;
@@ -428,7 +428,7 @@ pub fn signal(
             .is_some_and(|w| w.reason == Wait::Event && w.on.as_ref() == Some(name) && w.key.as_ref() == key)
     };
     let waiting = run.live().find(waits);
-    if waiting.is_none() && run.rare.signals.len() >= SIGNALS_MAX {
+    if waiting.is_none() && run.rare().signals.len() >= SIGNALS_MAX {
         return Err(Error::TooMany(run.id(), SIGNALS_MAX, "early events"));
     }
     let mut out = Decision::new().fact(SignalReceived {
@@ -492,15 +492,15 @@ pub fn descend(
             && !undone.contains(&place);
         (before && worth).then(|| Inherited {
             step: step.id.clone(),
-            from: run.rare.inherited.get(&step.id).map_or(run.id(), |earlier| earlier.from),
-            output: step.output.as_deref().cloned(),
+            from: run.rare().inherited.get(&step.id).map_or(run.id(), |earlier| earlier.from),
+            output: step.output(),
         })
     };
     let steps: Vec<Inherited> = run.steps.iter().enumerate().filter_map(kept).collect();
     let lineage = Lineage {
-        root_run: run.born.lineage.root_run,
+        root_run: run.born.lineage().root_run,
         resumed_from: Some(run.id()),
-        resume_count: run.born.lineage.resume_count + 1,
+        resume_count: run.born.lineage().resume_count + 1,
     };
     let created = PipelineCreated { id: new, lineage, ..created };
     let out = Decision::new().fact(created);

@@ -272,17 +272,17 @@ pub enum Kind {
 impl Kind {
     /// What carries it out, as `step.tool` names it.
     #[must_use]
-    pub fn tool(&self) -> Name {
+    pub fn tool(&self) -> &str {
         match self {
-            Kind::Run { .. } => Name::clean("shell"),
-            Kind::Tool { tool, .. } => tool.clone(),
-            Kind::Agent { .. } => Name::clean("agent"),
-            Kind::Parallel { .. } => Name::clean("parallel"),
-            Kind::Steps { .. } => Name::clean("steps"),
-            Kind::Strategy { .. } => Name::clean("strategy"),
-            Kind::Call { .. } => Name::clean("call"),
-            Kind::Approve { .. } => Name::clean("approve"),
-            Kind::Wait { .. } => Name::clean("wait"),
+            Kind::Run { .. } => "shell",
+            Kind::Tool { tool, .. } => tool.as_str(),
+            Kind::Agent { .. } => "agent",
+            Kind::Parallel { .. } => "parallel",
+            Kind::Steps { .. } => "steps",
+            Kind::Strategy { .. } => "strategy",
+            Kind::Call { .. } => "call",
+            Kind::Approve { .. } => "approve",
+            Kind::Wait { .. } => "wait",
         }
     }
 

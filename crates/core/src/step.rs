@@ -24,13 +24,13 @@ use crate::event::{
 };
 use crate::id::{AgentId, Holder, Name, RunId, StepId};
 use crate::machine::{Decision, Row, table};
+use crate::packed::Packed;
 use crate::private::Private;
 use crate::receipt::Semantics;
 use crate::run::Section;
 use crate::time::{Millis, Span};
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
-use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -163,10 +163,10 @@ pub struct Step {
     pub next_eligible_at: Option<Millis>,
     /// What it waits for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub waiting: Option<Waiting>,
+    pub waiting: Option<Box<Waiting>>,
     /// What is left to pass before it can be leased.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub gates: Vec<Gate>,
+    #[serde(default, skip_serializing_if = "<[Gate]>::is_empty")]
+    pub gates: Box<[Gate]>,
     /// How many of the gates are passed.
     pub passed: u32,
     /// The declared key of its side effect; the lineage and the step's name otherwise.
@@ -174,16 +174,16 @@ pub struct Step {
     pub key: Option<Name>,
     /// What its proposed action hashes to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub action_hash: Option<Digest>,
+    action_hash: Option<Box<Digest>>,
     /// What can be done about a lost attempt: absent, it is run again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub semantics: Option<Semantics>,
     /// The rendered input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub input: Option<Box<Value>>,
+    pub input: Option<Packed>,
     /// What came of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub output: Option<Box<Value>>,
+    pub output: Option<Packed>,
     /// Why it failed, or why its last attempt did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Box<Failure>>,
@@ -192,10 +192,10 @@ pub struct Step {
     pub group: Option<Group>,
     /// The child run of a `call`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub child: Option<RunId>,
+    child: Option<Box<RunId>>,
     /// The agent at work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub agent: Option<AgentId>,
+    agent: Option<Box<AgentId>>,
     /// When its first attempt began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Millis>,
@@ -354,7 +354,7 @@ impl Step {
             timeout_at: None,
             next_eligible_at: None,
             waiting: None,
-            gates: Vec::new(),
+            gates: Box::default(),
             passed: 0,
             key: None,
             action_hash: None,
@@ -387,6 +387,36 @@ impl Step {
     #[must_use]
     pub fn held(&self) -> &[Gate] {
         &self.gates[..(self.passed as usize).min(self.gates.len())]
+    }
+
+    /// What its proposed action hashes to.
+    #[must_use]
+    pub fn action_hash(&self) -> Option<&Digest> {
+        self.action_hash.as_deref()
+    }
+
+    /// The child run of a `call`.
+    #[must_use]
+    pub fn child(&self) -> Option<RunId> {
+        self.child.as_deref().copied()
+    }
+
+    /// The agent at work.
+    #[must_use]
+    pub fn agent(&self) -> Option<AgentId> {
+        self.agent.as_deref().copied()
+    }
+
+    /// The rendered input.
+    #[must_use]
+    pub fn input(&self) -> Option<Value> {
+        self.input.as_ref().map(Packed::get)
+    }
+
+    /// What came of it.
+    #[must_use]
+    pub fn output(&self) -> Option<Value> {
+        self.output.as_ref().map(Packed::get)
     }
 
     /// What comes after its definition's name in its own, for the members of a group.
@@ -488,7 +518,7 @@ impl Step {
                     lease_expires_at: owner.as_ref().map(|_| at + *ttl),
                     lease_owner: owner.clone(),
                     timeout_at: timeout.map(|span| at + span),
-                    action_hash: self.action_hash,
+                    action_hash: self.action_hash().copied(),
                     child: *child,
                 }))
             }
@@ -660,7 +690,7 @@ impl Step {
             attempt: self.attempt,
             duration_ms: self.duration(at),
             reused_from,
-            output: output.or_else(|| self.output.as_deref().cloned()).map(Private::New),
+            output: output.or_else(|| self.output()).map(Private::New),
         }
     }
 

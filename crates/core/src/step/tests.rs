@@ -6,6 +6,7 @@ use crate::schedule::Overlap;
 use crate::testing::{Proof, name};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
+use alloc::vec::Vec;
 
 const RUN: RunId = RunId(1);
 const AT: Millis = Millis(1_000);

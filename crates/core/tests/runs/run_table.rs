@@ -262,7 +262,7 @@ fn feed(sample: &mut Sample, input: Input) -> Result<(), Refusal> {
     let new = RunId(sample.world.id());
     let report = |report| Command::Report { run, step: step.clone(), epoch, report, receipt: None };
     let decide = |world: &World, decision| {
-        let found = world.run(run).rare.approvals.values().next();
+        let found = world.run(run).rare().approvals.values().next();
         let attempt = approval::Attempt {
             decision,
             by: name("bob"),
@@ -309,7 +309,7 @@ fn feed(sample: &mut Sample, input: Input) -> Result<(), Refusal> {
             Command::Resolve { run, step, resolution, probed: false, reason: None, output: None }
         }
         Input::ChildEnded(status) => {
-            let child = sample.world.run(run).step(&step).and_then(|step| step.child).unwrap_or(RunId(1));
+            let child = sample.world.run(run).step(&step).and_then(|step| step.child()).unwrap_or(RunId(1));
             let told = Told::RunEnded { run: child, step: Some(step), status, outputs: None, error: None };
             Command::Tell { run, told }
         }

@@ -101,7 +101,7 @@ fn fixer_of(world: &World) -> &Worker {
 fn run_of(world: &mut World, id: ItemId) -> RunId {
     let Item::Processing { claim, .. } = item(world, id) else { panic!("{:?}", item(world, id)) };
     let run = claim.run.unwrap();
-    if world.run(run).policy_version.is_none() {
+    if world.run(run).policy().version.is_none() {
         let decided = PolicyDecided { pipeline_id: run, ..allow_shell(world.policy) };
         world.send(&Command::PolicyDecided(Box::new(decided))).unwrap();
     }
@@ -396,7 +396,7 @@ fn a_worker_makes_variables_of_an_item_as_it_declares_them() {
     let good = item.id;
     send(&mut world, item).unwrap();
     let run = run_of(&mut world, good);
-    assert_eq!(*world.run(run).vars, json!({ "bug": "BUG-7" }));
+    assert_eq!(world.run(run).vars.get(), json!({ "bug": "BUG-7" }));
     // One that has no such key cannot become a run: it fails, and blocks nobody.
     let item = pushed(&mut world, json!({ "noise": true }));
     let bad = item.id;

@@ -218,7 +218,7 @@ impl World {
     fn check_runs(&mut self, before: &State) {
         for (id, stream) in self.state.streams() {
             let windlass_core::state::Body::Run(run) = &stream.body else { continue };
-            let was = match before.stream(id).map(|stream| &stream.body) {
+            let was = match before.stream(&id).map(|stream| &stream.body) {
                 Some(windlass_core::state::Body::Run(run)) => Some(run),
                 _ => None,
             };
@@ -300,7 +300,7 @@ impl World {
 
     /// The child run of a `call`.
     pub fn child(&self, id: RunId, step: &str) -> RunId {
-        self.step(id, step).child.unwrap_or_else(|| panic!("{step} calls nothing"))
+        self.step(id, step).child().unwrap_or_else(|| panic!("{step} calls nothing"))
     }
 
     /// The stops that were released so far, as `step@epoch`; those of child runs are not among them.
@@ -391,7 +391,7 @@ impl World {
     }
 
     pub fn output(&self, id: RunId, step: &str) -> Value {
-        self.step(id, step).output.as_deref().cloned().unwrap_or(Value::Null)
+        self.step(id, step).output().unwrap_or(Value::Null)
     }
 
     pub fn run(&self, id: RunId) -> &Run {
@@ -499,7 +499,7 @@ impl World {
             pipeline_id: id,
             step: Some(found.id.clone()),
             tool: found.tool.clone(),
-            action_hash: found.action_hash,
+            action_hash: found.action_hash().copied(),
             verdict,
             ..allow_shell(self.policy)
         };
@@ -530,7 +530,7 @@ impl World {
         let open =
             |a: &&approval::Approval| a.step.as_str() == step && a.status == approval::Status::Requested;
         self.run(id)
-            .rare
+            .rare()
             .approvals
             .values()
             .find(open)
