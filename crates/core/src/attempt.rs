@@ -14,7 +14,7 @@ use crate::machine::{Decision, Given};
 use crate::pipeline;
 use crate::receipt;
 use crate::run::{Error, Run, Section};
-use crate::runbook::{KeyScope, Kind, StepDef};
+use crate::runbook::{KeyScope, Kind, Pipeline, StepDef};
 use crate::step::{self, Failure, Resolution, Status, Step, Wait};
 use crate::task;
 use crate::time::{Millis, Span};
@@ -111,6 +111,7 @@ pub struct Wish<'a> {
 /// The run has ended or is stopped, policy has not allowed the step, a gate is closed, or it is leased already.
 pub fn lease(
     run: &Run,
+    def: &Pipeline,
     node: &StepDef,
     step: &Step,
     wish: &Wish<'_>,
@@ -120,9 +121,10 @@ pub fn lease(
     if run.suspended || run.stops(step.section) {
         return Err(run.refuse("start a step"));
     }
-    if step.status == Status::Ready && !run.allowed(step, Some(&given.policy)) {
+    let free = run.allowed(step, Some(&given.policy)) && run.released(step);
+    if step.status == Status::Ready && !free {
         // Policy moved since it was asked: it is asked again, and the step waits for the answer.
-        let Some(Decision { facts, effects, .. }) = gate::pass(run, node, step, given) else {
+        let Some(Decision { facts, effects, .. }) = gate::pass(run, def, node, step, given) else {
             return Err(Error::Policy(step.id.clone()));
         };
         return Ok(Decision { facts, effects, reply: None });

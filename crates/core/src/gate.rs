@@ -10,6 +10,7 @@
 
 use crate::approval::{self, Approval, Tier};
 use crate::attempt;
+use crate::binding;
 use crate::budget;
 use crate::code::Code;
 use crate::effect::{Effect, Notice, Told};
@@ -42,7 +43,13 @@ pub const APPROVAL_EXPIRES: Span = Span::hours(1);
 pub const GUARD_EVERY: Span = Span::secs(5);
 
 /// What the step's next gate asks for; none where it has passed them all.
-pub(crate) fn pass(run: &Run, node: &StepDef, step: &Step, given: &mut Given<'_>) -> Option<Decision> {
+pub(crate) fn pass(
+    run: &Run,
+    def: &Pipeline,
+    node: &StepDef,
+    step: &Step,
+    given: &mut Given<'_>,
+) -> Option<Decision> {
     let asks_policy = step.group.is_none()
         && matches!(node.kind, Kind::Run { .. } | Kind::Tool { .. } | Kind::Agent { .. });
     if asks_policy {
@@ -62,21 +69,42 @@ pub(crate) fn pass(run: &Run, node: &StepDef, step: &Step, given: &mut Given<'_>
             },
         }
     }
-    if let Kind::Approve { approvers, count, tier, expires, .. } = &node.kind
+    if matches!(node.kind, Kind::Approve { .. })
         && step.group.is_none()
         && !run.rare().approvals.values().any(|a| a.step == step.id && a.status == approval::Status::Approved)
     {
-        let asked = Asked {
-            tier: *tier,
-            two_person: false,
-            count: (*count).max(1),
-            approvers: approvers.clone(),
-            reasons: alloc::vec!["the runbook asks for it".to_string()],
-            expires: *expires,
-        };
+        let asked = Asked::by_runbook(node, "the runbook asks for it".to_string())?;
         return Some(request(run, node, step, &asked, given));
     }
+    if let Some(unreleased) = release_bound(run, def, node, step, given) {
+        return Some(unreleased);
+    }
     Some(take(run, step, step.next_gate()?, given))
+}
+
+/// A step that an `approve` step names, and whose action nobody approved there, asks for itself.
+fn release_bound(
+    run: &Run,
+    def: &Pipeline,
+    node: &StepDef,
+    step: &Step,
+    given: &mut Given<'_>,
+) -> Option<Decision> {
+    let bound = step.bound()?;
+    let by = bound.by.iter().find(|by| !run.covers(by, step, bound))?;
+    let refused = |s: &Step| matches!(s.status, step::Status::Failed | step::Status::Cancelled);
+    if run.step(by).is_some_and(refused) {
+        let message = alloc::format!("`{by}`, which must approve it, did not");
+        return Some(pipeline::refuse(run, step, Code::ApprovalRejected, &message, given));
+    }
+    let approver = binding::definition(run, def, by);
+    match approver.and_then(|approver| Asked::by_runbook(approver, binding::reason(run, by, step))) {
+        Some(asked) => {
+            let asked = Asked { by_step: Some(by.clone()), ..asked };
+            Some(request(run, node, step, &asked, given))
+        }
+        None => Some(pipeline::refuse(run, step, Code::Internal, "its approval is not defined", given)),
+    }
 }
 
 /// The step stands before a gate, and what lets it through is asked for.
@@ -170,6 +198,8 @@ struct Asked {
     approvers: Vec<Name>,
     reasons: Vec<alloc::string::String>,
     expires: Span,
+    /// The `approve` step on whose behalf it is asked for.
+    by_step: Option<crate::id::StepId>,
 }
 
 impl Asked {
@@ -181,7 +211,22 @@ impl Asked {
             approvers: decision.approvers.clone().unwrap_or_default(),
             reasons: decision.reasons.clone(),
             expires: decision.expires.unwrap_or(APPROVAL_EXPIRES),
+            by_step: None,
         }
+    }
+
+    /// What an `approve` step asks for.
+    fn by_runbook(node: &StepDef, reason: alloc::string::String) -> Option<Asked> {
+        let Kind::Approve { approvers, count, tier, expires, .. } = &node.kind else { return None };
+        Some(Asked {
+            tier: *tier,
+            two_person: false,
+            count: (*count).max(1),
+            approvers: approvers.clone(),
+            reasons: alloc::vec![reason],
+            expires: *expires,
+            by_step: None,
+        })
     }
 }
 
@@ -207,6 +252,7 @@ fn request(run: &Run, node: &StepDef, step: &Step, asked: &Asked, given: &mut Gi
         self_approval: run.born.home.tenant.as_str() == "default" && !asked.two_person,
         message: None,
         action: Private::New(action),
+        by_step: asked.by_step.clone(),
     });
     let waits = wait(run, step, Wait::Approval, Some(Name::clean(&id.to_string())), Some(expires_at), given);
     out.facts.extend(waits.facts);

@@ -10,6 +10,7 @@ pub mod agency;
 pub mod approval;
 pub mod attempt;
 pub mod audit;
+pub mod binding;
 pub mod budget;
 pub mod bus;
 pub mod canonical;

@@ -10,6 +10,7 @@
 //! | failed | retry | a linked run that takes over what succeeded |
 //! | any | fork | a linked run that takes over what came before a step |
 
+use crate::binding;
 use crate::code::Code;
 use crate::effect::Effect;
 use crate::event::{
@@ -172,7 +173,8 @@ pub fn begin(run: &Run, def: &Pipeline, unmet: Vec<RunId>) -> Result<Decision, E
 }
 
 fn start(run: &Run, def: &Pipeline) -> PipelineStarted {
-    PipelineStarted { id: run.id(), steps: def.steps.len() as u32 }
+    let approvers = Some(binding::approvers(def)).filter(|list| !list.is_empty());
+    PipelineStarted { id: run.id(), steps: def.steps.len() as u32, approvers }
 }
 
 /// A lock was granted to a blocked run: it begins.

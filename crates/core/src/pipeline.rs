@@ -12,6 +12,7 @@
 //! ```
 
 use crate::attempt;
+use crate::binding;
 use crate::code::Code;
 use crate::effect::Effect;
 use crate::event::{
@@ -127,7 +128,7 @@ fn ready(run: &Run, def: &Pipeline, step: &Step, given: &mut Given<'_>) -> Decis
     let Some(node) = def.node(step.node) else {
         return refuse(run, step, Code::Internal, "its definition is not there", given);
     };
-    if let Some(gated) = gate::pass(run, node, step, given) {
+    if let Some(gated) = gate::pass(run, def, node, step, given) {
         return gated;
     }
     if step.group.is_some() {
@@ -553,7 +554,7 @@ fn open_compensation(run: &Run, def: &Pipeline, of: &Step, node: Node, given: &m
     let (Some(def_of), Some(def_node)) = (def.node(of.node), def.node(node)) else { return Decision::new() };
     let id = Name::clean(&alloc::format!("{}{}", def_node.id, of.suffix(&def_of.id)));
     let place = Place { id, node, parent: None, item: None, compensates: Some(of) };
-    reach(run, def_node, &place, given)
+    reach(run, def, def_node, &place, given)
 }
 
 /// Where a step comes to stand in the run.
@@ -598,11 +599,11 @@ fn open(
         }
     }
     let place = Place { id, node, parent, item, compensates: None };
-    reach(run, def_node, &place, given)
+    reach(run, def, def_node, &place, given)
 }
 
 /// Reaches a step: its condition, its list and its input are evaluated here and recorded.
-fn reach(run: &Run, node: &StepDef, place: &Place<'_>, given: &mut Given<'_>) -> Decision {
+fn reach(run: &Run, def: &Pipeline, node: &StepDef, place: &Place<'_>, given: &mut Given<'_>) -> Decision {
     let context = scope::Context {
         parent: place.parent,
         item: place.item,
@@ -651,11 +652,38 @@ fn reach(run: &Run, node: &StepDef, place: &Place<'_>, given: &mut Given<'_>) ->
         advanced.max_attempts = Some(attempt::tries(node)).filter(|&tries| tries != 1);
     }
     advanced.input = prepared.input.map(Private::New);
+    tie(run, def, &context, place, &mut advanced, given);
     let reached = Decision::new().fact(advanced);
     match run.rare().inherited.get(&place.id).filter(|_| place.compensates.is_none()) {
         Some(inherited) => inherit(run, place, node, reached, inherited, given),
         None => reached,
     }
+}
+
+/// Ties a step to approvals: an `approve` step to those it names, and a named one to what it is held to.
+fn tie(
+    run: &Run,
+    def: &Pipeline,
+    context: &scope::Context<'_>,
+    place: &Place<'_>,
+    advanced: &mut PipelineAdvanced,
+    given: &Given<'_>,
+) {
+    if run.approvers().is_empty() || advanced.group.is_some() || place.compensates.is_some() {
+        return;
+    }
+    if run.approvers().contains(&place.node) {
+        let message = advanced.input.as_ref().and_then(Private::get).unwrap_or(Value::Null);
+        let (bindings, shown) = binding::propose(run, def, context, &message, given);
+        advanced.bindings = Some(bindings).filter(|list| !list.is_empty());
+        advanced.input = Some(Private::New(shown));
+        return;
+    }
+    let mut step = Step::pending(place.id.clone(), place.node, advanced.tool.clone());
+    step.parent = place.parent.and_then(|parent| run.place(&parent.id));
+    let input = advanced.input.as_ref().and_then(Private::value);
+    step.prepare(advanced.action_hash, input);
+    advanced.bound = binding::bound(run, def, context.node, &step);
 }
 
 /// A result of an earlier run of the lineage serves: the step begins and ends in one commit.
@@ -719,6 +747,8 @@ fn blank(run: &Run, node: &StepDef, place: &Place<'_>) -> PipelineAdvanced {
         max_attempts: None,
         semantics: None,
         input: None,
+        bindings: None,
+        bound: None,
     }
 }
 

@@ -267,6 +267,8 @@ pub struct Run {
     budget: Option<Box<Budget>>,
     /// Outside writes so far.
     pub writes: u32,
+    /// The definitions of its `approve` steps that name others.
+    approvers: Box<[u32]>,
     /// What few runs have.
     rare: Option<Box<Rare>>,
 
@@ -380,6 +382,7 @@ impl Run {
                 .filter(|limits| *limits != Limits::default())
                 .map(|limits| Box::new(Budget::new(e.id, limits))),
             writes: 0,
+            approvers: Box::default(),
             rare: None,
             index: Vec::new(),
             flow: Places::default(),
@@ -414,6 +417,12 @@ impl Run {
             Some(budget) => Cow::Borrowed(budget),
             None => Cow::Owned(Budget::new(self.id(), Limits::default())),
         }
+    }
+
+    /// The definitions of its `approve` steps that name others.
+    #[must_use]
+    pub fn approvers(&self) -> &[u32] {
+        &self.approvers
     }
 
     /// What few runs have.
@@ -667,6 +676,7 @@ impl Run {
             && step.next_gate().is_none()
             && !matches!(step.tool.as_str(), "call" | "approve" | "wait")
             && self.allowed(step, None)
+            && self.released(step)
     }
 
     /// Whether policy allows the step's action, and a human approved it where policy says so. With a version, only
@@ -692,7 +702,9 @@ impl Run {
         // A step without an action of its own is recorded once and never rendered again, so what was shown to the
         // human is what it does.
         let permits = |a: &&Approval| a.permits(step.action_hash().unwrap_or(&a.action_hash), version);
-        self.rare().approvals.values().filter(|a| a.step == step.id).any(|a| permits(&a))
+        // One on behalf of an `approve` step adds to what policy asks and does not take its place.
+        let own = |a: &&Approval| a.step == step.id && a.by_step.is_none();
+        self.rare().approvals.values().filter(own).any(|a| permits(&a))
     }
 }
 

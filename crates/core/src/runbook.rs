@@ -6,6 +6,7 @@
 //! after its group, so there are no cycles.
 
 use crate::approval::Tier;
+use crate::binding::NAMED_MAX;
 use crate::budget::Limits;
 use crate::caps::Caps;
 use crate::code::Code;
@@ -678,10 +679,7 @@ impl Pipeline {
             if depth > DEPTH_MAX {
                 return Err(Error::TooMany(name.clone(), DEPTH_MAX as usize, "levels of nesting"));
             }
-            if matches!(&step.kind, Kind::Approve { steps, .. } if !steps.is_empty()) {
-                // An approval that seems to speak for other steps and does not would be worse than none.
-                return Err(Error::Unsupported(name.clone(), step.id.clone(), "`for` of an `approve`"));
-            }
+            self.validate_named(name, step)?;
             if step.retry.max_attempts == Some(0) {
                 return Err(Error::Zero("step", step.id.clone(), "max_attempts"));
             }
@@ -694,6 +692,40 @@ impl Pipeline {
                 if !after || placed.insert(member, depth + 1).is_some() {
                     return Err(Error::Member(name.clone(), step.id.clone()));
                 }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Pipeline {
+    /// Whether an `approve` step can speak for the steps it names. One that seems to and does not would be worse than
+    /// none.
+    fn validate_named(&self, name: &Name, step: &StepDef) -> Result<(), Error> {
+        let Kind::Approve { steps, .. } = &step.kind else { return Ok(()) };
+        if steps.len() > NAMED_MAX {
+            return Err(Error::TooMany(name.clone(), NAMED_MAX, "steps named by one `approve`"));
+        }
+        let cannot = |what| Err(Error::Unsupported(name.clone(), step.id.clone(), what));
+        if !steps.is_empty() && step.foreach.is_some() {
+            return cannot("an `approve` with `for` that runs for items");
+        }
+        let undoes = |node: Node| self.nodes.iter().any(|step| step.compensate == Compensate::With(node));
+        for named in steps {
+            let found = (0..).zip(&self.nodes).find(|(_, node)| node.id == *named);
+            let Some((place, node)) = found else {
+                return Err(Error::Missing("step", step.id.clone(), "step", named.clone()));
+            };
+            if undoes(place) {
+                return cannot("an `approve` for a compensation");
+            }
+            match node.kind {
+                Kind::Run { .. } | Kind::Tool { .. } | Kind::Agent { .. } | Kind::Call { .. } => {}
+                Kind::Parallel { .. }
+                | Kind::Steps { .. }
+                | Kind::Strategy { .. }
+                | Kind::Approve { .. }
+                | Kind::Wait { .. } => return cannot("an `approve` for a group, an approval or a wait"),
             }
         }
         Ok(())

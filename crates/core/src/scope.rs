@@ -314,6 +314,8 @@ pub fn action(node: &StepDef, step: &Step) -> Action {
     let (operation, what) = match &node.kind {
         Kind::Run { command } => ("run", json!({ "command": command, "input": input })),
         Kind::Agent { agent, .. } => ("work", json!({ "agent": agent, "input": input })),
+        // One that speaks for others has what it shows of them in its input.
+        Kind::Approve { steps, .. } if !steps.is_empty() => ("approve", json!(input)),
         Kind::Approve { steps, .. } => ("approve", json!({ "message": input, "steps": steps })),
         Kind::Tool { .. } => ("call", json!({ "input": input })),
         Kind::Call { pipeline, .. } => ("call", json!({ "pipeline": pipeline, "vars": input })),

@@ -16,6 +16,7 @@ mod fold;
 mod parts;
 pub use parts::{FailFast, Gate, Group, GroupKind, Resolution, Shape, Skip, Status, Wait};
 
+use crate::binding::{Binding, Bound};
 use crate::code::Code;
 use crate::digest::Digest;
 use crate::event::{
@@ -31,6 +32,7 @@ use crate::run::Section;
 use crate::time::{Millis, Span};
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
+use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -119,6 +121,14 @@ pub struct Leased {
     pub expires_at: Millis,
 }
 
+/// What binds a step to approvals: as one that speaks for others, or as one of those.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Ties {
+    bindings: Vec<Binding>,
+    bound: Option<Bound>,
+}
+
 /// A step of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -196,6 +206,9 @@ pub struct Step {
     /// The agent at work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     agent: Option<Box<AgentId>>,
+    /// What binds it to approvals.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ties: Option<Box<Ties>>,
     /// When its first attempt began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Millis>,
@@ -365,6 +378,7 @@ impl Step {
             group: None,
             child: None,
             agent: None,
+            ties: None,
             started_at: None,
             completed_at: None,
             ended: 0,
@@ -393,6 +407,24 @@ impl Step {
     #[must_use]
     pub fn action_hash(&self) -> Option<&Digest> {
         self.action_hash.as_deref()
+    }
+
+    /// The actions of later steps that it shows, where it is an `approve` step.
+    #[must_use]
+    pub fn bindings(&self) -> &[Binding] {
+        self.ties.as_ref().map_or(&[], |ties| &ties.bindings)
+    }
+
+    /// What it is held to, where an `approve` step names it.
+    #[must_use]
+    pub fn bound(&self) -> Option<&Bound> {
+        self.ties.as_ref().and_then(|ties| ties.bound.as_ref())
+    }
+
+    /// What was rendered for it, before it is reached.
+    pub(crate) fn prepare(&mut self, action_hash: Option<Digest>, input: Option<&Value>) {
+        self.action_hash = action_hash.map(Box::new);
+        self.input = input.map(Packed::of);
     }
 
     /// The child run of a `call`.

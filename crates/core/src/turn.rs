@@ -434,7 +434,7 @@ fn lease(
     let run = loaded.run;
     let step = run.need(step)?;
     let node = loaded.node(step)?;
-    let Decision { facts, effects, reply } = attempt::lease(run, node, step, &wish, given)?;
+    let Decision { facts, effects, reply } = attempt::lease(run, loaded.def, node, step, &wish, given)?;
     let Some(lease) = reply else {
         // The step waits, for a human or for policy.
         return Ok(of_run(view, run, Decision { facts, effects, reply: () }, Reply::Nothing));

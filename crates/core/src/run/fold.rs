@@ -110,6 +110,7 @@ impl Run {
                 self.blocked = None;
                 self.started_at = Some(at);
                 self.root = sequence(Section::Main, e.steps);
+                self.approvers = e.approvers.clone().unwrap_or_default().into_boxed_slice();
             }
             Event::PipelineUpdated(e) => {
                 if let (Some(Value::Object(new)), Value::Object(mut vars)) = (e.vars.get(), self.vars.get()) {

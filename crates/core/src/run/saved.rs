@@ -31,6 +31,7 @@ pub(super) struct Saved {
     policy: Option<Arc<Ledger>>,
     budget: Option<Box<Budget>>,
     writes: u32,
+    approvers: Box<[u32]>,
     rare: Option<Box<Rare>>,
 }
 
@@ -53,6 +54,7 @@ impl From<Run> for Saved {
             policy: run.policy,
             budget: run.budget,
             writes: run.writes,
+            approvers: run.approvers,
             rare: run.rare,
         }
     }
@@ -77,6 +79,7 @@ impl From<Saved> for Run {
             policy: saved.policy,
             budget: saved.budget,
             writes: saved.writes,
+            approvers: saved.approvers,
             rare: saved.rare,
             index: Vec::new(),
             flow: Places::default(),

@@ -1,6 +1,6 @@
 //! What facts do to a step. Nothing is decided here.
 
-use super::{Failure, Group, Leased, Resolution, Status, Step, Wait, Waiting};
+use super::{Failure, Group, Leased, Resolution, Status, Step, Ties, Wait, Waiting};
 use crate::event::Event;
 use crate::id::Name;
 use crate::packed::Packed;
@@ -48,6 +48,9 @@ impl Step {
                 self.max_attempts = e.max_attempts.unwrap_or(1);
                 self.semantics = e.semantics;
                 self.input = e.input.as_ref().and_then(Private::value).map(Packed::of);
+                let (bindings, bound) = (e.bindings.clone().unwrap_or_default(), e.bound.clone());
+                let ties = Ties { bindings, bound };
+                self.ties = (ties != Ties::default()).then(|| Box::new(ties));
             }
             Event::StepSkipped(e) => {
                 self.item = e.item;

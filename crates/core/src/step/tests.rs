@@ -28,6 +28,8 @@ fn advanced() -> PipelineAdvanced {
         max_attempts: Some(3),
         semantics: None,
         input: None,
+        bindings: None,
+        bound: None,
     }
 }
 
