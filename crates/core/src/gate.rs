@@ -24,7 +24,7 @@ use crate::machine::{Decision, Given};
 use crate::pipeline;
 use crate::policy::{self, Verdict};
 use crate::private::Private;
-use crate::run::{Error, Run, Status};
+use crate::run::{BlockedOn, Error, Initiator, Run, Status};
 use crate::runbook::{Kind, Pipeline, StepDef};
 use crate::schedule::Overlap;
 use crate::scope;
@@ -39,6 +39,8 @@ use alloc::vec::Vec;
 pub const GRACE: Span = Span::secs(10);
 /// How long an approval waits where nobody says otherwise.
 pub const APPROVAL_EXPIRES: Span = Span::hours(1);
+/// Why a run is cancelled whose pipeline's lock another run has, and whose `overlap` says skip.
+pub const OVERLAP: &str = "overlap";
 /// How often a blocking guard is asked again.
 pub const GUARD_EVERY: Span = Span::secs(5);
 
@@ -496,7 +498,14 @@ pub fn told(run: &Run, def: &Pipeline, told: &Told, given: &mut Given<'_>) -> Re
             },
             given,
         ),
-        Told::LockBusy { step, lock } => {
+        Told::LockBusy { step: None, lock } => {
+            let waits = matches!(run.blocked.as_deref(), Some(BlockedOn::Lock(on)) if on == lock);
+            if !waits || run.started_at.is_some() {
+                return Ok(Decision::new());
+            }
+            crate::lifecycle::cancel(run, Initiator::System, None, Some(OVERLAP.to_string()), given)
+        }
+        Told::LockBusy { step: Some(step), lock } => {
             let step = run.need(step)?;
             if step.waiting.as_ref().is_none_or(|w| w.reason != Wait::Lock || w.on.as_ref() != Some(lock)) {
                 return Ok(Decision::new());

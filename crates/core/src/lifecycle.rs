@@ -3,6 +3,8 @@
 //! | status | input | comes to |
 //! |---|---|---|
 //! | pending | begin | running, or blocked on runs, then on its lock |
+//! | pending | begin while another has its lock, `overlap: skip` | cancelled, with the reason `overlap` |
+//! | pending | begin while another has its lock, `overlap: cancel` | blocked, and the other one is cancelled |
 //! | blocked | what it waits for is there | running |
 //! | blocked | a needed run did not complete | failed |
 //! | any but ended | suspend, resume | a flag: nothing is leased |
@@ -25,6 +27,7 @@ use crate::pipeline;
 use crate::private::Private;
 use crate::run::{BlockedOn, Error, Inherited, Initiator, Lineage, Run, SIGNALS_MAX, Status};
 use crate::runbook::Pipeline;
+use crate::schedule::Overlap;
 use crate::step::{self, Failure, Step, Wait};
 use crate::time::Millis;
 use alloc::collections::BTreeSet;
@@ -39,7 +42,7 @@ use serde_json::Value;
 /// it does not concern the run any more. A fork leaves its origin as it is. A decision that comes after the end is
 /// refused by the approval itself and stands in the audit.
 pub const TABLE: &[Row] = table! {
-    "pending": "begin" => "running" | "blocked" | "waiting_external";
+    "pending": "begin" => "running" | "blocked" | "waiting_external" | "cancelled";
     "pending": "cancel" => "cancelled";
     "pending": "suspend" => "pending";
     "pending": "resume" => "pending";
@@ -159,13 +162,15 @@ pub fn begin(run: &Run, def: &Pipeline, unmet: Vec<RunId>) -> Result<Decision, E
     if run.blocked.as_deref() != Some(&on) {
         out = out.fact(PipelineBlocked { id: run.id(), on: on.clone() });
     }
-    // Only the grant begins a run that has a lock. To ask again is safe: whoever stands in line keeps its place.
+    // Only the grant begins a run that has a lock. To ask again is safe: whoever stands in line keeps its place. While
+    // another has it, `overlap` says what happens: this run waits, is cancelled, or has the other one cancelled and waits.
     if let BlockedOn::Lock(lock) = on {
+        let overlap = def.lock.as_ref().map_or(Overlap::Queue, |lock| lock.overlap);
         out = out.effect(Effect::AcquireLock {
             lock: run.scoped(&lock),
             holder: run.holder(),
-            wait: true,
-            oust: false,
+            wait: overlap != Overlap::Skip,
+            oust: overlap == Overlap::Cancel,
             give_up_at: run.born.deadline_at,
         });
     }

@@ -174,7 +174,10 @@ pub(crate) fn coordinate(view: &dyn View, command: &Command, given: &Given<'_>) 
         }
         Command::OustHolder { lock, by } => {
             let mut out = Outcome::reply(Reply::Done);
-            let holder = lock_of(view, lock)?.and_then(Lock::holder);
+            let known = lock_of(view, lock)?;
+            // Whoever stands in line has said so before: the holder of today may be another one.
+            let in_line = known.is_some_and(|lock| lock.position(by).is_some());
+            let holder = known.filter(|_| !in_line).and_then(Lock::holder);
             if let Some(run) = holder.filter(|holder| holder.run() != by.run()).and_then(Holder::run) {
                 let reason = Some(alloc::format!("{by} takes its lock {}", lock.name()));
                 out.follow.push(Command::Cancel { run, initiator: Initiator::System, user: None, reason });

@@ -23,9 +23,6 @@ fn what_would_be_ignored_is_refused() {
         steps: alloc::vec![name("deploy")],
     });
     assert!(matches!(asks.validate(&name("p")), Err(Error::Missing(..))));
-    let lock = LockUse { name: Template::Literal(json!("l")), overlap: Overlap::Skip };
-    let locked = Pipeline { lock: Some(lock), ..plain };
-    assert_eq!(locked.validate(&name("p")).unwrap_err().code(), Code::RunbookInvalid);
 }
 
 #[test]

@@ -48,7 +48,11 @@ impl Sample {
 
     /// A run that exists and was not begun: the turn that creates one begins it, so only half of it is done here.
     fn pending(needs_lock: bool) -> Sample {
-        let mut world = World::new(held_book(needs_lock));
+        Sample::pending_in(held_book(needs_lock), needs_lock)
+    }
+
+    fn pending_in(book: windlass_core::runbook::Runbook, needs_lock: bool) -> Sample {
+        let mut world = World::new(book);
         // Samples are made by single decisions, so what follows from those is left over.
         world.follow_max = Some(FOLLOW_MAX);
         let mut create = world.create("main", serde_json::Value::Null);
@@ -86,11 +90,13 @@ impl Sample {
 
 /// One step, in a pipeline that is held by a lock where asked.
 fn held_book(locked: bool) -> windlass_core::runbook::Runbook {
+    overlapping_book(locked, Overlap::Queue)
+}
+
+fn overlapping_book(locked: bool, overlap: Overlap) -> windlass_core::runbook::Runbook {
     let mut main = pipeline(vec![run("a")], vec![], vec![]);
-    main.lock = locked.then(|| windlass_core::runbook::LockUse {
-        name: literal(serde_json::json!("whole")),
-        overlap: Overlap::Queue,
-    });
+    main.lock = locked
+        .then(|| windlass_core::runbook::LockUse { name: literal(serde_json::json!("whole")), overlap });
     book(vec![("main", main)])
 }
 
@@ -162,6 +168,11 @@ fn states() -> Vec<(&'static str, Sample)> {
         ("pending", Sample::pending(false)),
         ("pending", Sample::pending(false).then(suspend)),
         ("pending", Sample::pending(true).then(|world, _| outsider_takes(world, "whole"))),
+        (
+            "pending",
+            Sample::pending_in(overlapping_book(true, Overlap::Skip), true)
+                .then(|world, _| outsider_takes(world, "whole")),
+        ),
         ("blocked", blocked_on_run()),
         ("blocked", blocked_on_run().then(suspend)),
         ("blocked", blocked_on_lock()),
