@@ -3,7 +3,10 @@
 //! Each stream is filed by a few facts about it. When it changes, what it was filed by before is taken out and
 //! what it is filed by now is put in: O(log n) for each, whatever the number of streams.
 
+use crate::bus::Pattern;
 use crate::caps::{Caps, Entry, Fair, Window};
+use crate::command::Fact;
+use crate::event::Event;
 use crate::id::{ApprovalId, Holder, ItemId, Name, RunId, Scoped};
 use crate::item::{Claim, Item};
 use crate::machine::Beats;
@@ -33,10 +36,17 @@ enum Kind {
     Plain,
     Run(RunCard),
     Item(Box<ItemCard>),
-    /// The queue that a started worker consumes.
-    Worker(Scoped),
+    Worker(Box<WorkerCard>),
     /// Outside holders, whose heartbeats move `due`.
     Held(Vec<Holder>),
+}
+
+/// What a started worker is filed by.
+#[derive(Clone, Debug, PartialEq)]
+struct WorkerCard {
+    queue: Scoped,
+    /// What else it wants to be woken by.
+    wake_on: Vec<Pattern>,
 }
 
 /// What an item is filed by.
@@ -62,9 +72,9 @@ impl Card {
         }
     }
 
-    fn consumes(&self) -> Option<&Scoped> {
+    fn worker(&self) -> Option<&WorkerCard> {
         match &self.kind {
-            Kind::Worker(queue) => Some(queue),
+            Kind::Worker(card) => Some(card),
             Kind::Plain | Kind::Run(_) | Kind::Item(_) | Kind::Held(_) => None,
         }
     }
@@ -118,6 +128,8 @@ pub struct Indexes {
     statuses: BTreeMap<(Name, Status), u64>,
     queues: BTreeMap<Scoped, QueueIndex>,
     consumers: BTreeMap<Scoped, BTreeSet<Scoped>>,
+    /// Started workers that are woken by more than their queues.
+    listeners: BTreeMap<Scoped, Vec<Pattern>>,
     /// What each outside holder holds.
     beaten: BTreeMap<Holder, BTreeSet<StreamId>>,
     /// Queues of which items came due since somebody last asked.
@@ -140,6 +152,7 @@ impl PartialEq for Indexes {
             && self.statuses == other.statuses
             && self.queues == other.queues
             && self.consumers == other.consumers
+            && self.listeners == other.listeners
             && self.beaten == other.beaten
     }
 }
@@ -194,7 +207,12 @@ fn card(stream: &Stream, beats: &Beats) -> Card {
         }
         Body::Schedule(schedule) => card.due = schedule.due(),
         Body::Trigger(key) => card.due = key.due(),
-        Body::Worker(worker) => card.kind = worker.queue().map_or(Kind::Plain, Kind::Worker),
+        Body::Worker(worker) => {
+            if let (Some(queue), Some(settings)) = (worker.queue(), worker.settings()) {
+                let wake_on = settings.wake_on.clone();
+                card.kind = Kind::Worker(Box::new(WorkerCard { queue, wake_on }));
+            }
+        }
         Body::Queue(_)
         | Body::Effect(_)
         | Body::Runbook(_)
@@ -235,7 +253,7 @@ impl Indexes {
         move_time(&mut self.leases, id, old.lease_due, new.lease_due);
         self.file_run(id, old.run(), new.run());
         self.file_item(old.item(), new.item());
-        self.file_worker(id, old.consumes(), new.consumes());
+        self.file_worker(id, old.worker(), new.worker());
         for holder in old.beaten() {
             unlink(&mut self.beaten, holder, id);
         }
@@ -316,14 +334,31 @@ impl Indexes {
         }
     }
 
-    fn file_worker(&mut self, id: &StreamId, old: Option<&Scoped>, new: Option<&Scoped>) {
+    fn file_worker(&mut self, id: &StreamId, old: Option<&WorkerCard>, new: Option<&WorkerCard>) {
         let StreamId::Worker(worker) = id else { return };
-        if let Some(queue) = old {
-            unlink(&mut self.consumers, queue, worker);
+        if let Some(card) = old {
+            unlink(&mut self.consumers, &card.queue, worker);
+            self.listeners.remove(worker);
         }
-        if let Some(queue) = new {
-            self.consumers.entry(queue.clone()).or_default().insert(worker.clone());
+        if let Some(card) = new {
+            self.consumers.entry(card.queue.clone()).or_default().insert(worker.clone());
+            if !card.wake_on.is_empty() {
+                self.listeners.insert(worker.clone(), card.wake_on.clone());
+            }
         }
+    }
+
+    /// The started workers that want to be woken by one of the facts. A worker hears of its own tenant only.
+    #[must_use]
+    pub fn woken_by(&self, facts: &[Fact]) -> Vec<Scoped> {
+        let hears = |worker: &Scoped, patterns: &[Pattern]| {
+            let mine = facts.iter().filter(|fact| fact.tenant.as_str() == worker.tenant());
+            // A wake does not wake, whatever the patterns say: it would never end.
+            let mut news = mine.filter(|fact| !matches!(fact.event, Event::WorkerWake(_)));
+            news.any(|fact| patterns.iter().any(|pattern| pattern.matches(&fact.event)))
+        };
+        let listeners = self.listeners.iter().filter(|(worker, patterns)| hears(worker, patterns));
+        listeners.map(|(worker, _)| worker.clone()).collect()
     }
 
     /// Streams that want a tick by `at`, earliest first.

@@ -630,6 +630,9 @@ pub enum Error {
     /// Something that the language has and this version cannot keep: refused rather than ignored.
     #[error("pipeline `{0}`, `{1}`: {2} is not supported yet")]
     Unsupported(Name, Name, &'static str),
+    /// A worker that would never wake as it says.
+    #[error("worker `{0}`: {1}")]
+    WakeOn(Name, String),
     /// A number that makes no sense.
     #[error("{0} `{1}`: {2} must be at least 1")]
     Zero(&'static str, Name, &'static str),

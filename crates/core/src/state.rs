@@ -499,6 +499,10 @@ impl Overlay for State {
         self.indexes.woken()
     }
 
+    fn woken_by(&self, facts: &[crate::command::Fact]) -> Vec<Scoped> {
+        self.indexes.woken_by(facts)
+    }
+
     fn apply(&mut self, facts: &[crate::command::Fact], at: Millis) {
         let mut touched: Vec<&StreamId> = Vec::new();
         for fact in facts {

@@ -2,8 +2,11 @@
 
 use super::{Compensate, DEPTH_MAX, Error, Kind, NODES_MAX, Node, Pipeline, Runbook, StepDef};
 use crate::binding::NAMED_MAX;
+use crate::bus::Pattern;
 use crate::id::Name;
+use crate::worker::WAKE_ON_MAX;
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::ToString;
 
 impl Pipeline {
     /// Whether the pipeline holds together: names, places and bounds.
@@ -122,6 +125,13 @@ impl Runbook {
             }
             if worker.concurrency == 0 {
                 return Err(Error::Zero("worker", name.clone(), "concurrency"));
+            }
+            if worker.wake_on.len() > WAKE_ON_MAX {
+                let message = alloc::format!("`wake_on` has more than {WAKE_ON_MAX} patterns");
+                return Err(Error::WakeOn(name.clone(), message));
+            }
+            for pattern in &worker.wake_on {
+                Pattern::parse(pattern).map_err(|error| Error::WakeOn(name.clone(), error.to_string()))?;
             }
         }
         for (name, schedule) in &self.schedules {

@@ -390,6 +390,10 @@ impl Overlay for Forgetful {
     fn open(&mut self, at: Millis) {
         self.all.open(at);
     }
+    fn woken_by(&self, facts: &[Fact]) -> Vec<Scoped> {
+        self.all.woken_by(facts)
+    }
+
     fn woken(&mut self) -> Vec<Scoped> {
         self.all.woken()
     }

@@ -14,10 +14,11 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use windlass_core::approval;
 use windlass_core::attempt::Report;
-use windlass_core::command::{Command, Create, Receipted, Refusal, Reply};
+use windlass_core::caps::Caps;
+use windlass_core::command::{Command, Create, Fact, Receipted, Refusal, Reply};
 use windlass_core::digest::{Digest, Salt};
 use windlass_core::effect::{Effect, Lease};
-use windlass_core::event::{Event, PolicyDecided};
+use windlass_core::event::{Event, PolicyDecided, TenantConfigured};
 use windlass_core::guard::GuardInputs;
 use windlass_core::id::{AgentId, ApprovalId, Holder, Name, ReceiptId, RunId, Scoped, SessionId, StepId};
 use windlass_core::machine::Given;
@@ -32,7 +33,7 @@ use windlass_core::stream::StreamId;
 use windlass_core::task;
 use windlass_core::template::Evaluate;
 use windlass_core::time::{Millis, Span};
-use windlass_core::turn::{Driven, Driver, FOLLOW_MAX, Turn};
+use windlass_core::turn::{Driven, Driver, FOLLOW_MAX, Overlay, Turn};
 
 pub fn name(text: &str) -> Name {
     Name::new(text).unwrap()
@@ -147,6 +148,24 @@ impl World {
         self.effects.extend(turn.effects.iter().cloned());
         self.check_runs(&before);
         Ok(turn)
+    }
+
+    /// Writes down a fact that no command makes.
+    pub fn fact(&mut self, stream: StreamId, event: impl Into<Event>) {
+        let before = self.state.clone();
+        let fact = Fact { stream, tenant: name("default"), event: event.into() };
+        self.state.apply(std::slice::from_ref(&fact), self.at);
+        let turn = Turn { facts: vec![fact], effects: Vec::new(), reply: Reply::Done, left: Vec::new() };
+        self.write(&before, &turn, &Actor::SYSTEM);
+    }
+
+    /// Gives the tenant its caps.
+    pub fn cap(&mut self, caps: Caps) {
+        let Caps { max_concurrency, max_runs_per_min, max_writes_per_run } = caps;
+        let tenant = StreamId::Tenant(name("default"));
+        let configured =
+            TenantConfigured { max_concurrency, max_runs_per_min, max_writes_per_run, weight: 1 };
+        self.fact(tenant, configured);
     }
 
     /// Writes the turn's facts as records, reads them back, and applies them to the state before: it must come to the
