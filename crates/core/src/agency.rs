@@ -33,9 +33,9 @@ pub fn task(
 ) -> Result<Decision, Error> {
     run.must_live()?;
     let step = run.need(id)?;
-    let def = runbook.pipelines.get(&run.born.pipeline).and_then(|def| def.node(step.node));
+    let def = runbook.pipelines.get(&run.born.home.pipeline).and_then(|def| def.node(step.node));
     let def = def.ok_or_else(|| Error::Missing("definition of step", id.to_string()))?;
-    let known = run.rare.tasks.get(id);
+    let known = run.rare().tasks.get(id);
     let fresh;
     let task = match (known, input) {
         // A step that is tried again has a new task.
@@ -150,7 +150,7 @@ fn escalated(run: &Run, step: &Step, became: Became, given: &mut Given<'_>) -> R
 }
 
 fn new(run: &Run, runbook: &Runbook, def: &StepDef, step: &Step) -> Result<Task, Error> {
-    let agent = step.agent.ok_or_else(|| Error::Missing("agent of step", step.id.to_string()))?;
+    let agent = step.agent().ok_or_else(|| Error::Missing("agent of step", step.id.to_string()))?;
     Ok(Task::new(run.id(), step.id.clone(), agent, step.epoch, config(runbook, def)))
 }
 

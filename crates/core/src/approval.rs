@@ -206,6 +206,9 @@ pub struct Approval {
     pub refusals: u32,
     /// What was decided, in order.
     pub decisions: Vec<Decided>,
+    /// The `approve` step on whose behalf it is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by_step: Option<StepId>,
 }
 
 /// An attempt to decide.
@@ -358,6 +361,7 @@ impl Approval {
             reminders: 0,
             refusals: 0,
             decisions: Vec::new(),
+            by_step: request.by_step.clone(),
         }
     }
 

@@ -14,7 +14,7 @@ use crate::machine::{Decision, Given};
 use crate::pipeline;
 use crate::receipt;
 use crate::run::{Error, Run, Section};
-use crate::runbook::{KeyScope, Kind, StepDef};
+use crate::runbook::{KeyScope, Kind, Pipeline, StepDef};
 use crate::step::{self, Failure, Resolution, Status, Step, Wait};
 use crate::task;
 use crate::time::{Millis, Span};
@@ -111,6 +111,7 @@ pub struct Wish<'a> {
 /// The run has ended or is stopped, policy has not allowed the step, a gate is closed, or it is leased already.
 pub fn lease(
     run: &Run,
+    def: &Pipeline,
     node: &StepDef,
     step: &Step,
     wish: &Wish<'_>,
@@ -120,9 +121,10 @@ pub fn lease(
     if run.suspended || run.stops(step.section) {
         return Err(run.refuse("start a step"));
     }
-    if step.status == Status::Ready && !run.allowed(step, Some(&given.policy)) {
+    let free = run.allowed(step, Some(&given.policy)) && run.released(step);
+    if step.status == Status::Ready && !free {
         // Policy moved since it was asked: it is asked again, and the step waits for the answer.
-        let Some(Decision { facts, effects, .. }) = gate::pass(run, node, step, given) else {
+        let Some(Decision { facts, effects, .. }) = gate::pass(run, def, node, step, given) else {
             return Err(Error::Policy(step.id.clone()));
         };
         return Ok(Decision { facts, effects, reply: None });
@@ -133,10 +135,10 @@ pub fn lease(
         step::Input::Lease { owner: Some(owner.clone()), ttl, timeout, agent: wish.agent, child: None };
     let started = step.decide(run.id(), &input, given.at)?;
     let mut facts = Vec::new();
-    if run.budget.limits != Limits::default() {
+    if run.budget().limits != Limits::default() {
         let reserve =
             budget::Input::Reserve { step: step.id.clone(), epoch: step.epoch, amount: wish.reserve };
-        let reserved = run.budget.decide(&reserve, given.at)?;
+        let reserved = run.budget().decide(&reserve, given.at)?;
         facts = reserved.facts;
         if let budget::Reply::Exceeded(excess) = reserved.reply {
             let on = Some(Name::clean(excess.dimension.as_str()));
@@ -152,7 +154,7 @@ pub fn lease(
         attempt: step.attempt,
         epoch: step.epoch,
         tool: step.tool.clone(),
-        input: step.input.as_deref().cloned(),
+        input: step.input(),
         idempotency_key: key(run, node, step),
         expires_at: given.at + ttl,
         timeout_at: node.timeout.map(|span| given.at + span),
@@ -166,7 +168,7 @@ pub fn lease(
 /// What identifies the step's side effect: what the tool is given, the intent stands under and a probe asks for.
 #[must_use]
 pub fn key(run: &Run, node: &StepDef, step: &Step) -> Name {
-    let root = run.born.lineage.root_run;
+    let root = run.born.lineage().root_run;
     let declared = step.key.as_ref().map(Name::as_str);
     let scope = match node.key_scope {
         KeyScope::Tenant if declared.is_some() => receipt::KeyScope::Tenant,
@@ -267,7 +269,7 @@ pub(crate) fn settle(
         gate::leave(run, step, given, &mut out);
     } else if after.epoch != step.epoch {
         let release = budget::Input::Release { step: step.id.clone(), epoch: step.epoch };
-        out.facts.extend(run.budget.decide(&release, given.at)?.facts);
+        out.facts.extend(run.budget().decide(&release, given.at)?.facts);
     }
     if after.status == Status::OutcomeUnknown {
         return Ok(unknown(run, node, step, &after, out, given));
@@ -366,10 +368,10 @@ pub fn resolve(
         return Ok(out);
     }
     let human = |w: &step::Waiting| matches!(w.reason, Wait::Escalation | Wait::Budget);
-    if step.status != Status::WaitingApproval || !step.waiting.as_ref().is_some_and(human) {
+    if step.status != Status::WaitingApproval || !step.waiting.as_deref().is_some_and(human) {
         return Err(run.refuse("settle that step"));
     }
-    if let Some(task) = run.rare.tasks.get(&step.id).filter(|task| task.state == task::State::Escalated) {
+    if let Some(task) = run.rare().tasks.get(&step.id).filter(|task| task.state == task::State::Escalated) {
         // The human's word is for the task and its session first.
         let settled = task.decide(&task::Input::Resolve { resolution, reason: reason.clone() }, given.at)?;
         let moved = settled.facts.iter().fold(run.clone(), |run, fact| run.apply(fact, given.at));
@@ -402,7 +404,7 @@ pub fn resolve(
             let opened =
                 step.decide(run.id(), &step::Input::Open { after, on: None, epoch: None }, given.at)?;
             let mut now = opened.facts.iter().fold(step.clone(), |step, fact| step.apply(fact, given.at));
-            now.gates.clear();
+            now.gates = Box::default();
             let owner = given.by.id.clone().or_else(|| Some(Name::clean(pipeline::OWN)));
             let input =
                 step::Input::Lease { owner, ttl: Span::ZERO, timeout: None, agent: None, child: None };
@@ -452,7 +454,7 @@ pub enum Resume {
 /// The resume tree: resumable → its saved output; idempotent or plain → again; else a human.
 #[must_use]
 pub fn resume(run: &Run, step: &Step) -> Resume {
-    let saved = run.rare.checkpoints.get(&step.id);
+    let saved = run.rare().checkpoints.get(&step.id);
     match (saved, step.semantics) {
         (Some(checkpoint), _) if checkpoint.resumable => Resume::Reuse,
         (Some(checkpoint), _) if checkpoint.idempotent => Resume::Replay,
@@ -474,7 +476,7 @@ pub fn cost(
 ) -> Result<Decision, Error> {
     run.need(step)?;
     let settle = budget::Input::Settle { step: step.clone(), epoch, costs: costs.to_vec() };
-    let Decision { facts, effects, .. } = run.budget.decide(&settle, given.at)?;
+    let Decision { facts, effects, .. } = run.budget().decide(&settle, given.at)?;
     Ok(Decision { facts, effects, reply: () })
 }
 
@@ -484,7 +486,7 @@ pub fn cost(
 /// The run has ended.
 pub fn raise(run: &Run, to: Amount, given: &Given<'_>) -> Result<Decision, Error> {
     run.must_live()?;
-    let Decision { facts, effects, .. } = run.budget.decide(&budget::Input::Raise { to }, given.at)?;
+    let Decision { facts, effects, .. } = run.budget().decide(&budget::Input::Raise { to }, given.at)?;
     let mut out = Decision { facts, effects, reply: () };
     let waits = |step: &&Step| step.waiting.as_ref().is_some_and(|w| w.reason == Wait::Budget);
     for step in run.live().filter(waits) {

@@ -452,6 +452,8 @@ mod tests {
             item: None,
             max_attempts: None,
             input: None,
+            bindings: None,
+            bound: None,
         }
         .into()
     }

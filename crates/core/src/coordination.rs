@@ -448,7 +448,7 @@ mod tests {
         let text = serde_json::to_string(&state).unwrap();
         assert_eq!(serde_json::from_str::<CoordinationState>(&text).unwrap(), state);
         // Facts of other streams change nothing.
-        let fact = crate::event::PipelineStarted { id: RunId(1), steps: 1 }.into();
+        let fact = crate::event::PipelineStarted { id: RunId(1), steps: 1, approvers: None }.into();
         assert_eq!(state.clone().apply(&StreamId::Run(RunId(1)), &fact, Millis(9)), state);
     }
 }

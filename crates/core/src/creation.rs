@@ -243,20 +243,20 @@ pub(crate) fn descend(
     }
     let run = load(view, id)?.run;
     let born_of = &run.born;
-    let hash = runbook.unwrap_or(born_of.runbook);
+    let hash = runbook.unwrap_or(born_of.home.runbook);
     let runbook = runbook_of(view, &hash)?.ok_or_else(|| missing("runbook", &hash))?;
-    let def = pipeline(runbook, &born_of.pipeline)?;
+    let def = pipeline(runbook, &born_of.home.pipeline)?;
     let create = Create {
         id: new,
-        tenant: born_of.tenant.clone(),
-        namespace: born_of.namespace.clone(),
+        tenant: born_of.home.tenant.clone(),
+        namespace: born_of.home.namespace.clone(),
         runbook: hash,
-        pipeline: born_of.pipeline.clone(),
+        pipeline: born_of.home.pipeline.clone(),
         name: born_of.name.clone(),
-        cwd: born_of.cwd.clone(),
-        vars: (*run.vars).clone(),
+        cwd: born_of.home.cwd.clone(),
+        vars: run.vars.get(),
         trigger: born_of.trigger.clone(),
-        subject: born_of.subject.clone(),
+        subject: born_of.subject.as_deref().cloned(),
         correlation_id: born_of.correlation_id.clone(),
         priority: born_of.priority,
         needs: Vec::new(),
@@ -264,10 +264,10 @@ pub(crate) fn descend(
         parent: None,
         depth: born_of.depth,
         deadline_at: None,
-        workspace: born_of.workspace,
-        policy: run.policy.for_child(new),
+        workspace: born_of.workspace(),
+        policy: run.policy().for_child(new),
     };
-    let created = created(&create, runbook, def, born_of.lineage.clone(), given)?;
+    let created = created(&create, runbook, def, born_of.lineage().clone(), given)?;
     let descended = lifecycle::descend(run, new, from, created)?;
     let mut out = born(&create, descended);
     let action: Event = match from {

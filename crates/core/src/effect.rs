@@ -89,8 +89,8 @@ pub struct Lease {
 pub enum Told {
     /// A lock was granted to the run or its step.
     LockGranted { step: Option<StepId>, lock: Name, epoch: u64 },
-    /// A lock is held by another, and the step does not wait for it.
-    LockBusy { step: StepId, lock: Name },
+    /// A lock is held by another, and the run or step does not wait for it.
+    LockBusy { step: Option<StepId>, lock: Name },
     /// Slots were granted to the step.
     SlotsGranted { step: StepId, semaphore: Name, epoch: u64 },
     /// What the run or step held was taken from it: it held too long, or somebody broke the hold.

@@ -10,6 +10,7 @@
 
 use crate::approval::{self, Approval, Tier};
 use crate::attempt;
+use crate::binding;
 use crate::budget;
 use crate::code::Code;
 use crate::effect::{Effect, Notice, Told};
@@ -23,7 +24,7 @@ use crate::machine::{Decision, Given};
 use crate::pipeline;
 use crate::policy::{self, Verdict};
 use crate::private::Private;
-use crate::run::{Error, Run, Status};
+use crate::run::{BlockedOn, Error, Initiator, Run, Status};
 use crate::runbook::{Kind, Pipeline, StepDef};
 use crate::schedule::Overlap;
 use crate::scope;
@@ -38,15 +39,23 @@ use alloc::vec::Vec;
 pub const GRACE: Span = Span::secs(10);
 /// How long an approval waits where nobody says otherwise.
 pub const APPROVAL_EXPIRES: Span = Span::hours(1);
+/// Why a run is cancelled whose pipeline's lock another run has, and whose `overlap` says skip.
+pub const OVERLAP: &str = "overlap";
 /// How often a blocking guard is asked again.
 pub const GUARD_EVERY: Span = Span::secs(5);
 
 /// What the step's next gate asks for; none where it has passed them all.
-pub(crate) fn pass(run: &Run, node: &StepDef, step: &Step, given: &mut Given<'_>) -> Option<Decision> {
+pub(crate) fn pass(
+    run: &Run,
+    def: &Pipeline,
+    node: &StepDef,
+    step: &Step,
+    given: &mut Given<'_>,
+) -> Option<Decision> {
     let asks_policy = step.group.is_none()
         && matches!(node.kind, Kind::Run { .. } | Kind::Tool { .. } | Kind::Agent { .. });
     if asks_policy {
-        match run.policy.standing(&step.id, &step.tool, step.action_hash.as_ref(), &given.policy) {
+        match run.policy().standing(&step.id, &step.tool, step.action_hash(), &given.policy) {
             None => return Some(ask_policy(run, node, step, given)),
             Some(decision) => match decision.verdict {
                 Verdict::Allow => {}
@@ -62,21 +71,42 @@ pub(crate) fn pass(run: &Run, node: &StepDef, step: &Step, given: &mut Given<'_>
             },
         }
     }
-    if let Kind::Approve { approvers, count, tier, expires, .. } = &node.kind
+    if matches!(node.kind, Kind::Approve { .. })
         && step.group.is_none()
-        && !run.rare.approvals.values().any(|a| a.step == step.id && a.status == approval::Status::Approved)
+        && !run.rare().approvals.values().any(|a| a.step == step.id && a.status == approval::Status::Approved)
     {
-        let asked = Asked {
-            tier: *tier,
-            two_person: false,
-            count: (*count).max(1),
-            approvers: approvers.clone(),
-            reasons: alloc::vec!["the runbook asks for it".to_string()],
-            expires: *expires,
-        };
+        let asked = Asked::by_runbook(node, "the runbook asks for it".to_string())?;
         return Some(request(run, node, step, &asked, given));
     }
+    if let Some(unreleased) = release_bound(run, def, node, step, given) {
+        return Some(unreleased);
+    }
     Some(take(run, step, step.next_gate()?, given))
+}
+
+/// A step that an `approve` step names, and whose action nobody approved there, asks for itself.
+fn release_bound(
+    run: &Run,
+    def: &Pipeline,
+    node: &StepDef,
+    step: &Step,
+    given: &mut Given<'_>,
+) -> Option<Decision> {
+    let bound = step.bound()?;
+    let by = bound.by.iter().find(|by| !run.covers(by, step, bound))?;
+    let refused = |s: &Step| matches!(s.status, step::Status::Failed | step::Status::Cancelled);
+    if run.step(by).is_some_and(refused) {
+        let message = alloc::format!("`{by}`, which must approve it, did not");
+        return Some(pipeline::refuse(run, step, Code::ApprovalRejected, &message, given));
+    }
+    let approver = binding::definition(run, def, by);
+    match approver.and_then(|approver| Asked::by_runbook(approver, binding::reason(run, by, step))) {
+        Some(asked) => {
+            let asked = Asked { by_step: Some(by.clone()), ..asked };
+            Some(request(run, node, step, &asked, given))
+        }
+        None => Some(pipeline::refuse(run, step, Code::Internal, "its approval is not defined", given)),
+    }
 }
 
 /// The step stands before a gate, and what lets it through is asked for.
@@ -151,13 +181,13 @@ pub(crate) fn shares_policy(one: &Step, other: &Step) -> bool {
 pub fn evaluate_policy(run: &Run, node: &StepDef, step: &Step) -> Effect {
     let own = policy::scope(step.tool.as_str()) == policy::Scope::PerStep;
     let agreed = |a: &Approval| a.needed() - a.missing().min(a.needed());
-    let approvals = run.rare.approvals.values().filter(|a| a.step == step.id).map(agreed).sum();
+    let approvals = run.rare().approvals.values().filter(|a| a.step == step.id).map(agreed).sum();
     Effect::EvaluatePolicy {
         run: run.id(),
         step: step.id.clone(),
         tool: step.tool.clone(),
         action: own.then(|| Box::new(scope::action(node, step))),
-        action_hash: step.action_hash,
+        action_hash: step.action_hash().copied(),
         approvals,
     }
 }
@@ -170,6 +200,8 @@ struct Asked {
     approvers: Vec<Name>,
     reasons: Vec<alloc::string::String>,
     expires: Span,
+    /// The `approve` step on whose behalf it is asked for.
+    by_step: Option<crate::id::StepId>,
 }
 
 impl Asked {
@@ -181,7 +213,22 @@ impl Asked {
             approvers: decision.approvers.clone().unwrap_or_default(),
             reasons: decision.reasons.clone(),
             expires: decision.expires.unwrap_or(APPROVAL_EXPIRES),
+            by_step: None,
         }
+    }
+
+    /// What an `approve` step asks for.
+    fn by_runbook(node: &StepDef, reason: alloc::string::String) -> Option<Asked> {
+        let Kind::Approve { approvers, count, tier, expires, .. } = &node.kind else { return None };
+        Some(Asked {
+            tier: *tier,
+            two_person: false,
+            count: (*count).max(1),
+            approvers: approvers.clone(),
+            reasons: alloc::vec![reason],
+            expires: *expires,
+            by_step: None,
+        })
     }
 }
 
@@ -204,9 +251,10 @@ fn request(run: &Run, node: &StepDef, step: &Step, asked: &Asked, given: &mut Gi
         reasons: asked.reasons.clone(),
         requested_by,
         expires_at,
-        self_approval: run.born.tenant.as_str() == "default" && !asked.two_person,
+        self_approval: run.born.home.tenant.as_str() == "default" && !asked.two_person,
         message: None,
         action: Private::New(action),
+        by_step: asked.by_step.clone(),
     });
     let waits = wait(run, step, Wait::Approval, Some(Name::clean(&id.to_string())), Some(expires_at), given);
     out.facts.extend(waits.facts);
@@ -236,13 +284,13 @@ fn give_back(run: &Run, step: &Step, gate: &Gate) -> Option<Effect> {
 pub(crate) fn leave(run: &Run, step: &Step, given: &Given<'_>, out: &mut Decision) {
     out.effects.extend(release(run, step));
     let reserved = budget::Input::Release { step: step.id.clone(), epoch: step.epoch };
-    out.facts.extend(run.budget.decide(&reserved, given.at).map(|d| d.facts).unwrap_or_default());
+    out.facts.extend(run.budget().decide(&reserved, given.at).map(|d| d.facts).unwrap_or_default());
     let open = |a: &&Approval| a.step == step.id && a.status == approval::Status::Requested;
-    for approval in run.rare.approvals.values().filter(open) {
+    for approval in run.rare().approvals.values().filter(open) {
         let void = approval::Input::Void { reason: "its step has ended".to_string() };
         out.facts.extend(approval.decide(&void, given.at).map(|d| d.facts).unwrap_or_default());
     }
-    if let Some(task) = run.rare.tasks.get(&step.id)
+    if let Some(task) = run.rare().tasks.get(&step.id)
         && let Ok(ended) = task.decide(&task::Input::Cancel { reason: None }, given.at)
     {
         out.facts.extend(ended.facts);
@@ -253,7 +301,7 @@ pub(crate) fn leave(run: &Run, step: &Step, given: &Given<'_>, out: &mut Decisio
 /// Stops an attempt, or the child run behind it.
 #[must_use]
 pub fn stop(run: &Run, step: &Step) -> Effect {
-    match step.child {
+    match step.child() {
         Some(child) => {
             Effect::CancelRun { run: child, reason: alloc::format!("its caller {} stops", run.id()) }
         }
@@ -351,7 +399,7 @@ pub fn guard_gathered(
             return Ok(out);
         }
     };
-    let give_up_at = run.rare.guards.get(&step.id).copied().or(give_up);
+    let give_up_at = run.rare().guards.get(&step.id).copied().or(give_up);
     if give_up_at.is_some_and(|give_up| give_up <= given.at) {
         out = out.fact(GuardFailed { pipeline_id, step: id, after, guard, unknown, detail: detail.clone() });
         fail_guard(run, step, detail, given, &mut out);
@@ -376,7 +424,7 @@ pub fn decide_approval(
     input: &approval::Input,
     given: &mut Given<'_>,
 ) -> Result<Decision<approval::Reply>, Error> {
-    let approval = run.rare.approvals.get(&id).ok_or_else(|| Error::Missing("approval", id.to_string()))?;
+    let approval = run.rare().approvals.get(&id).ok_or_else(|| Error::Missing("approval", id.to_string()))?;
     let mut out = approval.decide(input, given.at)?;
     if run.is_terminal() {
         // What came too late is in the audit; it moves nothing.
@@ -450,7 +498,14 @@ pub fn told(run: &Run, def: &Pipeline, told: &Told, given: &mut Given<'_>) -> Re
             },
             given,
         ),
-        Told::LockBusy { step, lock } => {
+        Told::LockBusy { step: None, lock } => {
+            let waits = matches!(run.blocked.as_deref(), Some(BlockedOn::Lock(on)) if on == lock);
+            if !waits || run.started_at.is_some() {
+                return Ok(Decision::new());
+            }
+            crate::lifecycle::cancel(run, Initiator::System, None, Some(OVERLAP.to_string()), given)
+        }
+        Told::LockBusy { step: Some(step), lock } => {
             let step = run.need(step)?;
             if step.waiting.as_ref().is_none_or(|w| w.reason != Wait::Lock || w.on.as_ref() != Some(lock)) {
                 return Ok(Decision::new());
@@ -505,7 +560,7 @@ pub fn told(run: &Run, def: &Pipeline, told: &Told, given: &mut Given<'_>) -> Re
             let step = run.need(step)?;
             let node = def.node(step.node);
             let node = node.ok_or_else(|| Error::Missing("definition of step", step.id.to_string()))?;
-            if step.child != Some(*child) || step.status != step::Status::Running {
+            if step.child() != Some(*child) || step.status != step::Status::Running {
                 // The call was given up on; what its child came to stands in the child.
                 return Ok(Decision::new());
             }

@@ -3,18 +3,22 @@
 //! Each stream is filed by a few facts about it. When it changes, what it was filed by before is taken out and
 //! what it is filed by now is put in: O(log n) for each, whatever the number of streams.
 
+use crate::bus::Pattern;
 use crate::caps::{Caps, Entry, Fair, Window};
+use crate::command::Fact;
+use crate::event::Event;
 use crate::id::{ApprovalId, Holder, ItemId, Name, RunId, Scoped};
 use crate::item::{Claim, Item};
 use crate::machine::Beats;
 use crate::queue::Index as QueueIndex;
-use crate::run::{BlockedOn, Run, Status};
+use crate::run::{BlockedOn, Home, Run, Status};
 use crate::state::{Body, Stream};
 use crate::step::Wait;
-use crate::stream::StreamId;
+use crate::stream::{StreamId, StreamMap};
 use crate::time::Millis;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 /// What a stream is filed by.
@@ -22,23 +26,84 @@ use alloc::vec::Vec;
 struct Card {
     due: Option<Millis>,
     lease_due: Option<Millis>,
-    run: Option<Box<RunCard>>,
-    item: Option<Box<Item>>,
-    consumes: Option<Scoped>,
+    kind: Kind,
+}
+
+/// What streams of a kind are filed by besides.
+#[derive(Clone, Debug, Default, PartialEq)]
+enum Kind {
+    #[default]
+    Plain,
+    Run(RunCard),
+    Item(Box<ItemCard>),
+    Worker(Box<WorkerCard>),
     /// Outside holders, whose heartbeats move `due`.
-    beaten: Vec<Holder>,
+    Held(Vec<Holder>),
+}
+
+/// What a started worker is filed by.
+#[derive(Clone, Debug, PartialEq)]
+struct WorkerCard {
+    queue: Scoped,
+    /// What else it wants to be woken by.
+    wake_on: Vec<Pattern>,
+}
+
+/// What an item is filed by.
+#[derive(Clone, Debug, PartialEq)]
+struct ItemCard {
+    item: Item,
+    /// The outside holder that has it, whose heartbeats move `due`.
+    beaten: Option<Holder>,
+}
+
+impl Card {
+    fn run(&self) -> Option<&RunCard> {
+        match &self.kind {
+            Kind::Run(run) => Some(run),
+            Kind::Plain | Kind::Item(_) | Kind::Worker(_) | Kind::Held(_) => None,
+        }
+    }
+
+    fn item(&self) -> Option<&Item> {
+        match &self.kind {
+            Kind::Item(card) => Some(&card.item),
+            Kind::Plain | Kind::Run(_) | Kind::Worker(_) | Kind::Held(_) => None,
+        }
+    }
+
+    fn worker(&self) -> Option<&WorkerCard> {
+        match &self.kind {
+            Kind::Worker(card) => Some(card),
+            Kind::Plain | Kind::Run(_) | Kind::Item(_) | Kind::Held(_) => None,
+        }
+    }
+
+    fn beaten(&self) -> &[Holder] {
+        match &self.kind {
+            Kind::Item(card) => card.beaten.as_slice(),
+            Kind::Held(holders) => holders,
+            Kind::Plain | Kind::Run(_) | Kind::Worker(_) => &[],
+        }
+    }
 }
 
 /// What a run is filed by.
 #[derive(Clone, Debug, PartialEq)]
 struct RunCard {
-    tenant: Name,
-    namespace: Name,
+    home: Arc<Home>,
     priority: i32,
     created_at: Millis,
     status: Status,
     ready: bool,
     active: u32,
+    /// Absent where all of it is empty.
+    lists: Option<Box<Lists>>,
+}
+
+/// What a run waits for.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Lists {
     needs: Vec<RunId>,
     approvals: Vec<ApprovalId>,
     events: Vec<(Name, Option<Name>)>,
@@ -50,7 +115,7 @@ type Awaited = (Name, Name, Name, Option<Name>);
 /// Everything that is filed.
 #[derive(Clone, Debug, Default)]
 pub struct Indexes {
-    cards: BTreeMap<StreamId, Card>,
+    cards: StreamMap<Card>,
     due: BTreeSet<(Millis, StreamId)>,
     leases: BTreeSet<(Millis, StreamId)>,
     ready: Fair<RunId>,
@@ -63,6 +128,8 @@ pub struct Indexes {
     statuses: BTreeMap<(Name, Status), u64>,
     queues: BTreeMap<Scoped, QueueIndex>,
     consumers: BTreeMap<Scoped, BTreeSet<Scoped>>,
+    /// Started workers that are woken by more than their queues.
+    listeners: BTreeMap<Scoped, Vec<Pattern>>,
     /// What each outside holder holds.
     beaten: BTreeMap<Holder, BTreeSet<StreamId>>,
     /// Queues of which items came due since somebody last asked.
@@ -85,6 +152,7 @@ impl PartialEq for Indexes {
             && self.statuses == other.statuses
             && self.queues == other.queues
             && self.consumers == other.consumers
+            && self.listeners == other.listeners
             && self.beaten == other.beaten
     }
 }
@@ -99,17 +167,16 @@ fn run_card(run: &Run) -> RunCard {
         Some((waiting.on.clone()?, waiting.key.clone()))
     });
     let open = |a: &&crate::approval::Approval| a.status == crate::approval::Status::Requested;
+    let approvals = run.rare().approvals.values().filter(open).map(|a| a.id).collect();
+    let lists = Lists { needs, approvals, events: events.collect() };
     RunCard {
-        tenant: run.born.tenant.clone(),
-        namespace: run.born.namespace.clone(),
+        home: run.born.home.clone(),
         priority: run.born.priority,
         created_at: run.born.created_at,
         status: run.status(),
         ready: run.leasable().next().is_some(),
         active: run.leases(),
-        needs,
-        approvals: run.rare.approvals.values().filter(open).map(|a| a.id).collect(),
-        events: events.collect(),
+        lists: (lists != Lists::default()).then(|| Box::new(lists)),
     }
 }
 
@@ -119,27 +186,33 @@ fn card(stream: &Stream, beats: &Beats) -> Card {
         Body::Run(run) => {
             card.due = run.due();
             card.lease_due = run.lease_due();
-            card.run = Some(Box::new(run_card(run)));
+            card.kind = Kind::Run(run_card(run));
         }
         Body::Item(item) => {
-            card.item = Some(Box::new(item.without_data()));
             card.due = item.due();
+            let mut beaten = None;
             if let Item::Processing { body, claim: Claim { visible_at: Some(_), holder, .. } } = &**item {
                 card.due = Some(beats.last_seen(holder, body.since) + body.terms.visibility_timeout);
-                card.beaten.push(holder.clone());
+                beaten = Some(holder.clone());
             }
+            card.kind = Kind::Item(Box::new(ItemCard { item: item.without_data(), beaten }));
         }
         Body::Lock(lock) => {
             card.due = lock.due(beats);
-            card.beaten = lock.holder().into_iter().filter(|h| !h.is_inside()).cloned().collect();
+            card.kind = held(lock.holder().into_iter());
         }
         Body::Semaphore(semaphore) => {
             card.due = semaphore.due(beats);
-            card.beaten = semaphore.holders.keys().filter(|h| !h.is_inside()).cloned().collect();
+            card.kind = held(semaphore.holders.keys());
         }
         Body::Schedule(schedule) => card.due = schedule.due(),
         Body::Trigger(key) => card.due = key.due(),
-        Body::Worker(worker) => card.consumes = worker.queue(),
+        Body::Worker(worker) => {
+            if let (Some(queue), Some(settings)) = (worker.queue(), worker.settings()) {
+                let wake_on = settings.wake_on.clone();
+                card.kind = Kind::Worker(Box::new(WorkerCard { queue, wake_on }));
+            }
+        }
         Body::Queue(_)
         | Body::Effect(_)
         | Body::Runbook(_)
@@ -150,6 +223,11 @@ fn card(stream: &Stream, beats: &Beats) -> Card {
         | Body::System(_) => {}
     }
     card
+}
+
+fn held<'a>(holders: impl Iterator<Item = &'a Holder>) -> Kind {
+    let outside: Vec<Holder> = holders.filter(|holder| !holder.is_inside()).cloned().collect();
+    if outside.is_empty() { Kind::Plain } else { Kind::Held(outside) }
 }
 
 impl Indexes {
@@ -173,13 +251,13 @@ impl Indexes {
         };
         move_time(&mut self.due, id, old.due, new.due);
         move_time(&mut self.leases, id, old.lease_due, new.lease_due);
-        self.file_run(id, old.run.as_deref(), new.run.as_deref());
-        self.file_item(old.item.as_deref(), new.item.as_deref());
-        self.file_worker(id, old.consumes.as_ref(), new.consumes.as_ref());
-        for holder in &old.beaten {
+        self.file_run(id, old.run(), new.run());
+        self.file_item(old.item(), new.item());
+        self.file_worker(id, old.worker(), new.worker());
+        for holder in old.beaten() {
             unlink(&mut self.beaten, holder, id);
         }
-        for holder in &new.beaten {
+        for holder in new.beaten() {
             self.beaten.entry(holder.clone()).or_default().insert(id.clone());
         }
         // A stream that is filed by nothing has no card, whatever it had before.
@@ -197,7 +275,7 @@ impl Indexes {
         // Whose run it is and when it was made never changes.
         let Some(card) = new.or(old) else { return };
         if old.is_none() {
-            self.windows.entry(card.tenant.clone()).or_default().record(card.created_at);
+            self.windows.entry(card.home.tenant.clone()).or_default().record(card.created_at);
         }
         if new.is_some_and(|new| new.ready) {
             // One that was picked goes back in line when it changes.
@@ -207,30 +285,30 @@ impl Indexes {
         }
         let (was, is) = (old.map_or(0, |old| old.active), new.map_or(0, |new| new.active));
         if was != is {
-            count(&mut self.active, &card.tenant, was, false);
-            count(&mut self.active, &card.tenant, is, true);
+            count(&mut self.active, &card.home.tenant, was, false);
+            count(&mut self.active, &card.home.tenant, is, true);
         }
         let (was, is) = (old.map(|old| old.status), new.map(|new| new.status));
         if was != is {
             for (status, up) in was.map(|was| (was, false)).into_iter().chain(is.map(|is| (is, true))) {
-                count(&mut self.statuses, &(card.tenant.clone(), status), 1, up);
+                count(&mut self.statuses, &(card.home.tenant.clone(), status), 1, up);
             }
         }
-        let (was, is) = (list(old, |card| &card.needs), list(new, |card| &card.needs));
+        let (was, is) = (list(old, |lists| &lists.needs), list(new, |lists| &lists.needs));
         if was != is {
             was.iter().for_each(|needed| unlink(&mut self.dependents, needed, &run));
             for needed in is {
                 self.dependents.entry(*needed).or_default().insert(run);
             }
         }
-        let (was, is) = (list(old, |card| &card.approvals), list(new, |card| &card.approvals));
+        let (was, is) = (list(old, |lists| &lists.approvals), list(new, |lists| &lists.approvals));
         if was != is {
             for approval in was {
                 self.approvals.remove(approval);
             }
             self.approvals.extend(is.iter().map(|approval| (*approval, run)));
         }
-        let (was, is) = (list(old, |card| &card.events), list(new, |card| &card.events));
+        let (was, is) = (list(old, |lists| &lists.events), list(new, |lists| &lists.events));
         if was != is {
             was.iter().for_each(|event| unlink(&mut self.awaited, &awaited(card, event), &run));
             for event in is {
@@ -256,14 +334,31 @@ impl Indexes {
         }
     }
 
-    fn file_worker(&mut self, id: &StreamId, old: Option<&Scoped>, new: Option<&Scoped>) {
+    fn file_worker(&mut self, id: &StreamId, old: Option<&WorkerCard>, new: Option<&WorkerCard>) {
         let StreamId::Worker(worker) = id else { return };
-        if let Some(queue) = old {
-            unlink(&mut self.consumers, queue, worker);
+        if let Some(card) = old {
+            unlink(&mut self.consumers, &card.queue, worker);
+            self.listeners.remove(worker);
         }
-        if let Some(queue) = new {
-            self.consumers.entry(queue.clone()).or_default().insert(worker.clone());
+        if let Some(card) = new {
+            self.consumers.entry(card.queue.clone()).or_default().insert(worker.clone());
+            if !card.wake_on.is_empty() {
+                self.listeners.insert(worker.clone(), card.wake_on.clone());
+            }
         }
+    }
+
+    /// The started workers that want to be woken by one of the facts. A worker hears of its own tenant only.
+    #[must_use]
+    pub fn woken_by(&self, facts: &[Fact]) -> Vec<Scoped> {
+        let hears = |worker: &Scoped, patterns: &[Pattern]| {
+            let mine = facts.iter().filter(|fact| fact.tenant.as_str() == worker.tenant());
+            // A wake does not wake, whatever the patterns say: it would never end.
+            let mut news = mine.filter(|fact| !matches!(fact.event, Event::WorkerWake(_)));
+            news.any(|fact| patterns.iter().any(|pattern| pattern.matches(&fact.event)))
+        };
+        let listeners = self.listeners.iter().filter(|(worker, patterns)| hears(worker, patterns));
+        listeners.map(|(worker, _)| worker.clone()).collect()
     }
 
     /// Streams that want a tick by `at`, earliest first.
@@ -290,7 +385,7 @@ impl Indexes {
 
     /// Puts a run back in line.
     pub fn put_back(&mut self, run: RunId) {
-        if let Some(card) = self.cards.get(&StreamId::Run(run)).and_then(|card| card.run.as_deref())
+        if let Some(card) = self.cards.get(&StreamId::Run(run)).and_then(Card::run)
             && card.ready
         {
             self.ready.push(entry(card, run));
@@ -398,8 +493,8 @@ impl Indexes {
 
 fn entry(card: &RunCard, run: RunId) -> Entry<RunId> {
     Entry {
-        tenant: card.tenant.clone(),
-        namespace: card.namespace.clone(),
+        tenant: card.home.tenant.clone(),
+        namespace: card.home.namespace.clone(),
         priority: card.priority,
         seq: card.created_at.0,
         key: run,
@@ -407,12 +502,12 @@ fn entry(card: &RunCard, run: RunId) -> Entry<RunId> {
 }
 
 fn awaited(card: &RunCard, (name, key): &(Name, Option<Name>)) -> Awaited {
-    (card.tenant.clone(), card.namespace.clone(), name.clone(), key.clone())
+    (card.home.tenant.clone(), card.home.namespace.clone(), name.clone(), key.clone())
 }
 
 /// A list of a card; an absent card has an empty one.
-fn list<T>(card: Option<&RunCard>, of: fn(&RunCard) -> &Vec<T>) -> &[T] {
-    card.map_or(&[], |card| of(card))
+fn list<T>(card: Option<&RunCard>, of: fn(&Lists) -> &Vec<T>) -> &[T] {
+    card.and_then(|card| card.lists.as_deref()).map_or(&[], |lists| of(lists))
 }
 
 fn move_time(

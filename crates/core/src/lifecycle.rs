@@ -3,6 +3,8 @@
 //! | status | input | comes to |
 //! |---|---|---|
 //! | pending | begin | running, or blocked on runs, then on its lock |
+//! | pending | begin while another has its lock, `overlap: skip` | cancelled, with the reason `overlap` |
+//! | pending | begin while another has its lock, `overlap: cancel` | blocked, and the other one is cancelled |
 //! | blocked | what it waits for is there | running |
 //! | blocked | a needed run did not complete | failed |
 //! | any but ended | suspend, resume | a flag: nothing is leased |
@@ -10,6 +12,7 @@
 //! | failed | retry | a linked run that takes over what succeeded |
 //! | any | fork | a linked run that takes over what came before a step |
 
+use crate::binding;
 use crate::code::Code;
 use crate::effect::Effect;
 use crate::event::{
@@ -24,6 +27,7 @@ use crate::pipeline;
 use crate::private::Private;
 use crate::run::{BlockedOn, Error, Inherited, Initiator, Lineage, Run, SIGNALS_MAX, Status};
 use crate::runbook::Pipeline;
+use crate::schedule::Overlap;
 use crate::step::{self, Failure, Step, Wait};
 use crate::time::Millis;
 use alloc::collections::BTreeSet;
@@ -38,7 +42,7 @@ use serde_json::Value;
 /// it does not concern the run any more. A fork leaves its origin as it is. A decision that comes after the end is
 /// refused by the approval itself and stands in the audit.
 pub const TABLE: &[Row] = table! {
-    "pending": "begin" => "running" | "blocked" | "waiting_external";
+    "pending": "begin" => "running" | "blocked" | "waiting_external" | "cancelled";
     "pending": "cancel" => "cancelled";
     "pending": "suspend" => "pending";
     "pending": "resume" => "pending";
@@ -158,13 +162,15 @@ pub fn begin(run: &Run, def: &Pipeline, unmet: Vec<RunId>) -> Result<Decision, E
     if run.blocked.as_deref() != Some(&on) {
         out = out.fact(PipelineBlocked { id: run.id(), on: on.clone() });
     }
-    // Only the grant begins a run that has a lock. To ask again is safe: whoever stands in line keeps its place.
+    // Only the grant begins a run that has a lock. To ask again is safe: whoever stands in line keeps its place. While
+    // another has it, `overlap` says what happens: this run waits, is cancelled, or has the other one cancelled and waits.
     if let BlockedOn::Lock(lock) = on {
+        let overlap = def.lock.as_ref().map_or(Overlap::Queue, |lock| lock.overlap);
         out = out.effect(Effect::AcquireLock {
             lock: run.scoped(&lock),
             holder: run.holder(),
-            wait: true,
-            oust: false,
+            wait: overlap != Overlap::Skip,
+            oust: overlap == Overlap::Cancel,
             give_up_at: run.born.deadline_at,
         });
     }
@@ -172,7 +178,8 @@ pub fn begin(run: &Run, def: &Pipeline, unmet: Vec<RunId>) -> Result<Decision, E
 }
 
 fn start(run: &Run, def: &Pipeline) -> PipelineStarted {
-    PipelineStarted { id: run.id(), steps: def.steps.len() as u32 }
+    let approvers = Some(binding::approvers(def)).filter(|list| !list.is_empty());
+    PipelineStarted { id: run.id(), steps: def.steps.len() as u32, approvers }
 }
 
 /// A lock was granted to a blocked run: it begins.
@@ -335,7 +342,7 @@ pub fn tick(run: &Run, def: &Pipeline, given: &mut Given<'_>) -> Result<Decision
         }
         return cancel(run, Initiator::Timeout, None, reason, given);
     }
-    for (id, approval) in &run.rare.approvals {
+    for (id, approval) in &run.rare().approvals {
         if approval.due().is_some_and(|due| due <= given.at) {
             let Decision { facts, effects, .. } =
                 gate::decide_approval(run, *id, &crate::approval::Input::Expire, given)?;
@@ -428,7 +435,7 @@ pub fn signal(
             .is_some_and(|w| w.reason == Wait::Event && w.on.as_ref() == Some(name) && w.key.as_ref() == key)
     };
     let waiting = run.live().find(waits);
-    if waiting.is_none() && run.rare.signals.len() >= SIGNALS_MAX {
+    if waiting.is_none() && run.rare().signals.len() >= SIGNALS_MAX {
         return Err(Error::TooMany(run.id(), SIGNALS_MAX, "early events"));
     }
     let mut out = Decision::new().fact(SignalReceived {
@@ -492,15 +499,15 @@ pub fn descend(
             && !undone.contains(&place);
         (before && worth).then(|| Inherited {
             step: step.id.clone(),
-            from: run.rare.inherited.get(&step.id).map_or(run.id(), |earlier| earlier.from),
-            output: step.output.as_deref().cloned(),
+            from: run.rare().inherited.get(&step.id).map_or(run.id(), |earlier| earlier.from),
+            output: step.output(),
         })
     };
     let steps: Vec<Inherited> = run.steps.iter().enumerate().filter_map(kept).collect();
     let lineage = Lineage {
-        root_run: run.born.lineage.root_run,
+        root_run: run.born.lineage().root_run,
         resumed_from: Some(run.id()),
-        resume_count: run.born.lineage.resume_count + 1,
+        resume_count: run.born.lineage().resume_count + 1,
     };
     let created = PipelineCreated { id: new, lineage, ..created };
     let out = Decision::new().fact(created);

@@ -427,7 +427,10 @@ impl Lock {
     ) -> Decision<Reply> {
         for waiter in self.waiters.iter().filter(|waiter| waiter.gave_up(at) && asker != Some(&waiter.holder))
         {
-            decision = with(decision.fact(self.abandoned(&waiter.holder)), self.busy(&waiter.holder));
+            // A whole run gives up at its deadline, which ends it by itself.
+            let whole = matches!(waiter.holder, Holder::Run(_));
+            let told = if whole { None } else { self.busy(&waiter.holder) };
+            decision = with(decision.fact(self.abandoned(&waiter.holder)), told);
         }
         decision
     }
@@ -484,9 +487,9 @@ impl Lock {
         tell(holder, |step| Some(Told::HoldLost { step, name: self.local_name() }))
     }
 
-    /// A step hears that it does not get the lock; a whole run always waits and has nothing to hear.
+    /// Whoever does not wait hears that it does not get the lock.
     fn busy(&self, holder: &Holder) -> Option<Effect> {
-        tell(holder, |step| step.map(|step| Told::LockBusy { step, lock: self.local_name() }))
+        tell(holder, |step| Some(Told::LockBusy { step, lock: self.local_name() }))
     }
 }
 

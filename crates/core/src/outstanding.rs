@@ -38,13 +38,13 @@ use alloc::vec::Vec;
 #[must_use]
 pub fn of_run(run: &Run, runbook: &Runbook) -> Vec<Effect> {
     let mut out: Vec<Effect> =
-        run.rare.notices.iter().filter_map(|(id, wanted)| message(run, *id, wanted)).collect();
-    let def = runbook.pipelines.get(&run.born.pipeline);
+        run.rare().notices.iter().filter_map(|(id, wanted)| message(run, *id, wanted)).collect();
+    let def = runbook.pipelines.get(&run.born.home.pipeline);
     let Some(def) = def.filter(|_| !run.is_terminal()) else { return out };
     for step in run.live() {
         out.extend(of_step(run, def, step));
     }
-    for approval in run.rare.approvals.values() {
+    for approval in run.rare().approvals.values() {
         if approval.status == crate::approval::Status::Requested {
             out.push(Effect::ShowApproval { approval: approval.id, run: run.id(), reminder: false });
         }
@@ -54,7 +54,7 @@ pub fn of_run(run: &Run, runbook: &Runbook) -> Vec<Effect> {
 
 fn of_step(run: &Run, def: &Pipeline, step: &Step) -> Option<Effect> {
     let node = def.node(step.node)?;
-    if step.status == Status::Running && step.lease.is_some() && step.child.is_none() {
+    if step.status == Status::Running && step.lease.is_some() && step.child().is_none() {
         return is_stopped(run, step).then(|| gate::stop(run, step));
     }
     let waiting = step.waiting.as_ref()?;
@@ -104,7 +104,7 @@ fn is_stopped(run: &Run, step: &Step) -> bool {
 /// The effect behind a message that was asked for.
 fn message(run: &Run, notice: NoticeId, wanted: &Wanted) -> Option<Effect> {
     let session =
-        || wanted.step.as_ref().and_then(|step| run.rare.tasks.get(step)).and_then(|task| task.session);
+        || wanted.step.as_ref().and_then(|step| run.rare().tasks.get(step)).and_then(|task| task.session);
     match wanted.kind {
         Notice::Notify | Notice::Escalation => Some(Effect::Notify {
             notice,
@@ -143,7 +143,7 @@ impl State {
         for (_, stream) in self.streams() {
             match &stream.body {
                 Body::Run(run) => {
-                    if let Some(runbook) = self.runbook(&run.born.runbook) {
+                    if let Some(runbook) = self.runbook(&run.born.home.runbook) {
                         out.extend(of_run(run, runbook));
                     }
                 }
@@ -176,7 +176,7 @@ impl State {
         let session::State::Live(owner) = &session.state else { return false };
         let Some(run) = self.run(owner.run).filter(|run| !run.is_terminal()) else { return true };
         let Some(step) = run.step(&owner.step).filter(|step| !step.status.is_terminal()) else { return true };
-        let task = run.rare.tasks.get(&owner.step);
+        let task = run.rare().tasks.get(&owner.step);
         let at_work = task.is_some_and(|task| {
             task.session == Some(session.id) && !matches!(task.state, task::State::Done { .. })
         });

@@ -12,6 +12,7 @@
 //! ```
 
 use crate::attempt;
+use crate::binding;
 use crate::code::Code;
 use crate::effect::Effect;
 use crate::event::{
@@ -27,6 +28,7 @@ use crate::scope;
 use crate::step::{self, FailFast, Failure, Gate, GroupKind, Shape, Skip, Status, Step, Wait};
 use crate::strategy::{self, Strategy};
 use crate::time::Span;
+use alloc::boxed::Box;
 use alloc::string::ToString;
 use alloc::vec::Vec;
 use serde_json::Value;
@@ -48,7 +50,7 @@ pub fn advance(run: &Run, def: &Pipeline, given: &mut Given<'_>) -> Decision {
         return Decision::new();
     }
     let mut effects = Vec::new();
-    for &place in run.flow() {
+    for place in run.flow().iter() {
         let Some(step) = run.at(place) else { continue };
         let moved = match step.status {
             // Nothing opens in a group that is being stopped.
@@ -126,7 +128,7 @@ fn ready(run: &Run, def: &Pipeline, step: &Step, given: &mut Given<'_>) -> Decis
     let Some(node) = def.node(step.node) else {
         return refuse(run, step, Code::Internal, "its definition is not there", given);
     };
-    if let Some(gated) = gate::pass(run, node, step, given) {
+    if let Some(gated) = gate::pass(run, def, node, step, given) {
         return gated;
     }
     if step.group.is_some() {
@@ -169,7 +171,8 @@ fn carry_out(run: &Run, step: &Step, output: Option<Value>, given: &Given<'_>) -
 /// A step that cannot be carried out at all begins and fails in one commit. It does nothing, so the gates that it has not
 /// passed do not keep it; what it holds goes back.
 pub(crate) fn refuse(run: &Run, step: &Step, code: Code, message: &str, given: &Given<'_>) -> Decision {
-    let open = Step { gates: Vec::new(), ..step.clone() };
+    let mut open = step.clone();
+    open.gates = Box::default();
     let mut out = start(run, &open, Some(Name::clean(OWN)), None, None, given);
     let started = out.facts.iter().fold(open, |step, fact| step.apply(fact, given.at));
     let failure = Failure::new(code, message);
@@ -183,7 +186,7 @@ fn call(run: &Run, node: &StepDef, step: &Step, pipeline: &Name, given: &mut Giv
         return refuse(run, step, Code::RunbookInvalid, "runs call each other too deeply", given);
     }
     let child = RunId(given.id());
-    let vars = step.input.as_deref().cloned().unwrap_or(Value::Null);
+    let vars = step.input().unwrap_or(Value::Null);
     let started = start(run, step, Some(Name::clean(OWN)), Some(child), node.timeout, given);
     started.effect(Effect::StartChild {
         run: child,
@@ -206,7 +209,7 @@ fn wait_for(run: &Run, step: &Step, wait: &WaitFor, given: &mut Given<'_>) -> De
     let waiting = out.facts.iter().fold(step.clone(), |step, fact| step.apply(fact, given.at));
     // An event that came early is taken at once, and only once.
     let early =
-        on.and_then(|on| run.rare.signals.iter().find(|kept| kept.name == on && kept.key == step.key));
+        on.and_then(|on| run.rare().signals.iter().find(|kept| kept.name == on && kept.key == step.key));
     if let Some(kept) = early {
         out = out.fact(crate::event::SignalConsumed {
             pipeline_id: run.id(),
@@ -551,7 +554,7 @@ fn open_compensation(run: &Run, def: &Pipeline, of: &Step, node: Node, given: &m
     let (Some(def_of), Some(def_node)) = (def.node(of.node), def.node(node)) else { return Decision::new() };
     let id = Name::clean(&alloc::format!("{}{}", def_node.id, of.suffix(&def_of.id)));
     let place = Place { id, node, parent: None, item: None, compensates: Some(of) };
-    reach(run, def_node, &place, given)
+    reach(run, def, def_node, &place, given)
 }
 
 /// Where a step comes to stand in the run.
@@ -575,29 +578,32 @@ fn open(
     let Some((node, def_node)) = node.and_then(|node| Some((node, def.node(node)?))) else {
         return Decision::new();
     };
-    let mut id = def_node.id.to_string();
-    let mut item = None;
+    let (mut id, mut item) = (def_node.id.clone(), None);
     if let Some(parent) = parent {
+        let mut text = id.to_string();
         let parent_node = def.node(parent.node);
         let suffix = parent_node.map_or("", |parent_node| parent.suffix(&parent_node.id));
-        id.push_str(suffix);
+        text.push_str(suffix);
         if parent_node.is_some_and(|parent_node| is_foreach(parent_node, parent)) {
             item = Some(index);
-            id.push_str(&alloc::format!("[{index}]"));
+            text.push_str(&alloc::format!("[{index}]"));
         }
         if parent.attempt > 1 || suffix.contains('#') {
             // A group that is tried again has new members; the old ones stay as they ended. Below such a group every
             // attempt is named, or the second try of an inner group and the first in a second try of the outer one
             // would share a name.
-            id.push_str(&alloc::format!("#{}", parent.attempt));
+            text.push_str(&alloc::format!("#{}", parent.attempt));
+        }
+        if text.len() > id.as_str().len() {
+            id = Name::clean(&text);
         }
     }
-    let place = Place { id: Name::clean(&id), node, parent, item, compensates: None };
-    reach(run, def_node, &place, given)
+    let place = Place { id, node, parent, item, compensates: None };
+    reach(run, def, def_node, &place, given)
 }
 
 /// Reaches a step: its condition, its list and its input are evaluated here and recorded.
-fn reach(run: &Run, node: &StepDef, place: &Place<'_>, given: &mut Given<'_>) -> Decision {
+fn reach(run: &Run, def: &Pipeline, node: &StepDef, place: &Place<'_>, given: &mut Given<'_>) -> Decision {
     let context = scope::Context {
         parent: place.parent,
         item: place.item,
@@ -619,7 +625,7 @@ fn reach(run: &Run, node: &StepDef, place: &Place<'_>, given: &mut Given<'_>) ->
                     parent: place.parent.map(|parent| parent.id.clone()),
                     section,
                     reason: Skip::When,
-                    tool: node.kind.tool(),
+                    tool: tool(run, node),
                     item: place.item,
                 });
             }
@@ -646,11 +652,38 @@ fn reach(run: &Run, node: &StepDef, place: &Place<'_>, given: &mut Given<'_>) ->
         advanced.max_attempts = Some(attempt::tries(node)).filter(|&tries| tries != 1);
     }
     advanced.input = prepared.input.map(Private::New);
+    tie(run, def, &context, place, &mut advanced, given);
     let reached = Decision::new().fact(advanced);
-    match run.rare.inherited.get(&place.id).filter(|_| place.compensates.is_none()) {
+    match run.rare().inherited.get(&place.id).filter(|_| place.compensates.is_none()) {
         Some(inherited) => inherit(run, place, node, reached, inherited, given),
         None => reached,
     }
+}
+
+/// Ties a step to approvals: an `approve` step to those it names, and a named one to what it is held to.
+fn tie(
+    run: &Run,
+    def: &Pipeline,
+    context: &scope::Context<'_>,
+    place: &Place<'_>,
+    advanced: &mut PipelineAdvanced,
+    given: &Given<'_>,
+) {
+    if run.approvers().is_empty() || advanced.group.is_some() || place.compensates.is_some() {
+        return;
+    }
+    if run.approvers().contains(&place.node) {
+        let message = advanced.input.as_ref().and_then(Private::get).unwrap_or(Value::Null);
+        let (bindings, shown) = binding::propose(run, def, context, &message, given);
+        advanced.bindings = Some(bindings).filter(|list| !list.is_empty());
+        advanced.input = Some(Private::New(shown));
+        return;
+    }
+    let mut step = Step::pending(place.id.clone(), place.node, advanced.tool.clone());
+    step.parent = place.parent.and_then(|parent| run.place(&parent.id));
+    let input = advanced.input.as_ref().and_then(Private::value);
+    step.prepare(advanced.action_hash, input);
+    advanced.bound = binding::bound(run, def, context.node, &step);
 }
 
 /// A result of an earlier run of the lineage serves: the step begins and ends in one commit.
@@ -662,9 +695,9 @@ fn inherit(
     inherited: &crate::run::Inherited,
     given: &Given<'_>,
 ) -> Decision {
-    let mut step = Step::pending(place.id.clone(), place.node, node.kind.tool());
+    let mut step = Step::pending(place.id.clone(), place.node, tool(run, node));
     step = reached.facts.iter().fold(step, |step, fact| step.apply(fact, given.at));
-    step.gates = Vec::new();
+    step.gates = Box::default();
     let mut out = reached;
     let started = start(run, &step, Some(Name::clean(OWN)), None, None, given);
     step = started.facts.iter().fold(step, |step, fact| step.apply(fact, given.at));
@@ -682,11 +715,19 @@ fn inherit(
 fn stillborn(run: &Run, node: &StepDef, place: &Place<'_>, message: &str, given: &Given<'_>) -> Decision {
     let advanced = blank(run, node, place);
     let reached = Decision::new().fact(advanced);
-    let step = Step::pending(place.id.clone(), place.node, node.kind.tool());
+    let step = Step::pending(place.id.clone(), place.node, tool(run, node));
     let step = reached.facts.iter().fold(step, |step, fact| step.apply(fact, given.at));
     let mut out = reached;
     out.facts.extend(refuse(run, &step, Code::ExpressionFailed, message, given).facts);
     out
+}
+
+/// What carries a step out. Most steps of a run have one tool, and most runs of a policy; its name is kept once for them.
+fn tool(run: &Run, node: &StepDef) -> Name {
+    let text = node.kind.tool();
+    let last = run.steps.last().map(|step| &step.tool).filter(|tool| tool.as_str() == text);
+    let known = || run.policy().tools.get_key_value(text).map(|(tool, _)| tool);
+    last.or_else(known).cloned().unwrap_or_else(|| Name::clean(text))
 }
 
 fn blank(run: &Run, node: &StepDef, place: &Place<'_>) -> PipelineAdvanced {
@@ -696,7 +737,7 @@ fn blank(run: &Run, node: &StepDef, place: &Place<'_>) -> PipelineAdvanced {
         node: place.node,
         parent: place.parent.map(|parent| parent.id.clone()),
         section: (run.section != Section::Main).then_some(run.section),
-        tool: node.kind.tool(),
+        tool: tool(run, node),
         item: place.item,
         compensates: place.compensates.map(|step| step.id.clone()),
         group: None,
@@ -706,6 +747,8 @@ fn blank(run: &Run, node: &StepDef, place: &Place<'_>) -> PipelineAdvanced {
         max_attempts: None,
         semantics: None,
         input: None,
+        bindings: None,
+        bound: None,
     }
 }
 

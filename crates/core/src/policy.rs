@@ -282,6 +282,9 @@ pub fn fresh(
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ledger {
+    /// The policy that decided last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<Digest>,
     /// What holds for the whole run, by tool.
     pub tools: BTreeMap<Name, Box<Decision>>,
     /// What holds for a step that has not ended, with the tool it was said about.
@@ -289,6 +292,9 @@ pub struct Ledger {
 }
 
 impl Ledger {
+    /// What a run has before policy was asked.
+    pub const EMPTY: Ledger = Ledger { version: None, tools: BTreeMap::new(), steps: BTreeMap::new() };
+
     /// The decision that stands for a step, if there is one about this very tool and action under this
     /// policy. Whoever acts on it also looks at its verdict and, with [`fresh`], at the approvals it saw.
     #[must_use]
@@ -321,11 +327,22 @@ impl Ledger {
     /// What a fact does: decisions are remembered, those of ended steps forgotten.
     #[must_use]
     pub fn apply(mut self, event: &Event, _at: Millis) -> Ledger {
+        self.fold(event);
+        self
+    }
+
+    /// [`Ledger::apply`] in place.
+    pub(crate) fn fold(&mut self, event: &Event) {
         match event {
-            Event::PolicyDecided(e) => match &e.step {
-                Some(step) => remember(&mut self.steps, step, (e.tool.clone(), Box::new(Decision::from(e)))),
-                None => remember(&mut self.tools, &e.tool, Box::new(Decision::from(e))),
-            },
+            Event::PolicyDecided(e) => {
+                self.version = Some(e.policy_version);
+                match &e.step {
+                    Some(step) => {
+                        remember(&mut self.steps, step, (e.tool.clone(), Box::new(Decision::from(e))));
+                    }
+                    None => remember(&mut self.tools, &e.tool, Box::new(Decision::from(e))),
+                }
+            }
             Event::StepCompleted(e) => forget(&mut self.steps, &e.step),
             Event::StepFailed(e) => forget(&mut self.steps, &e.step),
             Event::StepSkipped(e) => forget(&mut self.steps, &e.step),
@@ -333,7 +350,6 @@ impl Ledger {
             // The run's stream holds much else.
             _ => {}
         }
-        self
     }
 }
 

@@ -30,12 +30,12 @@ pub(crate) fn effects(effects: Vec<Effect>, run: &Run, out: &mut Outcome) {
                 let forward = run.step(&step).is_some_and(|step| step.section == Section::Main);
                 let create = Create {
                     id,
-                    tenant: run.born.tenant.clone(),
-                    namespace: run.born.namespace.clone(),
-                    runbook: run.born.runbook,
+                    tenant: run.born.home.tenant.clone(),
+                    namespace: run.born.home.namespace.clone(),
+                    runbook: run.born.home.runbook,
                     name: pipeline.clone(),
                     pipeline,
-                    cwd: run.born.cwd.clone(),
+                    cwd: run.born.home.cwd.clone(),
                     vars,
                     trigger: Trigger {
                         source: Source::Call,
@@ -43,7 +43,7 @@ pub(crate) fn effects(effects: Vec<Effect>, run: &Run, out: &mut Outcome) {
                         user: run.born.trigger.user.clone(),
                         event_id: None,
                     },
-                    subject: run.born.subject.clone(),
+                    subject: run.born.subject.as_deref().cloned(),
                     correlation_id: run.born.correlation_id.clone(),
                     priority: run.born.priority,
                     needs: Vec::new(),
@@ -51,8 +51,8 @@ pub(crate) fn effects(effects: Vec<Effect>, run: &Run, out: &mut Outcome) {
                     depth: run.born.depth + 1,
                     // What cleans up after a deadline is not bound by it.
                     deadline_at: run.born.deadline_at.filter(|_| forward),
-                    workspace: run.born.workspace,
-                    policy: run.policy.for_child(id),
+                    workspace: run.born.workspace(),
+                    policy: run.policy().for_child(id),
                 };
                 out.follow.push(Command::Create(Box::new(create)));
             }
@@ -62,7 +62,7 @@ pub(crate) fn effects(effects: Vec<Effect>, run: &Run, out: &mut Outcome) {
 }
 
 fn own_fact(run: &Run, event: Event, out: &mut Outcome) {
-    let fact = of_stream(StreamId::Run(run.id()), &run.born.tenant, alloc::vec![event], Reply::Done);
+    let fact = of_stream(StreamId::Run(run.id()), &run.born.home.tenant, alloc::vec![event], Reply::Done);
     out.facts.extend(fact.facts);
 }
 
@@ -118,7 +118,7 @@ pub(crate) fn run_ended(
     out: &mut Outcome,
 ) {
     let id = run.id();
-    if let Some((parent, step)) = &run.born.parent {
+    if let Some((parent, step)) = run.born.parent.as_deref() {
         let (step, outputs, error) = (Some(step.clone()), outputs, error.clone());
         let told = Told::RunEnded { run: id, step, status, outputs, error };
         out.follow.push(Command::Tell { run: *parent, told });
@@ -127,9 +127,9 @@ pub(crate) fn run_ended(
         let told = Told::RunEnded { run: id, step: None, status, outputs: None, error: None };
         out.follow.push(Command::Tell { run: dependent, told });
     }
-    if let (Some(workspace), None) = (run.born.workspace, &run.born.parent) {
+    if let (Some(workspace), None) = (run.born.workspace(), &run.born.parent) {
         // A called run works in its caller's directory, which outlives it.
-        let (tenant, input) = (run.born.tenant.clone(), crate::workspace::Input::End(status));
+        let (tenant, input) = (run.born.home.tenant.clone(), crate::workspace::Input::End(status));
         out.follow.push(Command::Workspace { workspace, tenant, input });
     }
     let trigger = &run.born.trigger;
@@ -174,7 +174,10 @@ pub(crate) fn coordinate(view: &dyn View, command: &Command, given: &Given<'_>) 
         }
         Command::OustHolder { lock, by } => {
             let mut out = Outcome::reply(Reply::Done);
-            let holder = lock_of(view, lock)?.and_then(Lock::holder);
+            let known = lock_of(view, lock)?;
+            // Whoever stands in line has said so before: the holder of today may be another one.
+            let in_line = known.is_some_and(|lock| lock.position(by).is_some());
+            let holder = known.filter(|_| !in_line).and_then(Lock::holder);
             if let Some(run) = holder.filter(|holder| holder.run() != by.run()).and_then(Holder::run) {
                 let reason = Some(alloc::format!("{by} takes its lock {}", lock.name()));
                 out.follow.push(Command::Cancel { run, initiator: Initiator::System, user: None, reason });

@@ -15,23 +15,31 @@
 //! begins, stops and ends runs, [`crate::pipeline`] moves them through their definition, [`crate::gate`] lets
 //! steps pass, [`crate::attempt`] leases them and takes reports.
 
+mod born;
 mod fold;
+mod places;
 mod saved;
+pub use born::{Born, Home};
+pub use places::Places;
 use saved::Saved;
 
 use crate::approval::Approval;
 use crate::budget::{Budget, Limits};
 use crate::code::Code;
 use crate::digest::Digest;
-use crate::id::{ApprovalId, Holder, Name, NoticeId, RunId, Scoped, StepId, WorkspaceId};
+use crate::id::{ApprovalId, Holder, Name, NoticeId, RunId, Scoped, StepId};
+use crate::packed::Packed;
 use crate::policy::Ledger;
+use crate::pool::Pool;
 use crate::step::{self, FailFast, Failure, Group, GroupKind, Shape, Step};
 use crate::task::Task;
 use crate::time::Millis;
 use crate::word::words;
+use alloc::borrow::Cow;
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -205,6 +213,19 @@ pub struct Rare {
     pub guards: BTreeMap<StepId, Millis>,
 }
 
+impl Rare {
+    const EMPTY: Rare = Rare {
+        approvals: BTreeMap::new(),
+        signals: Vec::new(),
+        inherited: BTreeMap::new(),
+        checkpoints: BTreeMap::new(),
+        messages: Vec::new(),
+        tasks: BTreeMap::new(),
+        notices: BTreeMap::new(),
+        guards: BTreeMap::new(),
+    };
+}
+
 /// The most early events a run keeps.
 pub const SIGNALS_MAX: usize = 1_000;
 /// The most messages a run keeps.
@@ -217,7 +238,7 @@ pub struct Run {
     /// What was given when it was created.
     pub born: Box<Born>,
     /// Its variables.
-    pub vars: Box<Value>,
+    pub vars: Packed,
     /// When its last fact was recorded.
     pub updated_at: Millis,
     /// When it began.
@@ -240,68 +261,23 @@ pub struct Run {
     pub steps: Vec<Step>,
     /// How many of them have ended.
     pub ended: u32,
-    /// What policy decided.
-    pub policy: Ledger,
-    /// The policy that decided last.
-    pub policy_version: Option<Digest>,
-    /// What it may cost and did.
-    pub budget: Box<Budget>,
+    /// What policy decided. Runs of which it said the same share one, and none has one before it said anything.
+    policy: Option<Arc<Ledger>>,
+    /// What it may cost and did; absent where nothing limits it and nothing was spent.
+    budget: Option<Box<Budget>>,
     /// Outside writes so far.
     pub writes: u32,
+    /// The definitions of its `approve` steps that name others.
+    approvers: Box<[u32]>,
     /// What few runs have.
-    pub rare: Box<Rare>,
+    rare: Option<Box<Rare>>,
 
     // Derived from the above, not saved.
-    index: BTreeMap<StepId, u32>,
-    flow: BTreeSet<u32>,
-    ready: BTreeSet<u32>,
-    live: BTreeSet<u32>,
-}
-
-/// What is given when a run is created.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Born {
-    /// Its id.
-    pub id: RunId,
-    /// Whose it is.
-    pub tenant: Name,
-    /// The subdivision.
-    pub namespace: Name,
-    /// The runbook it is pinned to.
-    pub runbook: Digest,
-    /// The pipeline.
-    pub pipeline: Name,
-    /// Its name for people.
-    pub name: Name,
-    /// Where it runs.
-    pub cwd: String,
-    /// What made it.
-    pub trigger: Trigger,
-    /// Its place among its retries and forks.
-    pub lineage: Lineage,
-    /// What it is about.
-    pub subject: Option<Subject>,
-    /// What ties it to something outside.
-    pub correlation_id: Option<Name>,
-    /// The run and step that called it.
-    pub parent: Option<(RunId, StepId)>,
-    /// How many runs called each other above it.
-    pub depth: u32,
-    /// Higher is sooner.
-    pub priority: i32,
-    /// When.
-    pub created_at: Millis,
-    /// When it must be over.
-    pub deadline_at: Option<Millis>,
-    /// Runs that must be completed first.
-    pub needs: Vec<RunId>,
-    /// The lock it holds as a whole.
-    pub lock: Option<Name>,
-    /// How many outside writes it may make.
-    pub writes_max: Option<u32>,
-    /// Its working directory.
-    pub workspace: Option<WorkspaceId>,
+    /// The steps by their names.
+    index: Vec<u32>,
+    flow: Places,
+    ready: Places,
+    live: Places,
 }
 
 /// Why a run refuses an input.
@@ -387,31 +363,9 @@ impl Run {
     /// The run that a `pipeline:created` makes.
     #[must_use]
     pub fn create(e: &crate::event::PipelineCreated, tenant: &Name, at: Millis) -> Run {
-        let born = Born {
-            id: e.id,
-            tenant: tenant.clone(),
-            namespace: e.namespace.clone(),
-            runbook: e.runbook_hash,
-            pipeline: e.kind.clone(),
-            name: e.name.clone(),
-            cwd: e.cwd.clone(),
-            trigger: e.trigger.clone(),
-            lineage: e.lineage.clone(),
-            subject: e.subject.clone(),
-            correlation_id: e.correlation_id.clone(),
-            parent: e.parent.zip(e.parent_step.clone()),
-            depth: e.depth.unwrap_or(0),
-            priority: e.priority.unwrap_or(0),
-            created_at: e.created_at_epoch_ms,
-            deadline_at: e.deadline_at,
-            needs: e.needs.clone().unwrap_or_default(),
-            lock: e.lock.clone(),
-            writes_max: e.writes_max,
-            workspace: e.workspace,
-        };
         Run {
-            born: Box::new(born),
-            vars: Box::new(e.vars.get().unwrap_or(Value::Null)),
+            born: Box::new(Born::new(e, tenant)),
+            vars: Packed::of(e.vars.value().unwrap_or(&Value::Null)),
             updated_at: at,
             started_at: None,
             blocked: None,
@@ -423,15 +377,17 @@ impl Run {
             ending: None,
             steps: Vec::new(),
             ended: 0,
-            policy: Ledger::default(),
-            policy_version: None,
-            budget: Box::new(Budget::new(e.id, limits(e))),
+            policy: None,
+            budget: Some(limits(e))
+                .filter(|limits| *limits != Limits::default())
+                .map(|limits| Box::new(Budget::new(e.id, limits))),
             writes: 0,
-            rare: Box::default(),
-            index: BTreeMap::new(),
-            flow: BTreeSet::new(),
-            ready: BTreeSet::new(),
-            live: BTreeSet::new(),
+            approvers: Box::default(),
+            rare: None,
+            index: Vec::new(),
+            flow: Places::default(),
+            ready: Places::default(),
+            live: Places::default(),
         }
     }
 
@@ -444,7 +400,47 @@ impl Run {
     /// A name in its tenant and namespace.
     #[must_use]
     pub fn scoped(&self, name: &Name) -> Scoped {
-        Scoped::new(&self.born.tenant, &self.born.namespace, name)
+        Scoped::new(&self.born.home.tenant, &self.born.home.namespace, name)
+    }
+
+    /// What policy decided.
+    #[must_use]
+    pub fn policy(&self) -> &Ledger {
+        static EMPTY: Ledger = Ledger::EMPTY;
+        self.policy.as_deref().unwrap_or(&EMPTY)
+    }
+
+    /// What it may cost and did.
+    #[must_use]
+    pub fn budget(&self) -> Cow<'_, Budget> {
+        match &self.budget {
+            Some(budget) => Cow::Borrowed(budget),
+            None => Cow::Owned(Budget::new(self.id(), Limits::default())),
+        }
+    }
+
+    /// The definitions of its `approve` steps that name others.
+    #[must_use]
+    pub fn approvers(&self) -> &[u32] {
+        &self.approvers
+    }
+
+    /// What few runs have.
+    #[must_use]
+    pub fn rare(&self) -> &Rare {
+        static EMPTY: Rare = Rare::EMPTY;
+        self.rare.as_deref().unwrap_or(&EMPTY)
+    }
+
+    /// Takes what is equal to something that many runs have from there, so that it is kept once.
+    pub(crate) fn share(&mut self, pool: &mut Pool) {
+        pool.share_home(&mut self.born.home);
+        if self.born.name == self.born.home.pipeline {
+            self.born.name = self.born.home.pipeline.clone();
+        }
+        if let Some(policy) = &mut self.policy {
+            pool.share_ledger(policy);
+        }
     }
 
     /// Who holds its own lock.
@@ -456,7 +452,13 @@ impl Run {
     /// The place of a step.
     #[must_use]
     pub fn place(&self, step: &StepId) -> Option<u32> {
-        self.index.get(step).copied()
+        self.named(step).ok().and_then(|at| self.index.get(at).copied())
+    }
+
+    /// Where a name stands among the names, or would.
+    fn named(&self, step: &StepId) -> Result<usize, usize> {
+        let name = |place: &u32| self.steps.get(*place as usize).map(|step| &step.id);
+        self.index.binary_search_by(|place| name(place).cmp(&Some(step)))
     }
 
     /// A step by its name.
@@ -481,19 +483,19 @@ impl Run {
 
     /// Steps that the flow has to look at, in the order they were reached.
     #[must_use]
-    pub fn flow(&self) -> &BTreeSet<u32> {
+    pub fn flow(&self) -> &Places {
         &self.flow
     }
 
     /// Steps that can be leased.
     pub fn leasable(&self) -> impl Iterator<Item = &Step> {
         let open = !self.suspended && self.ending.is_none();
-        self.ready.iter().filter(move |_| open).filter_map(|&i| self.at(i))
+        self.ready.iter().filter(move |_| open).filter_map(|i| self.at(i))
     }
 
     /// Steps that have not ended.
     pub fn live(&self) -> impl Iterator<Item = &Step> {
-        self.live.iter().filter_map(|&i| self.at(i))
+        self.live.iter().filter_map(|i| self.at(i))
     }
 
     /// Whether it is over.
@@ -616,7 +618,7 @@ impl Run {
         }
         let deadline = self.born.deadline_at.filter(|_| self.stopping.is_none());
         let steps = self.live().filter_map(Step::due);
-        let approvals = self.rare.approvals.values().filter_map(Approval::due);
+        let approvals = self.rare().approvals.values().filter_map(Approval::due);
         deadline.into_iter().chain(steps).chain(approvals).min()
     }
 
@@ -664,11 +666,7 @@ impl Run {
             | step::Status::Cancelled => (false, false),
         };
         for (set, member) in [(&mut self.live, live), (&mut self.flow, flow), (&mut self.ready, lease)] {
-            if member {
-                set.insert(i);
-            } else {
-                set.remove(&i);
-            }
+            set.set(i, member);
         }
     }
 
@@ -678,6 +676,7 @@ impl Run {
             && step.next_gate().is_none()
             && !matches!(step.tool.as_str(), "call" | "approve" | "wait")
             && self.allowed(step, None)
+            && self.released(step)
     }
 
     /// Whether policy allows the step's action, and a human approved it where policy says so. With a version, only
@@ -685,9 +684,9 @@ impl Run {
     #[must_use]
     pub fn allowed(&self, step: &Step, version: Option<&Digest>) -> bool {
         use crate::policy::Verdict;
-        let Some(version) = version.or(self.policy_version.as_ref()) else { return false };
-        let Some(decision) = self.policy.standing(&step.id, &step.tool, step.action_hash.as_ref(), version)
-        else {
+        let ledger = self.policy();
+        let Some(version) = version.or(ledger.version.as_ref()) else { return false };
+        let Some(decision) = ledger.standing(&step.id, &step.tool, step.action_hash(), version) else {
             return false;
         };
         match decision.verdict {
@@ -702,8 +701,10 @@ impl Run {
     pub fn approved(&self, step: &Step, version: &Digest) -> bool {
         // A step without an action of its own is recorded once and never rendered again, so what was shown to the
         // human is what it does.
-        let permits = |a: &&Approval| a.permits(step.action_hash.as_ref().unwrap_or(&a.action_hash), version);
-        self.rare.approvals.values().filter(|a| a.step == step.id).any(|a| permits(&a))
+        let permits = |a: &&Approval| a.permits(step.action_hash().unwrap_or(&a.action_hash), version);
+        // One on behalf of an `approve` step adds to what policy asks and does not take its place.
+        let own = |a: &&Approval| a.step == step.id && a.by_step.is_none();
+        self.rare().approvals.values().filter(own).any(|a| permits(&a))
     }
 }
 

@@ -5,6 +5,8 @@
 //! their place in it, so a record can say which definition it means with a number. A member always stands
 //! after its group, so there are no cycles.
 
+mod validate;
+
 use crate::approval::Tier;
 use crate::budget::Limits;
 use crate::caps::Caps;
@@ -20,7 +22,7 @@ use crate::template::{Expr, Template};
 use crate::time::Span;
 use crate::word::words;
 use crate::workspace::Keep;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
@@ -272,17 +274,17 @@ pub enum Kind {
 impl Kind {
     /// What carries it out, as `step.tool` names it.
     #[must_use]
-    pub fn tool(&self) -> Name {
+    pub fn tool(&self) -> &str {
         match self {
-            Kind::Run { .. } => Name::clean("shell"),
-            Kind::Tool { tool, .. } => tool.clone(),
-            Kind::Agent { .. } => Name::clean("agent"),
-            Kind::Parallel { .. } => Name::clean("parallel"),
-            Kind::Steps { .. } => Name::clean("steps"),
-            Kind::Strategy { .. } => Name::clean("strategy"),
-            Kind::Call { .. } => Name::clean("call"),
-            Kind::Approve { .. } => Name::clean("approve"),
-            Kind::Wait { .. } => Name::clean("wait"),
+            Kind::Run { .. } => "shell",
+            Kind::Tool { tool, .. } => tool.as_str(),
+            Kind::Agent { .. } => "agent",
+            Kind::Parallel { .. } => "parallel",
+            Kind::Steps { .. } => "steps",
+            Kind::Strategy { .. } => "strategy",
+            Kind::Call { .. } => "call",
+            Kind::Approve { .. } => "approve",
+            Kind::Wait { .. } => "wait",
         }
     }
 
@@ -628,6 +630,9 @@ pub enum Error {
     /// Something that the language has and this version cannot keep: refused rather than ignored.
     #[error("pipeline `{0}`, `{1}`: {2} is not supported yet")]
     Unsupported(Name, Name, &'static str),
+    /// A worker that would never wake as it says.
+    #[error("worker `{0}`: {1}")]
+    WakeOn(Name, String),
     /// A number that makes no sense.
     #[error("{0} `{1}`: {2} must be at least 1")]
     Zero(&'static str, Name, &'static str),
@@ -646,115 +651,6 @@ impl Pipeline {
     #[must_use]
     pub fn node(&self, node: Node) -> Option<&StepDef> {
         self.nodes.get(node as usize)
-    }
-
-    /// Whether the pipeline holds together: names, places and bounds.
-    ///
-    /// # Errors
-    /// The first thing that is wrong.
-    pub fn validate(&self, name: &Name) -> Result<(), Error> {
-        if self.nodes.len() > NODES_MAX {
-            return Err(Error::TooMany(name.clone(), NODES_MAX, "steps"));
-        }
-        if self.lock.as_ref().is_some_and(|lock| lock.overlap != Overlap::Queue) {
-            let what = "an `overlap` other than `queue` for the lock of a whole pipeline";
-            return Err(Error::Unsupported(name.clone(), Name::clean("lock"), what));
-        }
-        let mut names = BTreeSet::new();
-        let mut placed: BTreeMap<Node, u32> = BTreeMap::new();
-        let mut place = |node: Node, depth: u32| placed.insert(node, depth).is_none();
-        for &node in self.steps.iter().chain(&self.on_failure).chain(&self.finally) {
-            if !place(node, 1) || self.node(node).is_none() {
-                return Err(Error::Member(name.clone(), Name::clean("steps")));
-            }
-        }
-        for (i, step) in self.nodes.iter().enumerate() {
-            if !names.insert(step.id.clone()) {
-                return Err(Error::Duplicate(name.clone(), step.id.clone()));
-            }
-            let Some(&depth) = placed.get(&(i as Node)) else {
-                return Err(Error::Place(name.clone(), step.id.clone()));
-            };
-            if depth > DEPTH_MAX {
-                return Err(Error::TooMany(name.clone(), DEPTH_MAX as usize, "levels of nesting"));
-            }
-            if matches!(&step.kind, Kind::Approve { steps, .. } if !steps.is_empty()) {
-                // An approval that seems to speak for other steps and does not would be worse than none.
-                return Err(Error::Unsupported(name.clone(), step.id.clone(), "`for` of an `approve`"));
-            }
-            if step.retry.max_attempts == Some(0) {
-                return Err(Error::Zero("step", step.id.clone(), "max_attempts"));
-            }
-            let mut members = step.kind.members();
-            if let Compensate::With(node) = step.compensate {
-                members.push(node);
-            }
-            for member in members {
-                let after = member as usize > i && self.node(member).is_some();
-                if !after || placed.insert(member, depth + 1).is_some() {
-                    return Err(Error::Member(name.clone(), step.id.clone()));
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Runbook {
-    /// Whether the runbook holds together.
-    ///
-    /// # Errors
-    /// The first thing that is wrong.
-    pub fn validate(&self) -> Result<(), Error> {
-        for (name, pipeline) in &self.pipelines {
-            pipeline.validate(name)?;
-            for step in &pipeline.nodes {
-                match &step.kind {
-                    Kind::Call { pipeline: called, .. } if !self.pipelines.contains_key(called) => {
-                        return Err(Error::Missing("step", step.id.clone(), "pipeline", called.clone()));
-                    }
-                    Kind::Agent { agent, .. } if !self.agents.contains_key(agent) => {
-                        return Err(Error::Missing("step", step.id.clone(), "agent", agent.clone()));
-                    }
-                    Kind::Run { .. }
-                    | Kind::Tool { .. }
-                    | Kind::Agent { .. }
-                    | Kind::Parallel { .. }
-                    | Kind::Steps { .. }
-                    | Kind::Strategy { .. }
-                    | Kind::Call { .. }
-                    | Kind::Approve { .. }
-                    | Kind::Wait { .. } => {}
-                }
-            }
-        }
-        for (name, worker) in &self.workers {
-            if !self.queues.contains_key(&worker.queue) {
-                return Err(Error::Missing("worker", name.clone(), "queue", worker.queue.clone()));
-            }
-            if !self.pipelines.contains_key(&worker.pipeline) {
-                return Err(Error::Missing("worker", name.clone(), "pipeline", worker.pipeline.clone()));
-            }
-            if worker.concurrency == 0 {
-                return Err(Error::Zero("worker", name.clone(), "concurrency"));
-            }
-        }
-        for (name, schedule) in &self.schedules {
-            if !self.pipelines.contains_key(&schedule.pipeline) {
-                return Err(Error::Missing("schedule", name.clone(), "pipeline", schedule.pipeline.clone()));
-            }
-        }
-        for (name, queue) in &self.queues {
-            if queue.max_attempts == 0 {
-                return Err(Error::Zero("queue", name.clone(), "max_attempts"));
-            }
-        }
-        for (name, semaphore) in &self.semaphores {
-            if semaphore.capacity == 0 {
-                return Err(Error::Zero("semaphore", name.clone(), "capacity"));
-            }
-        }
-        Ok(())
     }
 }
 

@@ -72,7 +72,7 @@ fn render_map<K: ToString>(
 /// Everything an expression can name.
 fn names(run: &Run, context: Option<&Context<'_>>) -> Map<String, Value> {
     let mut names = Map::new();
-    names.insert("vars".to_string(), (*run.vars).clone());
+    names.insert("vars".to_string(), run.vars.get());
     names.insert("run".to_string(), json!({ "id": run.id().to_string() }));
     let suffix = context.map_or("", |c| c.id.as_str().strip_prefix(c.node.id.as_str()).unwrap_or(""));
     names.insert("steps".to_string(), Value::Object(steps(run, suffix)));
@@ -86,7 +86,7 @@ fn names(run: &Run, context: Option<&Context<'_>>) -> Map<String, Value> {
             names.insert("item".to_string(), item);
         }
         if let Some(step) = undone(run, context) {
-            let output = step.output.as_deref().cloned().unwrap_or(Value::Null);
+            let output = step.output().unwrap_or(Value::Null);
             names.insert("output".to_string(), output);
         }
     }
@@ -108,7 +108,7 @@ fn steps(run: &Run, suffix: &str) -> Map<String, Value> {
     }
     seen.into_iter()
         .map(|(base, (_, step))| {
-            let output = step.output.as_deref().cloned().unwrap_or(Value::Null);
+            let output = step.output().unwrap_or(Value::Null);
             (base.to_string(), json!({ "output": output, "status": step.status.as_str() }))
         })
         .collect()
@@ -141,7 +141,7 @@ fn item(run: &Run, context: &Context<'_>) -> Option<Value> {
     let mut undone = undone(run, context);
     loop {
         if let (Some(index), Some(around)) = (index, group) {
-            return around.input.as_deref()?.get(index as usize).cloned();
+            return around.input.as_ref()?.item(index as usize);
         }
         // A compensation stands where the step it takes back stood.
         let around = match group {
@@ -271,7 +271,7 @@ pub(crate) fn members(run: &Run, place: u32) -> impl Iterator<Item = &Step> {
 #[must_use]
 pub(crate) fn group_output(run: &Run, place: u32, step: &Step) -> Option<Value> {
     let members = members(run, place);
-    let output = |s: &Step| s.output.as_deref().cloned().unwrap_or(Value::Null);
+    let output = |s: &Step| s.output().unwrap_or(Value::Null);
     match step.group?.shape.kind {
         GroupKind::Foreach => Some(Value::Array(members.map(output).collect())),
         GroupKind::Parallel => {
@@ -305,15 +305,17 @@ pub(crate) fn outputs(run: &Run, def: &Pipeline, given: &Given<'_>) -> Result<Op
 /// was reached and from the pinned definition, so it is the same whenever it is asked for.
 #[must_use]
 pub fn action(node: &StepDef, step: &Step) -> Action {
-    let input = step.input.as_deref();
-    if let (Kind::Tool { .. }, Some(input)) = (&node.kind, input)
-        && let Ok(action) = serde_json::from_value(input.clone())
+    if let (Kind::Tool { .. }, Some(input)) = (&node.kind, &step.input)
+        && let Ok(action) = serde_json::from_str(input.as_str())
     {
         return action;
     }
+    let input = step.input();
     let (operation, what) = match &node.kind {
         Kind::Run { command } => ("run", json!({ "command": command, "input": input })),
         Kind::Agent { agent, .. } => ("work", json!({ "agent": agent, "input": input })),
+        // One that speaks for others has what it shows of them in its input.
+        Kind::Approve { steps, .. } if !steps.is_empty() => ("approve", json!(input)),
         Kind::Approve { steps, .. } => ("approve", json!({ "message": input, "steps": steps })),
         Kind::Tool { .. } => ("call", json!({ "input": input })),
         Kind::Call { pipeline, .. } => ("call", json!({ "pipeline": pipeline, "vars": input })),
@@ -333,5 +335,5 @@ pub fn action(node: &StepDef, step: &Step) -> Action {
 /// The hash of [`action`]: the recorded one where the step has it.
 #[must_use]
 pub fn action_hash(node: &StepDef, step: &Step) -> Digest {
-    step.action_hash.unwrap_or_else(|| action(node, step).hash())
+    step.action_hash().copied().unwrap_or_else(|| action(node, step).hash())
 }

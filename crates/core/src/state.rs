@@ -14,6 +14,7 @@ use crate::index::Indexes;
 use crate::item::Item;
 use crate::lock::Lock;
 use crate::machine::Beats;
+use crate::pool::Pool;
 use crate::queue::Queue;
 use crate::receipt::key::EffectKey;
 use crate::record::Record;
@@ -21,7 +22,7 @@ use crate::run::Run;
 use crate::runbook::Runbook;
 use crate::schedule::Schedule;
 use crate::semaphore::Semaphore;
-use crate::stream::StreamId;
+use crate::stream::{StreamId, StreamMap};
 use crate::time::Millis;
 use crate::turn::{Found, Overlay, View};
 use crate::wire;
@@ -29,12 +30,9 @@ use crate::worker::Worker;
 use crate::workspace::Workspace;
 use crate::workspace::session::Session;
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
-use alloc::collections::btree_map::Entry;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::ops::Bound;
 use serde::{Deserialize, Serialize};
 
 /// What a stream is folded into. What is large stands in a box, so that all of them are small.
@@ -62,13 +60,13 @@ pub enum Body {
     /// A runbook's content. Many runs share it.
     Runbook(Arc<Runbook>),
     /// The hash of a name's active version.
-    Deployment(Option<Digest>),
+    Deployment(Box<Option<Digest>>),
     /// A working directory.
     Workspace(Box<Workspace>),
     /// A session.
     Session(Box<Session>),
     /// A tenant.
-    Tenant(Tenant),
+    Tenant(Box<Tenant>),
     /// The installation.
     System(Box<Sealer>),
 }
@@ -167,8 +165,9 @@ pub enum ReplayError {
 /// Everything.
 #[derive(Clone, Debug, Default)]
 pub struct State {
-    streams: BTreeMap<StreamId, Stream>,
+    streams: StreamMap<Stream>,
     indexes: Indexes,
+    pool: Pool,
     /// Heartbeats: outside log and snapshot.
     pub beats: Beats,
 }
@@ -202,10 +201,10 @@ fn begin(stream: &StreamId, event: &Event, tenant: &Name, at: Millis) -> Result<
         (StreamId::Schedule(id), _) => Body::Schedule(Box::new(Schedule::new(id.clone()))),
         (StreamId::Trigger(id), _) => Body::Trigger(Box::new(Key::new(Name::clean(id.name())))),
         (StreamId::Effect(id), _) => Body::Effect(Box::new(EffectKey::new(Name::clean(id.name())))),
-        (StreamId::Deployment(_), _) => Body::Deployment(None),
+        (StreamId::Deployment(_), _) => Body::Deployment(Box::default()),
         (StreamId::Workspace(id), _) => Body::Workspace(Box::new(Workspace::new(*id))),
         (StreamId::Session(id), _) => Body::Session(Box::new(Session::new(*id))),
-        (StreamId::Tenant(_), _) => Body::Tenant(Tenant { weight: 1, ..Tenant::default() }),
+        (StreamId::Tenant(_), _) => Body::Tenant(Box::new(Tenant { weight: 1, ..Tenant::default() })),
         (StreamId::System, _) => Body::System(Box::default()),
     })
 }
@@ -234,8 +233,8 @@ impl Body {
             // The content under a hash never changes.
             Body::Runbook(_) => {}
             Body::Deployment(active) => match event {
-                Event::RunbookDeployed(e) => *active = Some(e.hash),
-                Event::RunbookWithdrawn(_) => *active = None,
+                Event::RunbookDeployed(e) => **active = Some(e.hash),
+                Event::RunbookWithdrawn(_) => **active = None,
                 // tidy: nothing else happens to a name.
                 _ => {}
             },
@@ -279,7 +278,7 @@ impl State {
     }
 
     /// Every stream, in order.
-    pub fn streams(&self) -> impl Iterator<Item = (&StreamId, &Stream)> {
+    pub fn streams(&self) -> impl Iterator<Item = (StreamId, &Stream)> {
         self.streams.iter()
     }
 
@@ -325,23 +324,24 @@ impl State {
         event: &Event,
         at: Millis,
     ) -> Result<&mut Stream, Error> {
-        match self.streams.entry(id.clone()) {
-            Entry::Occupied(entry) => {
-                let stream = entry.into_mut();
-                stream.ver += 1;
-                stream.at = at.never_before(stream.at);
-                stream.body.apply(event, stream.at);
-                Ok(stream)
-            }
-            Entry::Vacant(entry) => {
-                let mut body = begin(id, event, tenant, at)?;
-                if !matches!(body, Body::Run(_) | Body::Runbook(_)) {
-                    body.apply(event, at);
-                }
-                let tenant = tenant.clone();
-                Ok(entry.insert(Stream { ver: 1, head: Digest::default(), at, tenant, body }))
-            }
+        let State { streams, pool, .. } = self;
+        let (stream, made) = streams.get_or_make(id, || {
+            let body = begin(id, event, tenant, at)?;
+            Ok(Stream { ver: 0, head: Digest::default(), at, tenant: tenant.clone(), body })
+        })?;
+        stream.ver += 1;
+        // The first fact of a run or a runbook makes it whole; to others it happens as every later one does.
+        if !made || !matches!(stream.body, Body::Run(_) | Body::Runbook(_)) {
+            stream.at = at.never_before(stream.at);
+            stream.body.apply(event, stream.at);
         }
+        if let (Event::PipelineCreated(_) | Event::PolicyDecided(_), Body::Run(run)) =
+            (event, &mut stream.body)
+        {
+            run.share(pool);
+            stream.tenant = run.born.home.tenant.clone();
+        }
+        Ok(stream)
     }
 
     /// Files a stream anew in the indexes: after facts of it were applied.
@@ -372,24 +372,19 @@ impl State {
 
     /// Files every stream anew.
     pub fn refresh_all(&mut self) {
-        for (id, stream) in &self.streams {
-            self.indexes.file(id, Some(stream), &self.beats);
+        for (id, stream) in self.streams.iter() {
+            self.indexes.file(&id, Some(stream), &self.beats);
         }
     }
 
-    /// The ids of the streams after one, or of all, in order.
-    pub fn stream_ids_after(&self, after: Option<&StreamId>) -> impl Iterator<Item = &StreamId> {
-        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        self.streams.range::<StreamId, _>((from, Bound::Unbounded)).map(|(id, _)| id)
+    /// The streams after one, or all, in order.
+    pub fn streams_after(&self, after: Option<&StreamId>) -> impl Iterator<Item = (StreamId, &Stream)> {
+        self.streams.after(after)
     }
 
-    /// The streams between two ids, both included, in order.
-    pub fn streams_between(
-        &self,
-        from: &StreamId,
-        to: &StreamId,
-    ) -> impl DoubleEndedIterator<Item = (&StreamId, &Stream)> {
-        self.streams.range::<StreamId, _>((Bound::Included(from), Bound::Included(to)))
+    /// The streams of the runs between two, both included, in order.
+    pub fn runs_between(&self, from: RunId, to: RunId) -> impl DoubleEndedIterator<Item = (RunId, &Stream)> {
+        self.streams.runs(from, to)
     }
 
     /// What a record does to its stream; says whether it was news.
@@ -478,8 +473,8 @@ impl State {
     #[must_use]
     pub fn rebuilt_indexes(&self, at: Millis) -> Indexes {
         let mut indexes = Indexes::default();
-        for (id, stream) in &self.streams {
-            indexes.file(id, Some(stream), &self.beats);
+        for (id, stream) in self.streams.iter() {
+            indexes.file(&id, Some(stream), &self.beats);
         }
         indexes.promote(at);
         indexes
@@ -526,6 +521,10 @@ impl Overlay for State {
 
     fn woken(&mut self) -> Vec<Scoped> {
         self.indexes.woken()
+    }
+
+    fn woken_by(&self, facts: &[crate::command::Fact]) -> Vec<Scoped> {
+        self.indexes.woken_by(facts)
     }
 
     fn apply(&mut self, facts: &[crate::command::Fact], at: Millis) {

@@ -16,6 +16,7 @@ mod fold;
 mod parts;
 pub use parts::{FailFast, Gate, Group, GroupKind, Resolution, Shape, Skip, Status, Wait};
 
+use crate::binding::{Binding, Bound};
 use crate::code::Code;
 use crate::digest::Digest;
 use crate::event::{
@@ -24,6 +25,7 @@ use crate::event::{
 };
 use crate::id::{AgentId, Holder, Name, RunId, StepId};
 use crate::machine::{Decision, Row, table};
+use crate::packed::Packed;
 use crate::private::Private;
 use crate::receipt::Semantics;
 use crate::run::Section;
@@ -119,6 +121,14 @@ pub struct Leased {
     pub expires_at: Millis,
 }
 
+/// What binds a step to approvals: as one that speaks for others, or as one of those.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Ties {
+    bindings: Vec<Binding>,
+    bound: Option<Bound>,
+}
+
 /// A step of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -163,10 +173,10 @@ pub struct Step {
     pub next_eligible_at: Option<Millis>,
     /// What it waits for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub waiting: Option<Waiting>,
+    pub waiting: Option<Box<Waiting>>,
     /// What is left to pass before it can be leased.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub gates: Vec<Gate>,
+    #[serde(default, skip_serializing_if = "<[Gate]>::is_empty")]
+    pub gates: Box<[Gate]>,
     /// How many of the gates are passed.
     pub passed: u32,
     /// The declared key of its side effect; the lineage and the step's name otherwise.
@@ -174,16 +184,16 @@ pub struct Step {
     pub key: Option<Name>,
     /// What its proposed action hashes to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub action_hash: Option<Digest>,
+    action_hash: Option<Box<Digest>>,
     /// What can be done about a lost attempt: absent, it is run again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub semantics: Option<Semantics>,
     /// The rendered input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub input: Option<Box<Value>>,
+    pub input: Option<Packed>,
     /// What came of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub output: Option<Box<Value>>,
+    pub output: Option<Packed>,
     /// Why it failed, or why its last attempt did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Box<Failure>>,
@@ -192,10 +202,13 @@ pub struct Step {
     pub group: Option<Group>,
     /// The child run of a `call`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub child: Option<RunId>,
+    child: Option<Box<RunId>>,
     /// The agent at work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub agent: Option<AgentId>,
+    agent: Option<Box<AgentId>>,
+    /// What binds it to approvals.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ties: Option<Box<Ties>>,
     /// When its first attempt began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Millis>,
@@ -354,7 +367,7 @@ impl Step {
             timeout_at: None,
             next_eligible_at: None,
             waiting: None,
-            gates: Vec::new(),
+            gates: Box::default(),
             passed: 0,
             key: None,
             action_hash: None,
@@ -365,6 +378,7 @@ impl Step {
             group: None,
             child: None,
             agent: None,
+            ties: None,
             started_at: None,
             completed_at: None,
             ended: 0,
@@ -387,6 +401,54 @@ impl Step {
     #[must_use]
     pub fn held(&self) -> &[Gate] {
         &self.gates[..(self.passed as usize).min(self.gates.len())]
+    }
+
+    /// What its proposed action hashes to.
+    #[must_use]
+    pub fn action_hash(&self) -> Option<&Digest> {
+        self.action_hash.as_deref()
+    }
+
+    /// The actions of later steps that it shows, where it is an `approve` step.
+    #[must_use]
+    pub fn bindings(&self) -> &[Binding] {
+        self.ties.as_ref().map_or(&[], |ties| &ties.bindings)
+    }
+
+    /// What it is held to, where an `approve` step names it.
+    #[must_use]
+    pub fn bound(&self) -> Option<&Bound> {
+        self.ties.as_ref().and_then(|ties| ties.bound.as_ref())
+    }
+
+    /// What was rendered for it, before it is reached.
+    pub(crate) fn prepare(&mut self, action_hash: Option<Digest>, input: Option<&Value>) {
+        self.action_hash = action_hash.map(Box::new);
+        self.input = input.map(Packed::of);
+    }
+
+    /// The child run of a `call`.
+    #[must_use]
+    pub fn child(&self) -> Option<RunId> {
+        self.child.as_deref().copied()
+    }
+
+    /// The agent at work.
+    #[must_use]
+    pub fn agent(&self) -> Option<AgentId> {
+        self.agent.as_deref().copied()
+    }
+
+    /// The rendered input.
+    #[must_use]
+    pub fn input(&self) -> Option<Value> {
+        self.input.as_ref().map(Packed::get)
+    }
+
+    /// What came of it.
+    #[must_use]
+    pub fn output(&self) -> Option<Value> {
+        self.output.as_ref().map(Packed::get)
     }
 
     /// What comes after its definition's name in its own, for the members of a group.
@@ -488,7 +550,7 @@ impl Step {
                     lease_expires_at: owner.as_ref().map(|_| at + *ttl),
                     lease_owner: owner.clone(),
                     timeout_at: timeout.map(|span| at + span),
-                    action_hash: self.action_hash,
+                    action_hash: self.action_hash().copied(),
                     child: *child,
                 }))
             }
@@ -660,7 +722,7 @@ impl Step {
             attempt: self.attempt,
             duration_ms: self.duration(at),
             reused_from,
-            output: output.or_else(|| self.output.as_deref().cloned()).map(Private::New),
+            output: output.or_else(|| self.output()).map(Private::New),
         }
     }
 

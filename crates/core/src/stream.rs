@@ -1,5 +1,8 @@
 //! Streams: what a fact belongs to. Each has a version and a hash chain of its own.
 
+mod map;
+pub use map::StreamMap;
+
 use crate::digest::Digest;
 use crate::id::{Error, ItemId, Name, RunId, Scoped, SessionId, WorkspaceId, textual};
 use crate::wire::{self, Reader, Wire, Writer};

@@ -124,10 +124,12 @@ impl<'a> Loaded<'a> {
 
 pub(crate) fn load<'a>(view: &'a dyn View, id: RunId) -> Result<Loaded<'a>, Refusal> {
     let run = run_of(view, &id)?.ok_or_else(|| missing("run", &id))?;
-    let runbook =
-        runbook_of(view, &run.born.runbook)?.ok_or_else(|| missing("runbook", &run.born.runbook))?;
-    let def =
-        runbook.pipelines.get(&run.born.pipeline).ok_or_else(|| missing("pipeline", &run.born.pipeline))?;
+    let runbook = runbook_of(view, &run.born.home.runbook)?
+        .ok_or_else(|| missing("runbook", &run.born.home.runbook))?;
+    let def = runbook
+        .pipelines
+        .get(&run.born.home.pipeline)
+        .ok_or_else(|| missing("pipeline", &run.born.home.pipeline))?;
     Ok(Loaded { run, def })
 }
 
@@ -228,13 +230,13 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
         }
         Command::Task { run, step, input } => {
             let run = load(view, *run)?.run;
-            let runbook =
-                runbook_of(view, &run.born.runbook)?.ok_or_else(|| missing("runbook", &run.born.runbook))?;
+            let runbook = runbook_of(view, &run.born.home.runbook)?
+                .ok_or_else(|| missing("runbook", &run.born.home.runbook))?;
             Ok(of_run(view, run, crate::agency::task(run, runbook, step, input, given)?, Reply::Done))
         }
         Command::Noticed { run, notice, delivered } => {
             let run = load(view, *run)?.run;
-            if !run.rare.notices.contains_key(notice) {
+            if !run.rare().notices.contains_key(notice) {
                 return Ok(Outcome::reply(Reply::Done));
             }
             let sent = NoticeSent { notice: *notice, pipeline_id: run.id(), delivered: *delivered };
@@ -286,7 +288,7 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
             let runbook = runbook_of(view, hash)?.ok_or_else(|| missing("runbook", hash))?;
             let stream = StreamId::Deployment(deployment.clone());
             let replaces = match view.find(&stream) {
-                Found::Here(Body::Deployment(active)) => *active,
+                Found::Here(Body::Deployment(active)) => **active,
                 Found::Here(_) | Found::Absent => None,
                 Found::Unloaded => return Err(Refusal::Need(alloc::vec![stream])),
             };
@@ -330,7 +332,7 @@ pub(crate) fn of_run(view: &dyn View, run: &Run, decision: Decision, reply: Repl
         _ => None,
     });
     let moved = !facts.is_empty();
-    let mut out = of_stream(StreamId::Run(run.id()), &run.born.tenant, facts, reply);
+    let mut out = of_stream(StreamId::Run(run.id()), &run.born.home.tenant, facts, reply);
     route::effects(effects, run, &mut out);
     match ended {
         Some((status, outputs, error)) => route::run_ended(view, run, status, outputs, error, &mut out),
@@ -393,10 +395,10 @@ fn effect_key(run: &Run, node: &StepDef, step: &Step) -> Option<Scoped> {
     }
     // A key of the whole tenant is the same effect in each of its namespaces, so its stream is in none of them.
     let namespace = match node.key_scope {
-        KeyScope::Lineage => run.born.namespace.clone(),
+        KeyScope::Lineage => run.born.home.namespace.clone(),
         KeyScope::Tenant => Name::clean("_"),
     };
-    Some(Scoped::new(&run.born.tenant, &namespace, &attempt::key(run, node, step)))
+    Some(Scoped::new(&run.born.home.tenant, &namespace, &attempt::key(run, node, step)))
 }
 
 /// The first hold that was taken from a step since it passed the gate. A step that runs hears of it and fails; one that
@@ -432,7 +434,7 @@ fn lease(
     let run = loaded.run;
     let step = run.need(step)?;
     let node = loaded.node(step)?;
-    let Decision { facts, effects, reply } = attempt::lease(run, node, step, &wish, given)?;
+    let Decision { facts, effects, reply } = attempt::lease(run, loaded.def, node, step, &wish, given)?;
     let Some(lease) = reply else {
         // The step waits, for a human or for policy.
         return Ok(of_run(view, run, Decision { facts, effects, reply: () }, Reply::Nothing));
@@ -454,7 +456,7 @@ fn lease(
         semantics: step.semantics.unwrap_or(receipt::Semantics::AtMostOnce),
     }));
     let happened = matches!(known.state, key::State::Succeeded { .. });
-    if run.born.writes_max.is_some_and(|max| run.writes >= max) && !happened {
+    if run.born.home.writes_max.is_some_and(|max| run.writes >= max) && !happened {
         let refused =
             pipeline::refuse(run, step, Code::CapExceeded, "the run may not write more often", given);
         return Ok(of_run(view, run, refused, Reply::Done));
@@ -483,7 +485,7 @@ fn lease(
         key::Reply::Granted { .. } => {
             let leased = Decision { facts, effects, reply: () };
             let mut out = of_run(view, run, leased, Reply::Leased(Box::new(lease)));
-            let tenant = &run.born.tenant;
+            let tenant = &run.born.home.tenant;
             out.facts.extend(of_stream(StreamId::Effect(stream), tenant, intended.facts, Reply::Done).facts);
             Ok(out)
         }
@@ -537,7 +539,8 @@ fn report(
         Err(_) => Outcome::reply(Reply::Done),
     };
     if let Some(stream) = stream {
-        out.facts.extend(of_stream(StreamId::Effect(stream), &run.born.tenant, settled, Reply::Done).facts);
+        out.facts
+            .extend(of_stream(StreamId::Effect(stream), &run.born.home.tenant, settled, Reply::Done).facts);
     }
     Ok(out)
 }
@@ -623,7 +626,8 @@ fn resolve(
     let resolved = attempt::resolve(run, step, resolution, probed, reason, output, given)?;
     let mut out = of_run(view, run, resolved, Reply::Done);
     if let Some(stream) = stream {
-        out.facts.extend(of_stream(StreamId::Effect(stream), &run.born.tenant, settled, Reply::Done).facts);
+        out.facts
+            .extend(of_stream(StreamId::Effect(stream), &run.born.home.tenant, settled, Reply::Done).facts);
     }
     Ok(out)
 }

@@ -300,7 +300,7 @@ impl<S: Subject> Stage<S> {
         let store = self.engine.store();
         store.load(&[StreamId::Run(run)])?;
         if let Found::Here(Body::Run(body)) = store.view().find(&StreamId::Run(run))
-            && let Some(open) = body.rare.approvals.get(&approval)
+            && let Some(open) = body.rare().approvals.get(&approval)
         {
             let input = approval::Input::Decide(stories::agreed(open.action_hash));
             self.handle.report(Actor::SYSTEM, Command::Decide { run, approval, input });

@@ -394,9 +394,9 @@ impl<S: Store + 'static> Engine<S> {
 
     fn work(&mut self, id: RunId) -> Option<Work> {
         let run = self.run(id)?;
-        let (hash, pipeline, vars) = (run.born.runbook, run.born.pipeline.clone(), (*run.vars).clone());
+        let (hash, pipeline, vars) = (run.born.home.runbook, run.born.home.pipeline.clone(), run.vars.get());
         let (cwd, tenant, namespace) =
-            (run.born.cwd.clone(), run.born.tenant.clone(), run.born.namespace.clone());
+            (run.born.home.cwd.clone(), run.born.home.tenant.clone(), run.born.home.namespace.clone());
         let runbook = match self.parts.store.view().find(&StreamId::Runbook(hash)) {
             turn::Found::Here(Body::Runbook(runbook)) => runbook.clone(),
             turn::Found::Here(_) | turn::Found::Absent | turn::Found::Unloaded => return None,
@@ -514,11 +514,12 @@ impl<S: Store + 'static> Engine<S> {
     fn may_take(&mut self, run: RunId, step: &StepId) -> bool {
         let view = self.parts.store.view();
         let turn::Found::Here(Body::Run(run)) = view.find(&StreamId::Run(run)) else { return true };
-        let turn::Found::Here(Body::Runbook(runbook)) = view.find(&StreamId::Runbook(run.born.runbook))
+        let turn::Found::Here(Body::Runbook(runbook)) = view.find(&StreamId::Runbook(run.born.home.runbook))
         else {
             return true;
         };
-        let node = run.step(step).and_then(|step| runbook.pipelines.get(&run.born.pipeline)?.node(step.node));
+        let node =
+            run.step(step).and_then(|step| runbook.pipelines.get(&run.born.home.pipeline)?.node(step.node));
         node.is_none_or(|node| {
             node.runs_on.is_empty() || node.runs_on.iter().any(|label| self.options.labels.contains(label))
         })

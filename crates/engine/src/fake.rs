@@ -298,6 +298,10 @@ impl Overlay for Loaded {
         self.hints.woken()
     }
 
+    fn woken_by(&self, facts: &[Fact]) -> Vec<Scoped> {
+        self.hints.woken_by(facts)
+    }
+
     fn apply(&mut self, facts: &[Fact], at: Millis) {
         for fact in facts {
             if !self.known.contains(&fact.stream) && self.blind.is_none() {

@@ -97,7 +97,8 @@ impl App {
             policy: policy.clone(),
             outside: outside.clone() as Arc<dyn Outside>,
         };
-        let options = Options { slots: if settings.executes { settings.engine.slots } else { 0 }, ..settings.engine };
+        let options =
+            Options { slots: if settings.executes { settings.engine.slots } else { 0 }, ..settings.engine };
         let mut engine = Engine::new(parts, options, handle.clone());
         if settings.executes {
             engine.recover()?;
@@ -117,7 +118,10 @@ impl App {
     /// Where steps run that nobody gave a directory.
     #[must_use]
     pub fn default_dir(&self) -> String {
-        std::env::current_dir().unwrap_or_else(|_| self.home.root().to_path_buf()).to_string_lossy().into_owned()
+        std::env::current_dir()
+            .unwrap_or_else(|_| self.home.root().to_path_buf())
+            .to_string_lossy()
+            .into_owned()
     }
 
     /// Tells the last durable seq whenever it moves.

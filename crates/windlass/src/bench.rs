@@ -16,7 +16,9 @@ use windlass_core::code::Code;
 
 /// What to measure.
 #[derive(Args, Debug)]
-#[command(after_help = "examples:\n  windlass bench steps --runs 100\n  windlass bench recovery --records 1000000")]
+#[command(
+    after_help = "examples:\n  windlass bench steps --runs 100\n  windlass bench recovery --records 1000000"
+)]
 pub struct Wish {
     #[command(subcommand)]
     workload: Workload,
@@ -77,7 +79,9 @@ pub fn main(wish: &Wish, as_json: bool) -> Result<u8, Failure> {
     let scratch = Scratch::new(dir.as_deref())?;
     let limit = limit(&scratch.0)?;
     let mut figures = match &wish.workload {
-        Workload::Steps { runs, seconds, .. } => steps::measure(&scratch.0, *runs, Duration::from_secs(*seconds))?,
+        Workload::Steps { runs, seconds, .. } => {
+            steps::measure(&scratch.0, *runs, Duration::from_secs(*seconds))?
+        }
         Workload::Recovery { records, .. } => recovery::measure(&scratch.0, *records)?,
     };
     let raw = limit["raw_log_events_per_s"].as_f64().unwrap_or(0.0);
@@ -111,9 +115,10 @@ fn limit(dir: &Path) -> Result<Value, Failure> {
 /// How much memory the process has.
 fn rss_mib() -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let kib = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).and_then(|rest| {
-        rest.trim().split(' ').next().and_then(|number| number.parse::<u64>().ok())
-    });
+    let kib = text
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .and_then(|rest| rest.trim().split(' ').next().and_then(|number| number.parse::<u64>().ok()));
     kib.unwrap_or(0) / 1024
 }
 

@@ -122,9 +122,7 @@ async fn ask(args: &Args, client: &Client, say: &Say) -> Outcome {
         Verb::Resolve { run, step, resolution, reason } => {
             run::resolve(client, (run, step), resolution, reason, say).await
         }
-        Verb::Approve { id, hash, yes } => {
-            run::decide(client, id, (hash.as_deref(), *yes), None, say).await
-        }
+        Verb::Approve { id, hash, yes } => run::decide(client, id, (hash.as_deref(), *yes), None, say).await,
         Verb::Reject { id, reason, hash, yes } => {
             run::decide(client, id, (hash.as_deref(), *yes), Some(reason), say).await
         }

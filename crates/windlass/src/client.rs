@@ -100,7 +100,11 @@ impl Answer {
     /// The problem that it is.
     pub async fn lines(self) -> Result<Lines, Failure> {
         if !self.status.is_success() {
-            return Err(self.json().await.err().unwrap_or_else(|| Failure::new(Code::Internal, "an empty problem")));
+            return Err(self
+                .json()
+                .await
+                .err()
+                .unwrap_or_else(|| Failure::new(Code::Internal, "an empty problem")));
         }
         Ok(Lines { body: self.body.into_data_stream(), rest: Vec::new() })
     }
@@ -146,7 +150,10 @@ impl Client {
         let address = url.strip_prefix("http://").map(|rest| rest.trim_end_matches('/').to_owned());
         let address = address.filter(|address| !address.is_empty() && !address.contains('/'));
         let address = address.ok_or_else(|| {
-            Failure::new(Code::InvalidInput, format!("`{url}` is not an address such as http://127.0.0.1:7433"))
+            Failure::new(
+                Code::InvalidInput,
+                format!("`{url}` is not an address such as http://127.0.0.1:7433"),
+            )
         })?;
         Ok(Client { way: Way::Tcp { address, token } })
     }
@@ -157,7 +164,10 @@ impl Client {
     /// Somebody holds it and does not answer, or it cannot be opened.
     pub async fn to_data(root: &Path, exe: &Path, need: Need, settings: Settings) -> Result<Client, Failure> {
         let home = Home::make(root).map_err(|error| {
-            Failure::new(Code::Unavailable, format!("the data directory {} cannot be used: {error}", root.display()))
+            Failure::new(
+                Code::Unavailable,
+                format!("the data directory {} cannot be used: {error}", root.display()),
+            )
         })?;
         let until = tokio::time::Instant::now() + PATIENCE;
         loop {
@@ -228,12 +238,10 @@ impl Client {
             .body(Body::from(bytes))
             .map_err(|error| Failure::new(Code::InvalidInput, format!("that cannot be asked: {error}")))?;
         let response = match &self.way {
-            Way::Local { router, .. } => {
-                match router.clone().oneshot(request).await {
-                    Ok(response) => response,
-                    Err(never) => match never {},
-                }
-            }
+            Way::Local { router, .. } => match router.clone().oneshot(request).await {
+                Ok(response) => response,
+                Err(never) => match never {},
+            },
             Way::Socket(path) => over(UnixStream::connect(path).await?, request).await?,
             Way::Tcp { address, .. } => {
                 let stream = TcpStream::connect(address).await.map_err(|error| {
@@ -283,8 +291,10 @@ async fn over<S>(stream: S, request: Request<Body>) -> Result<axum::http::Respon
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
 {
-    let gone = |error: hyper::Error| Failure::new(Code::Unavailable, format!("the connection broke off: {error}"));
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(gone)?;
+    let gone =
+        |error: hyper::Error| Failure::new(Code::Unavailable, format!("the connection broke off: {error}"));
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(gone)?;
     tokio::spawn(connection);
     let response = sender.send_request(request).await.map_err(gone)?;
     Ok(response.map(Body::new))

@@ -96,12 +96,13 @@ fn look(store: &mut Embedded, id: RunId, node: u32, after: bool) -> Option<Asked
     }
     for other in &needs.pipelines {
         // Another tenant's run answers like one that is not there.
-        if let Some(found) = state.run(*other).filter(|found| found.born.tenant == run.born.tenant) {
+        if let Some(found) = state.run(*other).filter(|found| found.born.home.tenant == run.born.home.tenant)
+        {
             let step = found.current_step().map(|step| Name::clean(step.as_str()));
             inputs.pipelines.insert(*other, PipelineInfo { status: found.status(), step });
         }
     }
-    Some(Asked { needs, inputs, cwd: PathBuf::from(&run.born.cwd) })
+    Some(Asked { needs, inputs, cwd: PathBuf::from(&run.born.home.cwd) })
 }
 
 /// A program without the surroundings of this process, in a directory.

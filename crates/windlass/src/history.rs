@@ -70,10 +70,10 @@ impl Row {
         }
         Row {
             id: born.id,
-            tenant: born.tenant.clone(),
-            namespace: born.namespace.clone(),
+            tenant: born.home.tenant.clone(),
+            namespace: born.home.namespace.clone(),
             status: run.status(),
-            pipeline: born.pipeline.clone(),
+            pipeline: born.home.pipeline.clone(),
             repo: born.subject.as_ref().and_then(|subject| subject.repo.clone()),
             created_at: born.created_at,
             updated_at: run.updated_at,

@@ -156,10 +156,16 @@ impl Hands {
                 self.report(place, Report::Done { output, exit_code: None });
             }
             Kind::Tool { tool, .. } => {
-                self.fail(place, Code::StepFailed, format!("the tool `{tool}` is not available in this version"));
+                self.fail(
+                    place,
+                    Code::StepFailed,
+                    format!("the tool `{tool}` is not available in this version"),
+                );
             }
             Kind::Agent { agent, .. } => {
-                let text = format!("the agent `{agent}` cannot be started: agents are not available in this version");
+                let text = format!(
+                    "the agent `{agent}` cannot be started: agents are not available in this version"
+                );
                 self.fail(place, Code::StepFailed, text);
             }
             Kind::Parallel { .. }
@@ -213,7 +219,8 @@ impl Hands {
             running.attempts.insert(place.clone());
         }
         let (hands, outputs, log) = (self.clone(), step.outputs.clone(), spec.log.clone());
-        shell.run(spec, move |event| match event {
+        let refused = place.clone();
+        let started = shell.run(spec, move |event| match event {
             ShellEvent::Ended(ended) => {
                 let stopping = {
                     let mut running = hands.lock();
@@ -225,6 +232,10 @@ impl Hands {
             }
             ShellEvent::Started { .. } | ShellEvent::Line(_) | ShellEvent::Warned(_) => {}
         });
+        if let Err(error) = started {
+            self.lock().attempts.remove(&refused);
+            self.fail(refused, Code::StepFailed, error.to_string());
+        }
     }
 
     fn effect(self: &Arc<Hands>, effect: Effect) {
@@ -261,7 +272,9 @@ impl Hands {
         self.engine.read_then(
             move |store| {
                 store.state().streams().find_map(|(_, stream)| match &stream.body {
-                    windlass_core::state::Body::Run(run) if run.rare.notices.contains_key(&notice) => Some(run.id()),
+                    windlass_core::state::Body::Run(run) if run.rare().notices.contains_key(&notice) => {
+                        Some(run.id())
+                    }
                     // tidy: only runs send messages.
                     _ => None,
                 })
@@ -291,7 +304,8 @@ impl Hands {
 
 fn make_dir(log: &Path) -> Result<(), String> {
     let dir = log.parent().map_or_else(PathBuf::new, Path::to_path_buf);
-    std::fs::create_dir_all(&dir).map_err(|error| format!("the output cannot be kept in {}: {error}", dir.display()))
+    std::fs::create_dir_all(&dir)
+        .map_err(|error| format!("the output cannot be kept in {}: {error}", dir.display()))
 }
 
 fn set_own(env: &mut Environment, permit: &Permit) -> Result<(), shell::environment::Error> {
@@ -304,14 +318,20 @@ fn set_own(env: &mut Environment, permit: &Permit) -> Result<(), shell::environm
 }
 
 /// Adds what `env:` says. A secret is resolved here, at the last moment, and registered for redaction.
-fn add_env(env: &mut Environment, secrets: &mut Vec<Secret>, extra: &Map<String, Value>) -> Result<(), String> {
+fn add_env(
+    env: &mut Environment,
+    secrets: &mut Vec<Secret>,
+    extra: &Map<String, Value>,
+) -> Result<(), String> {
     for (name, value) in extra {
         let text = match value {
             Value::String(text) => text.clone(),
             Value::Object(map) if map.len() == 1 && map.contains_key("$secret") => {
                 let secret = map["$secret"].as_str().unwrap_or_default();
                 let value = std::env::var(format!("{SECRET_PREFIX}{secret}")).map_err(|_| {
-                    format!("the secret `{secret}` is not there: set {SECRET_PREFIX}{secret} where windlass runs")
+                    format!(
+                        "the secret `{secret}` is not there: set {SECRET_PREFIX}{secret} where windlass runs"
+                    )
                 })?;
                 secrets.push(Secret { name: secret.to_owned(), value: value.clone() });
                 value

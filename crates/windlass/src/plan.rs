@@ -14,7 +14,8 @@ pub fn steps(app: &App, def: &Pipeline, vars: &Value) -> Vec<Value> {
     scope.insert("vars".into(), vars.clone());
     let planner = Planner { def, scope, evaluate: &*app.evaluate };
     let mut out = Vec::new();
-    for (section, nodes) in [("main", &def.steps), ("on_failure", &def.on_failure), ("finally", &def.finally)] {
+    for (section, nodes) in [("main", &def.steps), ("on_failure", &def.on_failure), ("finally", &def.finally)]
+    {
         for &node in nodes {
             planner.add(node, section, 0, &mut out);
         }
@@ -36,7 +37,7 @@ impl Planner<'_> {
         let acts = matches!(step.kind, Kind::Run { .. } | Kind::Tool { .. } | Kind::Agent { .. });
         let mut item = json!({ "id": step.id, "tool": tool, "section": section, "depth": depth });
         if acts {
-            item["policy"] = Value::String(policy::builtin(tool.as_str(), writes).to_string());
+            item["policy"] = Value::String(policy::builtin(tool, writes).to_string());
         }
         if let Some(fields) = self.fields(step) {
             item["fields"] = fields;

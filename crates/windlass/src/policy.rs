@@ -68,7 +68,7 @@ impl Builtin {
         let Some(def) = runbook.pipelines.get(pipeline) else { return Vec::new() };
         let mut tools: Vec<Name> = Vec::new();
         for node in &def.nodes {
-            let tool = node.kind.tool();
+            let tool = Name::clean(node.kind.tool());
             let executes = matches!(node.kind, Kind::Run { .. } | Kind::Agent { .. });
             if executes && policy::scope(tool.as_str()) == Scope::PerRun && !tools.contains(&tool) {
                 tools.push(tool);

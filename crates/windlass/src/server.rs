@@ -50,6 +50,7 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
 /// The name of the user that this process runs as.
 #[must_use]
 pub fn user_name() -> String {
-    let named = ["USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok()).filter(|name| !name.is_empty());
+    let named =
+        ["USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok()).filter(|name| !name.is_empty());
     named.unwrap_or_else(|| format!("uid-{}", rustix::process::getuid().as_raw()))
 }

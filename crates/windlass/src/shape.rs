@@ -8,6 +8,7 @@ use windlass_core::attempt;
 use windlass_core::code::Code;
 use windlass_core::id::{Holder, Scoped};
 use windlass_core::lock::{self, Lock};
+use windlass_core::packed::Packed;
 use windlass_core::run::Run;
 use windlass_core::runbook::Pipeline;
 use windlass_core::semaphore::Semaphore;
@@ -58,18 +59,19 @@ impl Object {
 #[must_use]
 pub fn run(run: &Run, def: Option<&Pipeline>, steps: bool) -> Value {
     let born = &run.born;
+    let lineage = born.lineage();
     let ended = run.ending.as_ref().map(|ending| ending.at);
     let list = || Value::Array(run.steps.iter().enumerate().map(|(i, s)| step(run, def, i, s)).collect());
     Object::default()
         .put("id", born.id.to_string())
-        .put("pipeline", born.pipeline.as_str())
+        .put("pipeline", born.home.pipeline.as_str())
         .put("name", born.name.as_str())
         .put("status", run.status().as_str())
         .maybe("reason", run.reason())
-        .put("tenant", born.tenant.as_str())
-        .put("namespace", born.namespace.as_str())
-        .put("runbook_hash", born.runbook.to_string())
-        .put("vars", (*run.vars).clone())
+        .put("tenant", born.home.tenant.as_str())
+        .put("namespace", born.home.namespace.as_str())
+        .put("runbook_hash", born.home.runbook.to_string())
+        .put("vars", run.vars.get())
         .put("trigger", json!(born.trigger))
         .maybe("subject", born.subject.as_ref().map(|subject| json!(subject)))
         .maybe("current_step", run.current_step().filter(|_| ended.is_none()).map(|step| step.as_str()))
@@ -80,11 +82,11 @@ pub fn run(run: &Run, def: Option<&Pipeline>, steps: bool) -> Value {
         .at("started_at", run.started_at)
         .at("completed_at", ended)
         .maybe("duration_ms", ended.map(|at| at.since(run.started_at.unwrap_or(born.created_at)).0))
-        .put("root_run", born.lineage.root_run.to_string())
-        .maybe("resumed_from", born.lineage.resumed_from.map(|id| id.to_string()))
-        .put("resume_count", born.lineage.resume_count)
-        .maybe("parent_run", born.parent.as_ref().map(|(id, _)| id.to_string()))
-        .maybe("parent_step", born.parent.as_ref().map(|(_, step)| step.to_string()))
+        .put("root_run", lineage.root_run.to_string())
+        .maybe("resumed_from", lineage.resumed_from.map(|id| id.to_string()))
+        .put("resume_count", lineage.resume_count)
+        .maybe("parent_run", born.parent.as_ref().map(|parent| &parent.0).map(|id| id.to_string()))
+        .maybe("parent_step", born.parent.as_ref().map(|parent| &parent.1).map(|step| step.to_string()))
         .at("deadline_at", born.deadline_at)
         .maybe("cancellation", run.stopping.as_ref().map(|stop| json!(stop)))
         .maybe("error", run.failure.as_ref().map(|failure| json!(failure.1)))
@@ -119,10 +121,10 @@ pub fn step(run: &Run, def: Option<&Pipeline>, index: usize, step: &Step) -> Val
         .maybe("lease_owner", lease.map(|lease| lease.owner.as_str()))
         .at("lease_expires_at", lease.map(|lease| lease.expires_at))
         .at("next_eligible_at", step.next_eligible_at.or(waiting.and_then(|waiting| waiting.until)))
-        .maybe("input", step.input.as_deref().cloned())
-        .maybe("output", step.output.as_deref().cloned())
+        .maybe("input", step.input.as_ref().map(Packed::get))
+        .maybe("output", step.output.as_ref().map(Packed::get))
         .maybe("error", step.error.as_ref().map(|error| json!(error)))
-        .maybe("child_run", step.child.map(|child| child.to_string()))
+        .maybe("child_run", step.child().map(|child| child.to_string()))
         .at("started_at", step.started_at)
         .at("completed_at", step.completed_at)
         .maybe("duration_ms", duration)

@@ -308,11 +308,11 @@ impl Embedded {
         };
         let mut entries = Vec::with_capacity(SNAPSHOT_STREAMS);
         let mut last = None;
-        for id in self.live.state.stream_ids_after(from.as_ref()).take(SNAPSHOT_STREAMS) {
-            if let Some(snapshot) = self.live.state.save(id) {
+        for (id, _) in self.live.state.streams_after(from.as_ref()).take(SNAPSHOT_STREAMS) {
+            if let Some(snapshot) = self.live.state.save(&id) {
                 entries.push(Entry::Snapshot(Box::new(snapshot)));
             }
-            last = Some(id.clone());
+            last = Some(id);
         }
         let over = entries.len() < SNAPSHOT_STREAMS;
         if over {
@@ -342,12 +342,14 @@ pub(crate) fn ends(event: &Event) -> bool {
 
 fn fault(error: &log::Error) -> Fault {
     match error {
-        log::Error::Full { .. } | log::Error::Busy(_) | log::Error::Gap { .. } | log::Error::TooLarge { .. } => {
-            Fault::Full(error.to_string())
-        }
-        log::Error::SyncFailed { .. } | log::Error::Closed | log::Error::Io { .. } | log::Error::Locked { .. } => {
-            Fault::Lost(error.to_string())
-        }
+        log::Error::Full { .. }
+        | log::Error::Busy(_)
+        | log::Error::Gap { .. }
+        | log::Error::TooLarge { .. } => Fault::Full(error.to_string()),
+        log::Error::SyncFailed { .. }
+        | log::Error::Closed
+        | log::Error::Io { .. }
+        | log::Error::Locked { .. } => Fault::Lost(error.to_string()),
         log::Error::Corrupt { .. } | log::Error::Newer { .. } | log::Error::Refused { .. } => {
             Fault::Corrupt(error.to_string())
         }
@@ -399,7 +401,8 @@ impl Store for Embedded {
         self.batches += 1;
         let entries = self.entries(&mut batch);
         self.since_snapshot += entries.len() as u64;
-        let (number, durable, tail, done) = (self.batches, self.durable.clone(), self.tail.clone(), batch.done);
+        let (number, durable, tail, done) =
+            (self.batches, self.durable.clone(), self.tail.clone(), batch.done);
         let finished = move |result: Result<log::Durable, log::Error>| match result {
             Ok(written) => {
                 durable.store(number, Ordering::Release);

@@ -39,6 +39,7 @@ fn request() -> ApprovalRequested {
         self_approval: false,
         message: None,
         action: action().into(),
+        by_step: None,
     }
 }
 

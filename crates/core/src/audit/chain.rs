@@ -170,7 +170,7 @@ pub(crate) mod tests {
             })
         };
         let mut events: Vec<(Actor, Event)> = (1..count).map(|n| (Actor::SYSTEM, saved(n))).collect();
-        events.insert(0, (Actor::SYSTEM, PipelineStarted { id, steps: 1 }.into()));
+        events.insert(0, (Actor::SYSTEM, PipelineStarted { id, steps: 1, approvers: None }.into()));
         let (lines, head) = lines(&stream, &events, 0);
         (stream, lines, head)
     }

@@ -28,7 +28,7 @@ fn record(run: u128, ver: u64, seq: u64) -> Record {
         at: Millis(1_000 * seq),
         tenant: name("default"),
         by: Actor::SYSTEM,
-        event: PipelineStarted { id: RunId(run), steps: 1 }.into(),
+        event: PipelineStarted { id: RunId(run), steps: 1, approvers: None }.into(),
         chain: Digest::of(&[&run.to_be_bytes(), &ver.to_be_bytes()]),
         seq,
     }

@@ -27,11 +27,13 @@ payloads! {
         tier: Option<Tier>, count: Option<u32>, two_person: Option<bool>, approvers: Option<Vec<Name>>, expires_ms: Option<u64>,
     }
 
-    /// A human must decide. Bound to action hash, policy version, run, step and expiry.
+    /// A human must decide. Bound to action hash, policy version, run, step and expiry. `by_step` is the `approve` step on
+    /// whose behalf it is asked for; absent: policy, or the step itself.
     "approval:requested" ApprovalRequested Fact on "run" {
         approval_id: ApprovalId, pipeline_id: RunId, step: StepId, tier: Tier, two_person: bool, count: u32,
         approvers: Vec<Name>, action_hash: Digest, policy_version: Digest, reasons: Vec<String>, requested_by: Name,
         expires_at: Millis, self_approval: bool, message: Option<Private<String>>, action: Private<Action>,
+        by_step: Option<StepId>,
     }
 
     /// A human decided. The first rejection, or the last approval that was missing, settles it.

@@ -1,6 +1,7 @@
 //! Payloads of runs: runbooks, the life of a run, checkpoints, signals, costs.
 
 use super::payloads;
+use crate::binding::{Binding, Bound};
 use crate::digest::Digest;
 use crate::id::{Name, RunId, StepId, WorkspaceId};
 use crate::private::Private;
@@ -61,18 +62,19 @@ payloads! {
         id: RunId, epoch: Option<u64>,
     }
 
-    /// A `pending` or unblocked run begins.
+    /// A `pending` or unblocked run begins. `approvers` are the definitions of `approve` steps that name others.
     "pipeline:started" PipelineStarted Fact on "run" {
-        id: RunId, steps: u32,
+        id: RunId, steps: u32, approvers: Option<Vec<u32>>,
     }
 
     /// The run reached a step: it exists and is `ready`. A lease, a gate or the flow moves it on. Carries what
-    /// was rendered for it, so that nothing is evaluated twice.
+    /// was rendered for it, so that nothing is evaluated twice. An `approve` step says with `bindings` which actions of
+    /// later steps it shows; a step that one names says with `bound` what it is held to.
     "pipeline:advanced" PipelineAdvanced Fact on "run" {
         id: RunId, step: StepId, node: u32, parent: Option<StepId>, section: Option<Section>,
         tool: Name, item: Option<u32>, compensates: Option<StepId>, group: Option<Shape>, gates: Option<Vec<Gate>>,
         key: Option<Name>, action_hash: Option<Digest>, max_attempts: Option<u32>, semantics: Option<Semantics>,
-        input: Option<Private<Value>>,
+        input: Option<Private<Value>>, bindings: Option<Vec<Binding>>, bound: Option<Bound>,
     }
 
     /// Variables of a run were changed (`resume --var`).

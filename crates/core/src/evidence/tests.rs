@@ -121,6 +121,7 @@ fn run_events() -> Vec<(Actor, Event)> {
                 self_approval: true,
                 message: None,
                 action: Private::New(action()),
+                by_step: None,
             }
             .into(),
         ),

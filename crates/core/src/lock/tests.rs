@@ -198,7 +198,7 @@ fn a_stale_lock_goes_to_the_first_in_line() {
     assert_eq!(tags(&decision), ["lock:reclaimed", "lock:acquired", "lock:queued"]);
     assert_eq!(decision.reply, Reply::Queued { position: 2 });
     let decision = feed(&mut line.clone(), &try_ask(step(3)), TIMEOUT);
-    let busy = told(3, Told::LockBusy { step: name("land"), lock: name("merge") });
+    let busy = told(3, Told::LockBusy { step: Some(name("land")), lock: name("merge") });
     assert_eq!(decision.reply, Reply::Busy { holder: step(1) });
     assert_eq!(decision.effects, vec![granted(1, 2), busy]);
 }
@@ -276,7 +276,7 @@ fn who_gave_up_is_passed_over_and_told() {
     assert_eq!(lock.due(&Beats::default()), Some(Millis(50)));
     let decision = feed(&mut lock.clone(), &release(step(1), None), 50);
     assert_eq!(tags(&decision), ["lock:released", "lock:abandoned", "lock:acquired"]);
-    let busy = told(2, Told::LockBusy { step: name("land"), lock: name("merge") });
+    let busy = told(2, Told::LockBusy { step: Some(name("land")), lock: name("merge") });
     assert_eq!(decision.effects, vec![busy.clone(), granted(3, 2)]);
     let decision = feed(&mut lock, &Input::Maintain, 50);
     assert_eq!((tags(&decision), decision.effects), (vec!["lock:abandoned"], vec![busy]));

@@ -61,11 +61,11 @@ impl State {
     /// A run that has ended tells its workspace. Its caller, its dependents, its worker and its schedule are found
     /// from their side.
     fn ended(&self, run: &Run, out: &mut Outcome) {
-        let Some(id) = run.born.workspace.filter(|_| run.born.parent.is_none()) else { return };
+        let Some(id) = run.born.workspace().filter(|_| run.born.parent.is_none()) else { return };
         let Some(Body::Workspace(place)) = self.body(&StreamId::Workspace(id)) else { return };
         let (workspace::State::Creating(spec) | workspace::State::Ready(spec)) = &place.state else { return };
         if !spec.keep.decide(run.status()) {
-            let (tenant, input) = (run.born.tenant.clone(), workspace::Input::End(run.status()));
+            let (tenant, input) = (run.born.home.tenant.clone(), workspace::Input::End(run.status()));
             out.follow.push(Command::Workspace { workspace: id, tenant, input });
         }
     }
@@ -141,7 +141,7 @@ impl State {
                 out.follow.push(Command::Tell { run: run.id(), told });
             }
         }
-        if let (Some(child), step::Status::Running) = (step.child, step.status) {
+        if let (Some(child), step::Status::Running) = (step.child(), step.status) {
             self.child_left(run, step, child, out);
         }
     }
@@ -194,7 +194,9 @@ impl State {
         let forward = matches!(step.section, Section::Main | Section::OnFailure);
         match self.run(id) {
             None => {
-                let def = self.runbook(&run.born.runbook).and_then(|b| b.pipelines.get(&run.born.pipeline));
+                let def = self
+                    .runbook(&run.born.home.runbook)
+                    .and_then(|b| b.pipelines.get(&run.born.home.pipeline));
                 let node = def.and_then(|def| def.node(step.node));
                 if let Some(Kind::Call { pipeline, .. }) = node.map(|node| &node.kind) {
                     let start = Effect::StartChild {
@@ -202,7 +204,7 @@ impl State {
                         parent: run.id(),
                         step: step.id.clone(),
                         pipeline: pipeline.clone(),
-                        vars: step.input.as_deref().cloned().unwrap_or(Value::Null),
+                        vars: step.input().unwrap_or(Value::Null),
                     };
                     route::effects(alloc::vec![start], run, out);
                 }

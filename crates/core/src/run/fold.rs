@@ -7,11 +7,13 @@ use crate::approval::Approval;
 use crate::budget::{Budget, Limits};
 use crate::event::Event;
 use crate::id::{ApprovalId, Name, StepId};
+use crate::packed::Packed;
 use crate::private::Private;
 use crate::step::{self, Failure, Step};
 use crate::task::{self, Task};
 use crate::time::Millis;
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use serde_json::Value;
 
 impl Run {
@@ -21,8 +23,8 @@ impl Run {
         let before = slot.status.is_terminal();
         slot.fold(event, at);
         if slot.status.is_terminal() && !before {
-            if !self.policy.steps.is_empty() {
-                self.policy = core::mem::take(&mut self.policy).apply(event, at);
+            if let Some(policy) = self.policy.as_mut().filter(|policy| !policy.steps.is_empty()) {
+                Arc::make_mut(policy).fold(event);
             }
             self.ended += 1;
             slot.ended = self.ended;
@@ -33,9 +35,7 @@ impl Run {
 
     /// Adds a step that was reached or passed by, and counts it in its group.
     fn reach(&mut self, step: &StepId, node: u32, tool: &Name, parent: Option<&StepId>) {
-        if self.index.contains_key(step) {
-            return;
-        }
+        let Err(at) = self.named(step) else { return };
         let i = self.steps.len() as u32;
         let mut new = Step::pending(step.clone(), node, tool.clone());
         new.section = self.section;
@@ -46,7 +46,10 @@ impl Run {
             self.steps.reserve_exact(self.steps.len().max(1));
         }
         self.steps.push(new);
-        self.index.insert(step.clone(), i);
+        if self.index.is_empty() {
+            self.index.reserve_exact(1);
+        }
+        self.index.insert(at, i);
         let group = match parent {
             Some(p) => self.steps.get_mut(p as usize).and_then(|step| step.group.as_mut()),
             None => Some(&mut self.root),
@@ -98,7 +101,7 @@ impl Run {
         match event {
             Event::PipelineInherited(e) => {
                 for step in e.steps.get().unwrap_or_default() {
-                    self.rare.inherited.insert(step.step.clone(), step);
+                    self.rare_mut().inherited.insert(step.step.clone(), step);
                 }
             }
             Event::PipelineBlocked(e) => self.blocked = Some(Box::new(e.on.clone())),
@@ -107,10 +110,12 @@ impl Run {
                 self.blocked = None;
                 self.started_at = Some(at);
                 self.root = sequence(Section::Main, e.steps);
+                self.approvers = e.approvers.clone().unwrap_or_default().into_boxed_slice();
             }
             Event::PipelineUpdated(e) => {
-                if let (Some(Value::Object(new)), Value::Object(vars)) = (e.vars.get(), &mut *self.vars) {
+                if let (Some(Value::Object(new)), Value::Object(mut vars)) = (e.vars.get(), self.vars.get()) {
                     vars.extend(new);
+                    self.vars = Packed::of(&Value::Object(vars));
                 }
             }
             Event::PipelineEntered(e) => {
@@ -163,7 +168,9 @@ impl Run {
             }
             Event::StepWaiting(e) => self.change(&e.step, event, at),
             Event::StepReady(e) => {
-                self.rare.guards.remove(&e.step);
+                if let Some(rare) = &mut self.rare {
+                    rare.guards.remove(&e.step);
+                }
                 self.change(&e.step, event, at);
             }
             Event::StepCompleted(e) => {
@@ -181,14 +188,15 @@ impl Run {
             Event::StepCancelled(e) => self.change(&e.step, event, at),
             Event::GuardBlocked(e) => {
                 if let Some(give_up) = e.give_up_at {
-                    self.rare.guards.insert(e.step.clone(), give_up);
+                    self.rare_mut().guards.insert(e.step.clone(), give_up);
                 }
                 self.change(&e.step, event, at);
             }
 
             Event::PolicyDecided(e) => {
-                let moved = self.policy_version.replace(e.policy_version) != Some(e.policy_version);
-                self.policy = core::mem::take(&mut self.policy).apply(event, at);
+                let ledger = Arc::make_mut(self.policy.get_or_insert_default());
+                let moved = ledger.version != Some(e.policy_version);
+                ledger.fold(event);
                 match &e.step {
                     // Under another policy none of the earlier answers counts, so every step is filed anew.
                     Some(step) if !moved => {
@@ -200,7 +208,7 @@ impl Run {
                 }
             }
             Event::ApprovalRequested(e) => {
-                self.rare.approvals.insert(e.approval_id, Approval::new(e, at));
+                self.rare_mut().approvals.insert(e.approval_id, Approval::new(e, at));
             }
             Event::ApprovalDecided(e) => self.change_approval(e.approval_id, event, at),
             Event::ApprovalRefused(e) => self.change_approval(e.approval_id, event, at),
@@ -210,12 +218,14 @@ impl Run {
 
             Event::SignalReceived(e) => {
                 let data = e.data.get().unwrap_or(Value::Null);
-                self.rare.signals.push(Kept { name: e.name.clone(), key: e.key.clone(), data });
+                self.rare_mut().signals.push(Kept { name: e.name.clone(), key: e.key.clone(), data });
             }
             Event::SignalConsumed(e) => {
                 let taken = |kept: &Kept| kept.name == e.name && kept.key == e.key;
-                if let Some(i) = self.rare.signals.iter().position(taken) {
-                    self.rare.signals.remove(i);
+                if let Some(rare) = &mut self.rare
+                    && let Some(i) = rare.signals.iter().position(taken)
+                {
+                    rare.signals.remove(i);
                 }
             }
             Event::CheckpointSaved(e) => {
@@ -230,13 +240,14 @@ impl Run {
                     // A task's sign of life has nothing to resume from, and does not take the place of what has.
                     Some(_) if saved.data.is_none() && !saved.resumable => {}
                     Some(step) => {
-                        self.rare.checkpoints.insert(step.clone(), saved);
+                        self.rare_mut().checkpoints.insert(step.clone(), saved);
                     }
                     None => {
-                        if self.rare.messages.len() == MESSAGES_MAX {
-                            self.rare.messages.remove(0);
+                        let messages = &mut self.rare_mut().messages;
+                        if messages.len() == MESSAGES_MAX {
+                            messages.remove(0);
                         }
-                        self.rare.messages.push(saved);
+                        messages.push(saved);
                     }
                 }
             }
@@ -245,24 +256,27 @@ impl Run {
             | Event::BudgetExceeded(_)
             | Event::BudgetRaised(_)
             | Event::CostRecorded(_) => {
-                let blank = Budget::new(self.born.id, Limits::default());
-                *self.budget = core::mem::replace(&mut *self.budget, blank).apply(event, at);
+                let blank = || Box::new(Budget::new(self.born.id, Limits::default()));
+                let budget = self.budget.take().unwrap_or_else(blank);
+                self.budget = Some(Box::new(budget.apply(event, at)));
             }
             Event::NoticeRequested(e) => {
                 let message = e.message.get().unwrap_or_default();
                 let wanted = Wanted { kind: e.kind, step: e.step.clone(), message };
-                self.rare.notices.insert(e.notice, wanted);
+                self.rare_mut().notices.insert(e.notice, wanted);
             }
             Event::NoticeSent(e) => {
-                self.rare.notices.remove(&e.notice);
+                if let Some(rare) = &mut self.rare {
+                    rare.notices.remove(&e.notice);
+                }
             }
 
             Event::TaskStarted(e) => {
-                let task = match self.rare.tasks.remove(&e.step) {
+                let task = match self.rare_mut().tasks.remove(&e.step) {
                     Some(task) if !matches!(task.state, task::State::Done { .. }) => task.apply(event, at),
                     Some(_) | None => Task::started(e, at),
                 };
-                self.rare.tasks.insert(e.step.clone(), task);
+                self.rare_mut().tasks.insert(e.step.clone(), task);
             }
             Event::TaskStuck(e) => self.change_task(&e.step, event, at),
             Event::TaskRecovered(e) => self.change_task(&e.step, event, at),
@@ -283,29 +297,36 @@ impl Run {
         }
     }
 
+    fn rare_mut(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
+    }
+
     fn change_approval(&mut self, id: ApprovalId, event: &Event, at: Millis) {
-        let Some(approval) = self.rare.approvals.remove(&id) else { return };
+        let Some(rare) = &mut self.rare else { return };
+        let Some(approval) = rare.approvals.remove(&id) else { return };
         let step = approval.step.clone();
-        self.rare.approvals.insert(id, approval.apply(event, at));
+        rare.approvals.insert(id, approval.apply(event, at));
         if let Some(i) = self.place(&step) {
             self.reindex(i);
         }
     }
 
     fn change_task(&mut self, step: &StepId, event: &Event, at: Millis) {
-        if let Some(task) = self.rare.tasks.remove(step) {
-            self.rare.tasks.insert(step.clone(), task.apply(event, at));
+        if let Some(rare) = &mut self.rare
+            && let Some(task) = rare.tasks.remove(step)
+        {
+            rare.tasks.insert(step.clone(), task.apply(event, at));
         }
     }
 
     /// Retention took the values; ids, times and endings stay.
     fn forget(&mut self) {
-        *self.vars = Value::Null;
+        self.vars = Packed::of(&Value::Null);
         for step in &mut self.steps {
             step.input = None;
             step.output = None;
         }
-        *self.rare = Rare::default();
+        self.rare = None;
         if let Some(ending) = &mut self.ending {
             ending.outputs = None;
             ending.deleted = true;

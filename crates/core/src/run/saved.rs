@@ -1,23 +1,22 @@
 //! The saved form of a run: what cannot be derived.
 
-use super::{BlockedOn, Born, Cancellation, Ending, Failure, Group, Rare, Run, Section, Step};
+use super::{BlockedOn, Born, Cancellation, Ending, Failure, Group, Places, Rare, Run, Section, Step};
 use crate::budget::Budget;
-use crate::digest::Digest;
 use crate::id::StepId;
+use crate::packed::Packed;
 use crate::policy::Ledger;
 use crate::time::Millis;
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 /// The saved form: what cannot be derived.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Saved {
     born: Box<Born>,
-    vars: Box<Value>,
+    vars: Packed,
     updated_at: Millis,
     started_at: Option<Millis>,
     blocked: Option<Box<BlockedOn>>,
@@ -29,11 +28,11 @@ pub(super) struct Saved {
     ending: Option<Box<Ending>>,
     steps: Vec<Step>,
     ended: u32,
-    policy: Ledger,
-    policy_version: Option<Digest>,
-    budget: Box<Budget>,
+    policy: Option<Arc<Ledger>>,
+    budget: Option<Box<Budget>>,
     writes: u32,
-    rare: Box<Rare>,
+    approvers: Box<[u32]>,
+    rare: Option<Box<Rare>>,
 }
 
 impl From<Run> for Saved {
@@ -53,9 +52,9 @@ impl From<Run> for Saved {
             steps: run.steps,
             ended: run.ended,
             policy: run.policy,
-            policy_version: run.policy_version,
             budget: run.budget,
             writes: run.writes,
+            approvers: run.approvers,
             rare: run.rare,
         }
     }
@@ -78,16 +77,18 @@ impl From<Saved> for Run {
             steps: saved.steps,
             ended: saved.ended,
             policy: saved.policy,
-            policy_version: saved.policy_version,
             budget: saved.budget,
             writes: saved.writes,
+            approvers: saved.approvers,
             rare: saved.rare,
-            index: BTreeMap::new(),
-            flow: BTreeSet::new(),
-            ready: BTreeSet::new(),
-            live: BTreeSet::new(),
+            index: Vec::new(),
+            flow: Places::default(),
+            ready: Places::default(),
+            live: Places::default(),
         };
-        run.index = run.steps.iter().enumerate().map(|(i, step)| (step.id.clone(), i as u32)).collect();
+        run.index = (0..run.steps.len() as u32).collect();
+        let Run { index, steps, .. } = &mut run;
+        index.sort_by_key(|&place| steps.get(place as usize).map(|step| &step.id));
         run.reindex_all();
         run
     }

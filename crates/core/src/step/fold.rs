@@ -1,8 +1,9 @@
 //! What facts do to a step. Nothing is decided here.
 
-use super::{Failure, Group, Leased, Resolution, Status, Step, Wait, Waiting};
+use super::{Failure, Group, Leased, Resolution, Status, Step, Ties, Wait, Waiting};
 use crate::event::Event;
 use crate::id::Name;
+use crate::packed::Packed;
 use crate::private::Private;
 use crate::time::Millis;
 use alloc::boxed::Box;
@@ -41,12 +42,15 @@ impl Step {
                 self.section = e.section.unwrap_or(self.section);
                 self.item = e.item;
                 self.group = e.group.map(Group::new);
-                self.gates = e.gates.clone().unwrap_or_default();
+                self.gates = e.gates.clone().unwrap_or_default().into_boxed_slice();
                 self.key = e.key.clone();
-                self.action_hash = e.action_hash;
+                self.action_hash = e.action_hash.map(Box::new);
                 self.max_attempts = e.max_attempts.unwrap_or(1);
                 self.semantics = e.semantics;
-                self.input = e.input.as_ref().and_then(Private::get).map(Box::new);
+                self.input = e.input.as_ref().and_then(Private::value).map(Packed::of);
+                let (bindings, bound) = (e.bindings.clone().unwrap_or_default(), e.bound.clone());
+                let ties = Ties { bindings, bound };
+                self.ties = (ties != Ties::default()).then(|| Box::new(ties));
             }
             Event::StepSkipped(e) => {
                 self.item = e.item;
@@ -61,8 +65,8 @@ impl Step {
                     (None, _) | (_, None) => None,
                 };
                 self.timeout_at = e.timeout_at;
-                self.agent = e.agent_id.or(self.agent);
-                self.child = e.child;
+                self.agent = e.agent_id.map(Box::new).or(self.agent.take());
+                self.child = e.child.map(Box::new);
                 self.started_at = self.started_at.or(Some(at));
                 self.waiting = None;
                 // A group that is started again starts from its first member.
@@ -71,8 +75,8 @@ impl Step {
             Event::StepWaiting(e) => {
                 let reason = e.reason.unwrap_or(Wait::Event);
                 let human = matches!(reason, Wait::Approval | Wait::Budget | Wait::Escalation);
-                if let Some(output) = e.output.as_ref().and_then(Private::get) {
-                    self.output = Some(Box::new(output));
+                if let Some(output) = e.output.as_ref().and_then(Private::value) {
+                    self.output = Some(Packed::of(output));
                 }
                 if human {
                     // No lock is held while a human sleeps: the gates are passed again afterwards.
@@ -82,8 +86,8 @@ impl Step {
                 if let Some(i) = self.gates.iter().position(|gate| gate.waits() == (reason, e.on.as_ref())) {
                     self.passed = i as u32;
                 }
-                self.waiting =
-                    Some(Waiting { reason, on: e.on.clone(), key: e.key.clone(), until: e.until, since: at });
+                let (on, key) = (e.on.clone(), e.key.clone());
+                self.waiting = Some(Box::new(Waiting { reason, on, key, until: e.until, since: at }));
                 let status = if human { Status::WaitingApproval } else { Status::WaitingExternal };
                 if self.status == Status::Running && reason != Wait::GuardAfter {
                     self.next_attempt(status);
@@ -102,8 +106,8 @@ impl Step {
                 self.next_eligible_at = None;
             }
             Event::StepCompleted(e) => {
-                if let Some(output) = e.output.as_ref().and_then(Private::get) {
-                    self.output = Some(Box::new(output));
+                if let Some(output) = e.output.as_ref().and_then(Private::value) {
+                    self.output = Some(Packed::of(output));
                 }
                 self.error = None;
                 self.end(Status::Succeeded, at);
@@ -132,7 +136,8 @@ impl Step {
                 self.lease = None;
                 self.timeout_at = None;
                 let on = e.probe.then(|| Name::clean("probe"));
-                self.waiting = Some(Waiting { reason: Wait::Outcome, on, key: None, until: None, since: at });
+                let waiting = Waiting { reason: Wait::Outcome, on, key: None, until: None, since: at };
+                self.waiting = Some(Box::new(waiting));
             }
             Event::StepResolved(e) if e.resolution == Resolution::Retry => {
                 self.waiting = None;

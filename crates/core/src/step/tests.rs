@@ -6,6 +6,7 @@ use crate::schedule::Overlap;
 use crate::testing::{Proof, name};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
+use alloc::vec::Vec;
 
 const RUN: RunId = RunId(1);
 const AT: Millis = Millis(1_000);
@@ -27,6 +28,8 @@ fn advanced() -> PipelineAdvanced {
         max_attempts: Some(3),
         semantics: None,
         input: None,
+        bindings: None,
+        bound: None,
     }
 }
 

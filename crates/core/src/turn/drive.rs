@@ -13,7 +13,7 @@ use crate::machine::Given;
 use crate::stream::StreamId;
 use crate::time::Millis;
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 /// The most decisions of one turn that follow from one command.
@@ -25,6 +25,8 @@ pub trait Overlay: View {
     fn open(&mut self, at: Millis);
     /// Workers whose queues have items that came due, once: the turn lets them look.
     fn woken(&mut self) -> Vec<Scoped>;
+    /// Started workers whose `wake_on` means one of the facts.
+    fn woken_by(&self, facts: &[Fact]) -> Vec<Scoped>;
     /// Applies facts, so that the next decision sees them.
     fn apply(&mut self, facts: &[Fact], at: Millis);
 }
@@ -53,6 +55,9 @@ pub struct Driver {
     /// Ids that the decision under way has drawn. It may need a stream that one of them names, and gets the same ones
     /// when it is decided again.
     drawn: Vec<u128>,
+    /// Workers that facts of the turn woke: each looks once, when all else is decided. What comes of that wakes nobody,
+    /// or a worker that listens to its own runs would never come to an end.
+    woken: Option<BTreeSet<Scoped>>,
 }
 
 /// How far a driver came.
@@ -68,7 +73,14 @@ impl Driver {
     /// The turn of a command.
     #[must_use]
     pub fn new(command: Command) -> Driver {
-        Driver { command, turn: None, waiting: VecDeque::new(), room: FOLLOW_MAX, drawn: Vec::new() }
+        Driver {
+            command,
+            turn: None,
+            waiting: VecDeque::new(),
+            room: FOLLOW_MAX,
+            drawn: Vec::new(),
+            woken: Some(BTreeSet::new()),
+        }
     }
 
     /// Decides at most so many commands that follow.
@@ -91,7 +103,7 @@ impl Driver {
                 Err(streams) => return Ok(Driven::Needs(Box::new(self), streams)),
             },
         };
-        while let Some(next) = self.waiting.pop_front() {
+        while let Some(next) = self.next() {
             if self.room == 0 {
                 turn.left.push(next);
                 continue;
@@ -100,6 +112,7 @@ impl Driver {
                 Ok(outcome) => {
                     self.room -= 1;
                     overlay.apply(&outcome.facts, given.at);
+                    self.listen(overlay, &outcome.facts);
                     turn.facts.extend(outcome.facts);
                     turn.effects.extend(outcome.effects);
                     self.waiting.extend(outcome.follow);
@@ -113,6 +126,21 @@ impl Driver {
             }
         }
         Ok(Driven::Done(turn))
+    }
+
+    /// The next command that follows; the workers that were woken come last.
+    fn next(&mut self) -> Option<Command> {
+        if self.waiting.is_empty() {
+            let woken = self.woken.take().unwrap_or_default();
+            self.waiting.extend(woken.into_iter().map(|worker| Command::Dispatch { worker }));
+        }
+        self.waiting.pop_front()
+    }
+
+    fn listen(&mut self, overlay: &dyn Overlay, facts: &[Fact]) {
+        if let Some(woken) = &mut self.woken {
+            woken.extend(overlay.woken_by(facts));
+        }
     }
 
     /// Decides the command itself; the inner error names the streams it needs.
@@ -129,6 +157,7 @@ impl Driver {
                 Err(refusal @ Refusal::Error { .. }) => return Err(refusal),
             };
         overlay.apply(&facts, given.at);
+        self.listen(overlay, &facts);
         self.waiting = follow.into();
         let woken = overlay.woken().into_iter();
         self.waiting.extend(woken.map(|worker| Command::Dispatch { worker }));

@@ -175,7 +175,7 @@ impl fmt::Debug for Engine {
         let run = self.run();
         write!(f, "{}", run.status())?;
         run.steps.iter().try_for_each(|s| write!(f, " {}:{}@{}", s.id, s.status, s.epoch))?;
-        run.rare.approvals.values().try_for_each(|a| write!(f, " {}", a.status))
+        run.rare().approvals.values().try_for_each(|a| write!(f, " {}", a.status))
     }
 }
 
@@ -195,7 +195,7 @@ impl Engine {
 
     /// The approvals, in the order they were asked for: ids grow with the log.
     pub(crate) fn approval(&self, nth: u8) -> Option<&approval::Approval> {
-        self.run().rare.approvals.values().nth(nth as usize)
+        self.run().rare().approvals.values().nth(nth as usize)
     }
 }
 
@@ -625,8 +625,8 @@ pub(crate) fn stuck(core: &Core, engine: &Arc<Engine>, env: Env) -> bool {
                 let awaited =
                     |a: &approval::Approval| Some(a.id.to_string()) == on.as_ref().map(|on| on.to_string());
                 // Exactly one is open, and it is the one that the step waits for.
-                run.rare.approvals.values().filter(|a| open(a)).count() == 1
-                    && run.rare.approvals.values().any(|a| open(a) && awaited(a))
+                run.rare().approvals.values().filter(|a| open(a)).count() == 1
+                    && run.rare().approvals.values().any(|a| open(a) && awaited(a))
             }
             // Executors are offered what can be leased, and must not be refused for ever.
             Status::Ready => {

@@ -343,7 +343,7 @@ fn a_budget_that_is_used_up_waits_for_a_human_and_keeps_the_work() {
     assert!(matches!(reserve(&mut world, id, "b", 30), Reply::Leased(_)));
     world.report(id, "b", 1, done()).unwrap();
     assert_eq!(world.status(id), Status::Completed);
-    assert_eq!(world.run(id).budget.reserved.len(), 0);
+    assert_eq!(world.run(id).budget().reserved.len(), 0);
     world.check_replay();
 }
 
@@ -353,7 +353,7 @@ fn what_was_set_aside_is_free_however_the_step_ends() {
     main.budget = Some(Limits { usd_micros: Some(100), ..Limits::default() });
     let mut world = World::new(book(vec![("main", main)]));
     let id = world.start();
-    let held = |world: &World| world.run(id).budget.reserved.len();
+    let held = |world: &World| world.run(id).budget().reserved.len();
     reserve(&mut world, id, "a", 80);
     assert_eq!(held(&world), 1);
     world.lose(id, "a");
@@ -398,7 +398,7 @@ fn an_agent_that_escalates_waits_for_a_human() {
         [(Resolution::Done, S::Succeeded), (Resolution::Retry, S::Ready), (Resolution::Fail, S::Failed)]
     {
         let (mut world, id) = working(agent("a"));
-        let session = world.run(id).rare.tasks[&name("a")].session.unwrap();
+        let session = world.run(id).rare().tasks[&name("a")].session.unwrap();
         world.task(id, "a", signal(1, SignalKind::Escalate)).unwrap();
         assert_eq!(world.status(id), Status::AwaitingApproval);
         world.resolve(id, "a", resolution, Some(json!(1))).unwrap();
@@ -406,7 +406,7 @@ fn an_agent_that_escalates_waits_for_a_human() {
         assert!(world.effects.contains(&Effect::Kill { session }));
         if resolution == Resolution::Retry {
             world.start_agent(id, "a");
-            assert_eq!(world.run(id).rare.tasks[&name("a")].epoch, 2);
+            assert_eq!(world.run(id).rare().tasks[&name("a")].epoch, 2);
             world.task(id, "a", signal(2, SignalKind::Complete)).unwrap();
             assert_eq!(world.step_status(id, "a"), S::Succeeded);
         }
@@ -427,11 +427,11 @@ fn an_escalated_agent_may_still_finish_by_itself() {
 #[test]
 fn an_escalated_agent_ends_with_its_cancelled_run() {
     let (mut world, id) = working(agent("a"));
-    let session = world.run(id).rare.tasks[&name("a")].session.unwrap();
+    let session = world.run(id).rare().tasks[&name("a")].session.unwrap();
     world.task(id, "a", signal(1, SignalKind::Escalate)).unwrap();
     world.cancel(id).unwrap();
     assert!(world.effects.contains(&Effect::Kill { session }));
-    assert_eq!(world.run(id).rare.tasks[&name("a")].state_name(), "done");
+    assert_eq!(world.run(id).rare().tasks[&name("a")].state_name(), "done");
     assert_eq!(world.status(id), Status::Cancelled);
     world.check_replay();
 }

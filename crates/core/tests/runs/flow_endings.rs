@@ -39,11 +39,11 @@ fn a_failure_runs_on_failure_then_compensations_backwards_then_finally() {
     world.succeed(id, "b");
     world.fail(id, "c", "boom");
     assert_eq!(world.leasable(id), ["f"]);
-    assert_eq!(world.step(id, "f").input.as_deref(), Some(&json!({ "env": { "WHY": "boom" } })));
+    assert_eq!(world.step(id, "f").input(), Some(json!({ "env": { "WHY": "boom" } })));
     world.succeed(id, "f");
     assert_eq!(world.leasable(id), ["undo-b"]);
     world.succeed(id, "undo-b");
-    assert_eq!(world.step(id, "undo-a").input.as_deref(), Some(&json!({ "env": { "OUT": { "key": 7 } } })));
+    assert_eq!(world.step(id, "undo-a").input(), Some(json!({ "env": { "OUT": { "key": 7 } } })));
     world.succeed(id, "undo-a");
     world.succeed(id, "z");
     assert_eq!(world.status(id), Status::Failed);
@@ -118,9 +118,9 @@ fn each_item_of_a_foreach_is_compensated_with_its_own_item_and_output() {
     world.succeed_with(id, "a[0]", Some(json!(0)));
     world.succeed_with(id, "a[1]", Some(json!(1)));
     world.fail(id, "c", "boom");
-    assert_eq!(world.step(id, "undo[1]").input.as_deref(), Some(&json!({ "env": { "I": "y", "O": 1 } })));
+    assert_eq!(world.step(id, "undo[1]").input(), Some(json!({ "env": { "I": "y", "O": 1 } })));
     world.succeed(id, "undo[1]");
-    assert_eq!(world.step(id, "undo[0]").input.as_deref(), Some(&json!({ "env": { "I": "x", "O": 0 } })));
+    assert_eq!(world.step(id, "undo[0]").input(), Some(json!({ "env": { "I": "x", "O": 0 } })));
     world.succeed(id, "undo[0]");
     assert_eq!(world.status(id), Status::Failed);
     world.check_replay();
@@ -134,7 +134,7 @@ fn steps_inside_a_compensation_see_the_output_and_item_too() {
     let id = world.start();
     world.succeed_with(id, "a[0]", Some(json!(5)));
     world.fail(id, "c", "boom");
-    assert_eq!(world.step(id, "x[0]").input.as_deref(), Some(&json!({ "env": { "I": "i", "O": 5 } })));
+    assert_eq!(world.step(id, "x[0]").input(), Some(json!({ "env": { "I": "i", "O": 5 } })));
     world.work(id);
     assert_eq!(world.status(id), Status::Failed);
     world.check_replay();
@@ -284,7 +284,7 @@ fn cancelling_voids_open_approvals() {
     let id = world.start();
     let approval = world.open_approval(id, "ok");
     world.cancel(id).unwrap();
-    let after = world.run(id).rare.approvals[&approval.id].status;
+    let after = world.run(id).rare().approvals[&approval.id].status;
     assert_eq!(after, windlass_core::approval::Status::Cancelled);
     assert_eq!(world.status(id), Status::Cancelled);
     let verdict = windlass_core::approval::Verdict::Approved;
@@ -371,7 +371,7 @@ fn a_deadline_fails_the_run_and_everything_after_a_failure_runs() {
     assert_eq!(world.stopped(id), ["b@1"]);
     world.stop(id, "b");
     assert_eq!(world.step_status(id, "b"), S::Cancelled);
-    assert_eq!(world.step(id, "f").input.as_deref(), Some(&json!({ "env": { "WHY": "TIMED_OUT" } })));
+    assert_eq!(world.step(id, "f").input(), Some(json!({ "env": { "WHY": "TIMED_OUT" } })));
     world.succeed(id, "f");
     world.succeed(id, "undo-a");
     world.succeed(id, "z");
@@ -457,7 +457,7 @@ fn a_cancelled_run_cancels_its_agents_and_kills_their_sessions() {
     assert_eq!(world.stopped(id), ["a@1"]);
     world.stop(id, "a");
     assert!(world.effects.contains(&Effect::Kill { session }));
-    assert_eq!(world.run(id).rare.tasks[&name("a")].state_name(), "done");
+    assert_eq!(world.run(id).rare().tasks[&name("a")].state_name(), "done");
     assert_eq!(world.status(id), Status::Cancelled);
     world.check_replay();
 }

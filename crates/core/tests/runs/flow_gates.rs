@@ -86,7 +86,7 @@ fn an_early_event_is_kept_and_taken_once() {
     assert_eq!(world.step_status(id, "w"), S::WaitingExternal);
     world.signal(id, "merged", None, json!(2)).unwrap();
     assert_eq!(world.output(id, "w"), json!(2));
-    assert!(world.run(id).rare.signals.is_empty());
+    assert!(world.run(id).rare().signals.is_empty());
     assert_eq!(world.status(id), Status::Completed);
     world.check_replay();
 }
@@ -167,7 +167,7 @@ fn a_resume_changes_variables_and_leaves_a_message() {
     world
         .send(&Command::Resume { run: id, message: message.clone(), vars: Some(json!({ "x": 2 })) })
         .unwrap();
-    assert_eq!(world.run(id).rare.messages[0].message, message);
+    assert_eq!(world.run(id).rare().messages[0].message, message);
     world.succeed(id, "a");
     assert_eq!(world.lease(id, "b").input, Some(json!({ "env": { "X": 2 } })));
     for vars in [json!({ "x": "text" }), json!({ "y": 1 }), json!([1])] {
@@ -520,7 +520,7 @@ fn an_answer_of_an_older_policy_is_void_and_it_is_asked_again() {
         pipeline_id: id,
         step: Some(step.id.clone()),
         tool: step.tool.clone(),
-        action_hash: step.action_hash,
+        action_hash: step.action_hash().copied(),
         ..allow_shell(world.policy)
     };
     world.policy = Digest([8; 32]);
@@ -573,7 +573,7 @@ fn what_policy_wants_approved_waits_and_holds_no_lock_meanwhile() {
     assert_eq!(world.status(id), Status::AwaitingApproval);
     assert_eq!(holder(&world, "L"), None);
     let approval = world.open_approval(id, "w");
-    assert_eq!(Some(approval.action_hash), world.step(id, "w").action_hash);
+    assert_eq!(Some(approval.action_hash), world.step(id, "w").action_hash().copied());
     world.decide(id, approval.id, Says::Approved, approval.action_hash, "bob").unwrap();
     assert_eq!(holder(&world, "L"), of_step(id, "w"));
     world.lease(id, "w");
@@ -607,6 +607,6 @@ fn an_approval_of_a_step_that_ends_otherwise_is_void() {
     let approval = world.open_approval(id, "ok");
     world.sleep(Span::secs(60));
     assert_eq!(world.status(id), Status::Failed);
-    assert_eq!(world.run(id).rare.approvals[&approval.id].status, approval::Status::Cancelled);
+    assert_eq!(world.run(id).rare().approvals[&approval.id].status, approval::Status::Cancelled);
     world.check_replay();
 }

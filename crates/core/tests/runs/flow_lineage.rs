@@ -33,13 +33,13 @@ fn a_retry_takes_over_what_succeeded_and_does_the_rest() {
     let second = descend(&mut world, first, None).unwrap();
     assert_eq!(world.leasable(second), ["b"]);
     assert_eq!(world.output(second, "a"), json!(1));
-    let lineage = &world.run(second).born.lineage;
+    let lineage = &world.run(second).born.lineage();
     assert_eq!((lineage.root_run, lineage.resumed_from, lineage.resume_count), (first, Some(first), 1));
     world.fail(second, "b", "again");
     let third = descend(&mut world, second, None).unwrap();
-    let lineage = &world.run(third).born.lineage;
+    let lineage = &world.run(third).born.lineage();
     assert_eq!((lineage.root_run, lineage.resumed_from, lineage.resume_count), (first, Some(second), 2));
-    assert_eq!(world.run(third).rare.inherited[&name("a")].from, first);
+    assert_eq!(world.run(third).rare().inherited[&name("a")].from, first);
     world.succeed(third, "b");
     assert_eq!(world.lease(third, "c").input, Some(json!({ "env": { "A": 1 } })));
     world.check_replay();
@@ -159,7 +159,7 @@ fn an_effect_that_happened_in_the_lineage_does_not_happen_again() {
     assert_eq!(world.try_lease(second, "w", "ex1").unwrap().reply, Reply::Reused);
     assert!(!world.effects.iter().any(|effect| matches!(effect, Effect::Execute(_))));
     assert_eq!(world.output(second, "w"), json!({ "ticket": 7 }));
-    assert!(world.run(second).budget.reserved.is_empty());
+    assert!(world.run(second).budget().reserved.is_empty());
     assert_eq!(world.leasable(second), ["b"]);
     world.check_replay();
 }

@@ -13,6 +13,7 @@ mod world;
 
 mod flow;
 mod flow_attempts;
+mod flow_bindings;
 mod flow_endings;
 mod flow_gates;
 mod flow_groups;

@@ -17,7 +17,7 @@ fn an_answer_under_a_new_policy_concerns_every_step_of_the_run() {
     // Read back from its snapshots, the run has the same steps to lease and to look at.
     let mut read = State::new();
     for (stream, _) in world.state.streams() {
-        let text = serde_json::to_string(&world.state.save(stream)).unwrap();
+        let text = serde_json::to_string(&world.state.save(&stream)).unwrap();
         read.restore(serde_json::from_str(&text).unwrap()).unwrap();
     }
     assert!(read == world.state, "a run read back differs from the one that lived");
@@ -34,9 +34,9 @@ fn a_late_answer_of_an_old_policy_does_not_replace_the_new_one() {
     let step = world.step(id, "a").clone();
     let late = PolicyDecided {
         pipeline_id: id,
-        step: Some(step.id),
-        tool: step.tool,
-        action_hash: step.action_hash,
+        step: Some(step.id.clone()),
+        tool: step.tool.clone(),
+        action_hash: step.action_hash().copied(),
         verdict: Verdict::Deny,
         ..allow_shell(POLICY)
     };

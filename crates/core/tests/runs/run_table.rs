@@ -48,7 +48,11 @@ impl Sample {
 
     /// A run that exists and was not begun: the turn that creates one begins it, so only half of it is done here.
     fn pending(needs_lock: bool) -> Sample {
-        let mut world = World::new(held_book(needs_lock));
+        Sample::pending_in(held_book(needs_lock), needs_lock)
+    }
+
+    fn pending_in(book: windlass_core::runbook::Runbook, needs_lock: bool) -> Sample {
+        let mut world = World::new(book);
         // Samples are made by single decisions, so what follows from those is left over.
         world.follow_max = Some(FOLLOW_MAX);
         let mut create = world.create("main", serde_json::Value::Null);
@@ -86,11 +90,13 @@ impl Sample {
 
 /// One step, in a pipeline that is held by a lock where asked.
 fn held_book(locked: bool) -> windlass_core::runbook::Runbook {
+    overlapping_book(locked, Overlap::Queue)
+}
+
+fn overlapping_book(locked: bool, overlap: Overlap) -> windlass_core::runbook::Runbook {
     let mut main = pipeline(vec![run("a")], vec![], vec![]);
-    main.lock = locked.then(|| windlass_core::runbook::LockUse {
-        name: literal(serde_json::json!("whole")),
-        overlap: Overlap::Queue,
-    });
+    main.lock = locked
+        .then(|| windlass_core::runbook::LockUse { name: literal(serde_json::json!("whole")), overlap });
     book(vec![("main", main)])
 }
 
@@ -162,6 +168,11 @@ fn states() -> Vec<(&'static str, Sample)> {
         ("pending", Sample::pending(false)),
         ("pending", Sample::pending(false).then(suspend)),
         ("pending", Sample::pending(true).then(|world, _| outsider_takes(world, "whole"))),
+        (
+            "pending",
+            Sample::pending_in(overlapping_book(true, Overlap::Skip), true)
+                .then(|world, _| outsider_takes(world, "whole")),
+        ),
         ("blocked", blocked_on_run()),
         ("blocked", blocked_on_run().then(suspend)),
         ("blocked", blocked_on_lock()),
@@ -262,7 +273,7 @@ fn feed(sample: &mut Sample, input: Input) -> Result<(), Refusal> {
     let new = RunId(sample.world.id());
     let report = |report| Command::Report { run, step: step.clone(), epoch, report, receipt: None };
     let decide = |world: &World, decision| {
-        let found = world.run(run).rare.approvals.values().next();
+        let found = world.run(run).rare().approvals.values().next();
         let attempt = approval::Attempt {
             decision,
             by: name("bob"),
@@ -309,7 +320,7 @@ fn feed(sample: &mut Sample, input: Input) -> Result<(), Refusal> {
             Command::Resolve { run, step, resolution, probed: false, reason: None, output: None }
         }
         Input::ChildEnded(status) => {
-            let child = sample.world.run(run).step(&step).and_then(|step| step.child).unwrap_or(RunId(1));
+            let child = sample.world.run(run).step(&step).and_then(|step| step.child()).unwrap_or(RunId(1));
             let told = Told::RunEnded { run: child, step: Some(step), status, outputs: None, error: None };
             Command::Tell { run, told }
         }

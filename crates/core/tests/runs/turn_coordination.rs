@@ -6,7 +6,7 @@ use windlass_core::command::{Command, Reply};
 use windlass_core::effect::Effect;
 use windlass_core::id::{Holder, RunId};
 use windlass_core::lock::{self, Lock, WAITERS_MAX};
-use windlass_core::run::Status;
+use windlass_core::run::{Initiator, Status};
 use windlass_core::schedule::Overlap;
 use windlass_core::semaphore;
 use windlass_core::state::Body;
@@ -199,5 +199,55 @@ fn a_second_begin_does_not_let_a_run_pass_its_lock() {
     assert_eq!(world.status(second), Status::Running);
     world.work(second);
     assert_eq!(db(&world).holder(), None);
+    world.check_replay();
+}
+
+/// One step, in a pipeline that is held by the lock `db`.
+fn whole(overlap: Overlap) -> World {
+    let mut main = pipeline(vec![run("a")], vec![], vec![]);
+    main.lock = Some(windlass_core::runbook::LockUse { name: literal(serde_json::json!("db")), overlap });
+    World::new(book(vec![("main", main)]))
+}
+
+#[test]
+fn a_pipeline_that_skips_ends_at_once_while_another_run_has_its_lock() {
+    let mut world = whole(Overlap::Skip);
+    let first = world.start();
+    assert_eq!(world.leasable(first), ["a"]);
+    let second = world.start();
+    assert_eq!(world.status(second), Status::Cancelled);
+    let stop = world.run(second).stopping.clone().unwrap();
+    assert_eq!((stop.initiator, stop.reason.as_deref()), (Initiator::System, Some("overlap")));
+    assert_eq!(db(&world).holder(), Some(&Holder::Run(first)));
+    assert_eq!(db(&world).position(&Holder::Run(second)), None);
+    world.work(first);
+    let third = world.start();
+    assert_eq!(world.leasable(third), ["a"]);
+    world.check_replay();
+}
+
+#[test]
+fn a_pipeline_that_cancels_stops_the_holder_and_waits_in_line() {
+    let mut world = whole(Overlap::Cancel);
+    let first = world.start();
+    world.lease(first, "a");
+    let second = world.start();
+    assert_eq!(world.status(second), Status::Blocked);
+    assert!(world.run(first).stopping.is_some());
+    assert_eq!(world.stopped(first), ["a@1"]);
+    // It is asked again, as recovery does: whoever has the lock by then is not stopped for it.
+    world.stop(first, "a");
+    assert_eq!(world.status(first), Status::Cancelled);
+    assert_eq!(world.leasable(second), ["a"]);
+    world.check_replay();
+
+    let mut world = whole(Overlap::Cancel);
+    acquire(&mut world, &outside("ci"), None);
+    let first = world.start();
+    let second = world.start();
+    release(&mut world, &outside("ci"));
+    assert_eq!(world.leasable(first), ["a"]);
+    world.send(&Command::OustHolder { lock: scoped("db"), by: Holder::Run(second) }).unwrap();
+    assert!(world.run(first).stopping.is_none(), "a second word ousts nobody");
     world.check_replay();
 }

@@ -110,7 +110,7 @@ fn act(world: &mut World, dice: &mut Dice, runs: &mut Vec<RunId>) {
     let all: Vec<RunId> = world
         .state
         .streams()
-        .filter_map(|(id, _)| if let StreamId::Run(id) = id { Some(*id) } else { None })
+        .filter_map(|(id, _)| if let StreamId::Run(id) = id { Some(id) } else { None })
         .collect();
     match dice.roll(10) {
         0 if runs.len() < 4 => {
@@ -147,7 +147,7 @@ fn act(world: &mut World, dice: &mut Dice, runs: &mut Vec<RunId>) {
         8 if !all.is_empty() && dice.roll(4) == 0 => drop(world.cancel(all[dice.roll(all.len())])),
         9 => {
             let asked = |id: &RunId| {
-                let approvals = world.run(*id).rare.approvals.values();
+                let approvals = world.run(*id).rare().approvals.values();
                 let open = |a: &&approval::Approval| a.status == approval::Status::Requested;
                 approvals.clone().find(open).map(|a| (*id, a.id, a.action_hash))
             };
@@ -210,7 +210,7 @@ fn an_outside_that_lives_from_outstanding_alone_brings_every_run_to_its_end() {
             let all: Vec<RunId> = world
                 .state
                 .streams()
-                .filter_map(|(id, _)| if let StreamId::Run(id) = id { Some(*id) } else { None })
+                .filter_map(|(id, _)| if let StreamId::Run(id) = id { Some(id) } else { None })
                 .collect();
             for id in all {
                 // Whoever had a lease before the crash is gone.
@@ -222,7 +222,7 @@ fn an_outside_that_lives_from_outstanding_alone_brings_every_run_to_its_end() {
                 }
                 world.work(id);
                 let open = |a: &&approval::Approval| a.status == approval::Status::Requested;
-                let asked = world.run(id).rare.approvals.values().find(open).map(|a| (a.id, a.action_hash));
+                let asked = world.run(id).rare().approvals.values().find(open).map(|a| (a.id, a.action_hash));
                 if let Some((approval, hash)) = asked {
                     drop(world.decide(id, approval, approval::Verdict::Approved, hash, "bob"));
                 }
@@ -264,7 +264,12 @@ fn summary(world: &World) -> Vec<String> {
     for (id, stream) in world.state.streams() {
         match &stream.body {
             Body::Run(run) => {
-                lines.push(format!("{} {} {:?}", run.born.pipeline, run.status(), world.trace(run.id())));
+                lines.push(format!(
+                    "{} {} {:?}",
+                    run.born.home.pipeline,
+                    run.status(),
+                    world.trace(run.id())
+                ));
             }
             Body::Lock(lock) => {
                 lines.push(format!("{id} {} {}", lock.holder().is_some(), lock.waiters.len()));
@@ -308,7 +313,7 @@ fn story(follow_max: Option<usize>) -> Vec<String> {
         let all: Vec<RunId> = world
             .state
             .streams()
-            .filter_map(|(id, _)| if let StreamId::Run(id) = id { Some(*id) } else { None })
+            .filter_map(|(id, _)| if let StreamId::Run(id) = id { Some(id) } else { None })
             .collect();
         for effect in world.state.outstanding() {
             if let Some(command) = answer(&effect, world.policy) {
@@ -329,7 +334,7 @@ fn story(follow_max: Option<usize>) -> Vec<String> {
                 world.catch_up();
             }
             let open = |a: &&approval::Approval| a.status == approval::Status::Requested;
-            let asked = world.run(id).rare.approvals.values().find(open).map(|a| (a.id, a.action_hash));
+            let asked = world.run(id).rare().approvals.values().find(open).map(|a| (a.id, a.action_hash));
             if let Some((approval, hash)) = asked.filter(|_| id == first && round > 20) {
                 drop(world.decide(id, approval, approval::Verdict::Approved, hash, "bob"));
                 world.catch_up();
@@ -385,6 +390,10 @@ impl Overlay for Forgetful {
     fn open(&mut self, at: Millis) {
         self.all.open(at);
     }
+    fn woken_by(&self, facts: &[Fact]) -> Vec<Scoped> {
+        self.all.woken_by(facts)
+    }
+
     fn woken(&mut self) -> Vec<Scoped> {
         self.all.woken()
     }

@@ -2,20 +2,24 @@
 
 use crate::world::*;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use windlass_core::bus::Pattern;
+use windlass_core::caps::Caps;
 use windlass_core::code::Code;
 use windlass_core::command::{Command, Pushed, Refusal, Reply};
 use windlass_core::effect::Effect;
 use windlass_core::event::PolicyDecided;
-use windlass_core::id::{Holder, ItemId, RunId};
+use windlass_core::id::{Holder, ItemId, RunId, Scoped};
 use windlass_core::item::{self, Item, Terms};
 use windlass_core::policy::Verdict;
 use windlass_core::run::Status;
-use windlass_core::runbook::{Runbook, VarDef};
+use windlass_core::runbook::{Runbook, VarDef, WorkerDef};
 use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Span;
-use windlass_core::worker::Worker;
-use windlass_core::{queue, worker};
+use windlass_core::turn::{FOLLOW_MAX, Turn};
+use windlass_core::worker::{WAKE_ON_MAX, Worker};
+use windlass_core::{lock, queue, worker};
 
 fn fixer(mut steps: Vec<Spec>) -> Runbook {
     if steps.is_empty() {
@@ -45,13 +49,17 @@ fn on_worker(world: &mut World, input: worker::Input) {
 }
 
 fn consume(world: &mut World, concurrency: u32) {
+    consume_and_listen(world, concurrency, &[]);
+}
+
+fn consume_and_listen(world: &mut World, concurrency: u32, wake_on: &[&str]) {
     let settings = worker::Settings {
         queue: name("bugs"),
         pipeline: name("fix"),
         runbook_hash: BOOK,
         project_root: String::new(),
         concurrency,
-        wake_on: Vec::new(),
+        wake_on: wake_on.iter().map(|pattern| Pattern::parse(pattern).unwrap()).collect(),
     };
     on_worker(world, worker::Input::Start(settings));
 }
@@ -101,7 +109,7 @@ fn fixer_of(world: &World) -> &Worker {
 fn run_of(world: &mut World, id: ItemId) -> RunId {
     let Item::Processing { claim, .. } = item(world, id) else { panic!("{:?}", item(world, id)) };
     let run = claim.run.unwrap();
-    if world.run(run).policy_version.is_none() {
+    if world.run(run).policy().version.is_none() {
         let decided = PolicyDecided { pipeline_id: run, ..allow_shell(world.policy) };
         world.send(&Command::PolicyDecided(Box::new(decided))).unwrap();
     }
@@ -370,14 +378,9 @@ fn a_dropped_item_cancels_its_run() {
 #[test]
 fn a_worker_makes_variables_of_an_item_as_it_declares_them() {
     let mut book = fixer(Vec::new());
-    let vars = std::collections::BTreeMap::from([(name("bug"), expr("item.ticket"))]);
-    let def = windlass_core::runbook::WorkerDef {
-        queue: name("bugs"),
-        pipeline: name("fix"),
-        concurrency: 2,
-        vars,
-        wake_on: Vec::new(),
-    };
+    let vars = BTreeMap::from([(name("bug"), expr("item.ticket"))]);
+    let def =
+        WorkerDef { queue: name("bugs"), pipeline: name("fix"), concurrency: 2, vars, wake_on: Vec::new() };
     book.workers.insert(name("fixer"), def);
     let queue = windlass_core::runbook::QueueDef {
         visibility_timeout: Span::secs(30),
@@ -396,11 +399,80 @@ fn a_worker_makes_variables_of_an_item_as_it_declares_them() {
     let good = item.id;
     send(&mut world, item).unwrap();
     let run = run_of(&mut world, good);
-    assert_eq!(*world.run(run).vars, json!({ "bug": "BUG-7" }));
+    assert_eq!(world.run(run).vars.get(), json!({ "bug": "BUG-7" }));
     // One that has no such key cannot become a run: it fails, and blocks nobody.
     let item = pushed(&mut world, json!({ "noise": true }));
     let bad = item.id;
     send(&mut world, item).unwrap();
     assert_eq!(state(&world, bad), "failed");
     world.check_replay();
+}
+
+/// Somebody takes a lock: an event that has nothing to do with the queue.
+fn lock(world: &mut World, lock: &str) -> Turn {
+    let ask = lock::Ask { holder: Holder::Outside(name("ci")), metadata: None, wait: true, give_up_at: None };
+    world.send(&Command::Lock { lock: scoped(lock), input: lock::Input::Acquire(ask) }).unwrap()
+}
+
+#[test]
+fn a_worker_is_woken_by_the_events_it_listens_to() {
+    let mut world = World::new(fixer(Vec::new()));
+    configure(&mut world, "bugs", settings(1, Span::ZERO));
+    world.cap(Caps { max_runs_per_min: Some(1), ..Caps::default() });
+    consume_and_listen(&mut world, 2, &["lock:acquired(door)"]);
+    let first = push(&mut world, "1");
+    let second = push(&mut world, "2");
+    assert_eq!((state(&world, first), state(&world, second)), ("processing", "pending"));
+    // A cap that has room again is no event; without one the item is left over.
+    world.follow_max = Some(FOLLOW_MAX);
+    world.sleep(Span::mins(1));
+    assert!(lock(&mut world, "window").facts.len() == 1, "another lock does not wake it");
+    assert_eq!(state(&world, second), "pending");
+    lock(&mut world, "door");
+    assert_eq!(state(&world, second), "processing");
+    world.check_replay();
+}
+
+#[test]
+fn a_worker_that_listens_to_everything_looks_once_a_turn() {
+    let mut world = World::new(fixer(Vec::new()));
+    configure(&mut world, "bugs", settings(1, Span::ZERO));
+    consume_and_listen(&mut world, 3, &["*"]);
+    // There is nothing to take: the one look is all that follows.
+    world.follow_max = Some(1);
+    let turn = lock(&mut world, "door");
+    assert_eq!((turn.facts.len(), turn.left.len()), (1, 0));
+    world.follow_max = None;
+    // Its own dispatches are events too, and its runs' steps: every turn comes to its end.
+    let items: Vec<ItemId> = (0..5).map(|n| push(&mut world, &n.to_string())).collect();
+    assert_eq!(fixer_of(&world).active.len(), 3);
+    items.iter().for_each(|id| finish(&mut world, *id));
+    assert!(items.iter().all(|id| state(&world, *id) == "completed"));
+    // Another tenant's events are none of its business.
+    let other = Scoped::parse("other/default/door").unwrap();
+    let ask = lock::Ask { holder: Holder::Outside(name("ci")), metadata: None, wait: true, give_up_at: None };
+    world.follow_max = Some(0);
+    let turn = world.send(&Command::Lock { lock: other, input: lock::Input::Acquire(ask) }).unwrap();
+    assert!(turn.left.is_empty());
+    world.check_replay();
+}
+
+#[test]
+fn a_worker_that_would_never_wake_is_refused_when_it_is_loaded() {
+    let mut book = fixer(Vec::new());
+    let queue = json!({ "visibility_timeout": 1, "max_attempts": 1, "cooldown": 0 });
+    book.queues.insert(name("bugs"), serde_json::from_value(queue).unwrap());
+    let def = |wake_on: Vec<String>| WorkerDef {
+        queue: name("bugs"),
+        pipeline: name("fix"),
+        concurrency: 1,
+        vars: BTreeMap::new(),
+        wake_on,
+    };
+    book.workers.insert(name("fixer"), def(vec!["lock:acquired".into(), "custom:deploy".into()]));
+    assert_eq!(book.validate(), Ok(()));
+    for bad in [vec!["lock:opened".to_string()], vec!["*".to_string(); WAKE_ON_MAX + 1]] {
+        book.workers.insert(name("fixer"), def(bad));
+        assert_eq!(book.validate().unwrap_err().code(), Code::RunbookInvalid);
+    }
 }

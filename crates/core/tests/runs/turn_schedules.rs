@@ -179,6 +179,6 @@ fn a_runbook_is_loaded_once_and_deployed_under_its_name() {
     world.load(Digest([2; 32]), nightly());
     world.send(&deploy(Digest([2; 32]))).unwrap();
     let active = &world.state.stream(&StreamId::Deployment(scoped("test"))).unwrap().body;
-    assert_eq!(*active, Body::Deployment(Some(Digest([2; 32]))));
+    assert_eq!(*active, Body::Deployment(Box::new(Some(Digest([2; 32])))));
     world.check_replay();
 }

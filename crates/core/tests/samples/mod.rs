@@ -106,7 +106,7 @@ fn candidates(kind: &str) -> Vec<String> {
         "blocked on" => &[r#"{"lock":"merge/main"}"#],
         "action" => &[r#"{"tool":"http","operation":"post","target":"crm","fields":{"id":1},"risk":"high"}"#],
         "reversal" => &[r#"{"tool":"http","operation":"delete","target":"crm","fields":{"id":1}}"#],
-        "lineage" | "inherited step" | "list" => &[],
+        "lineage" | "inherited step" | "list" | "bound" => &[],
         other => panic!("no sample of type `{other}`: add one to candidates()"),
     };
     let mut list: Vec<String> = fixed.iter().map(ToString::to_string).collect();
@@ -116,6 +116,7 @@ fn candidates(kind: &str) -> Vec<String> {
             list.push(format!(r#"{{"root_run":"run_{ID}","resumed_from":"run_{ID}","resume_count":1}}"#));
         }
         "inherited step" => list.push(inherited),
+        "bound" => list.push(format!(r#"{{"by":["ok"],"action_hash":"{}"}}"#, "5a".repeat(32))),
         "list" => {
             // The description does not say of what: the decoder does.
             for prefix in ["run", "apr", "itm", "ses", "wsp", "rcp", "agt", "ntc"] {
@@ -123,6 +124,7 @@ fn candidates(kind: &str) -> Vec<String> {
             }
             list.extend([
                 format!("[{inherited}]"),
+                format!(r#"[{{"step":"build","action_hash":"{}"}}]"#, "5a".repeat(32)),
                 "[7,8]".into(),
                 r#"["guard"]"#.into(),
                 r#"["b","a"]"#.into(),

@@ -102,6 +102,16 @@ pub fn approve(id: &str) -> Spec {
     spec(id, kind, Vec::new())
 }
 
+/// An `approve` step that speaks for later ones.
+pub fn approve_for(id: &str, named: &[&str]) -> Spec {
+    let named: Vec<Name> = named.iter().map(|step| name(step)).collect();
+    approve(id).with(|def| {
+        if let Kind::Approve { steps, .. } = &mut def.kind {
+            *steps = named;
+        }
+    })
+}
+
 /// A step of the agent `coder`: see [`with_coder`].
 pub fn agent(id: &str) -> Spec {
     spec(id, Kind::Agent { agent: name("coder"), prompt: Template::Literal(json!("Do it.")) }, Vec::new())

@@ -14,10 +14,11 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use windlass_core::approval;
 use windlass_core::attempt::Report;
-use windlass_core::command::{Command, Create, Receipted, Refusal, Reply};
+use windlass_core::caps::Caps;
+use windlass_core::command::{Command, Create, Fact, Receipted, Refusal, Reply};
 use windlass_core::digest::{Digest, Salt};
 use windlass_core::effect::{Effect, Lease};
-use windlass_core::event::{Event, PolicyDecided};
+use windlass_core::event::{Event, PolicyDecided, TenantConfigured};
 use windlass_core::guard::GuardInputs;
 use windlass_core::id::{AgentId, ApprovalId, Holder, Name, ReceiptId, RunId, Scoped, SessionId, StepId};
 use windlass_core::machine::Given;
@@ -32,7 +33,7 @@ use windlass_core::stream::StreamId;
 use windlass_core::task;
 use windlass_core::template::Evaluate;
 use windlass_core::time::{Millis, Span};
-use windlass_core::turn::{Driven, Driver, FOLLOW_MAX, Turn};
+use windlass_core::turn::{Driven, Driver, FOLLOW_MAX, Overlay, Turn};
 
 pub fn name(text: &str) -> Name {
     Name::new(text).unwrap()
@@ -149,6 +150,24 @@ impl World {
         Ok(turn)
     }
 
+    /// Writes down a fact that no command makes.
+    pub fn fact(&mut self, stream: StreamId, event: impl Into<Event>) {
+        let before = self.state.clone();
+        let fact = Fact { stream, tenant: name("default"), event: event.into() };
+        self.state.apply(std::slice::from_ref(&fact), self.at);
+        let turn = Turn { facts: vec![fact], effects: Vec::new(), reply: Reply::Done, left: Vec::new() };
+        self.write(&before, &turn, &Actor::SYSTEM);
+    }
+
+    /// Gives the tenant its caps.
+    pub fn cap(&mut self, caps: Caps) {
+        let Caps { max_concurrency, max_runs_per_min, max_writes_per_run } = caps;
+        let tenant = StreamId::Tenant(name("default"));
+        let configured =
+            TenantConfigured { max_concurrency, max_runs_per_min, max_writes_per_run, weight: 1 };
+        self.fact(tenant, configured);
+    }
+
     /// Writes the turn's facts as records, reads them back, and applies them to the state before: it must come to the
     /// same.
     fn write(&mut self, before: &State, turn: &Turn, by: &Actor) {
@@ -218,7 +237,7 @@ impl World {
     fn check_runs(&mut self, before: &State) {
         for (id, stream) in self.state.streams() {
             let windlass_core::state::Body::Run(run) = &stream.body else { continue };
-            let was = match before.stream(id).map(|stream| &stream.body) {
+            let was = match before.stream(&id).map(|stream| &stream.body) {
                 Some(windlass_core::state::Body::Run(run)) => Some(run),
                 _ => None,
             };
@@ -300,7 +319,7 @@ impl World {
 
     /// The child run of a `call`.
     pub fn child(&self, id: RunId, step: &str) -> RunId {
-        self.step(id, step).child.unwrap_or_else(|| panic!("{step} calls nothing"))
+        self.step(id, step).child().unwrap_or_else(|| panic!("{step} calls nothing"))
     }
 
     /// The stops that were released so far, as `step@epoch`; those of child runs are not among them.
@@ -391,7 +410,7 @@ impl World {
     }
 
     pub fn output(&self, id: RunId, step: &str) -> Value {
-        self.step(id, step).output.as_deref().cloned().unwrap_or(Value::Null)
+        self.step(id, step).output().unwrap_or(Value::Null)
     }
 
     pub fn run(&self, id: RunId) -> &Run {
@@ -499,7 +518,7 @@ impl World {
             pipeline_id: id,
             step: Some(found.id.clone()),
             tool: found.tool.clone(),
-            action_hash: found.action_hash,
+            action_hash: found.action_hash().copied(),
             verdict,
             ..allow_shell(self.policy)
         };
@@ -530,7 +549,7 @@ impl World {
         let open =
             |a: &&approval::Approval| a.step.as_str() == step && a.status == approval::Status::Requested;
         self.run(id)
-            .rare
+            .rare()
             .approvals
             .values()
             .find(open)

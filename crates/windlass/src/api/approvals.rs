@@ -23,11 +23,18 @@ pub(super) struct Filter {
     status: Option<String>,
 }
 
-pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, Query(filter): Query<Filter>) -> Answer {
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Query(filter): Query<Filter>,
+) -> Answer {
     let status = match filter.status.as_deref() {
         None | Some("all") => None,
         Some(word) => Some(Status::parse(word).ok_or_else(|| {
-            Problem::new(Code::InvalidInput, "`status` is requested, approved, rejected, expired, cancelled or all")
+            Problem::new(
+                Code::InvalidInput,
+                "`status` is requested, approved, rejected, expired, cancelled or all",
+            )
         })?),
     };
     let tenant = caller.tenant.clone();
@@ -36,7 +43,9 @@ pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, Query(filt
             let mut found: Vec<&Approval> = Vec::new();
             for (_, stream) in store.state().streams().filter(|(_, stream)| stream.tenant == tenant) {
                 if let Body::Run(run) = &stream.body {
-                    found.extend(run.rare.approvals.values().filter(|a| status.is_none_or(|s| a.status == s)));
+                    found.extend(
+                        run.rare().approvals.values().filter(|a| status.is_none_or(|s| a.status == s)),
+                    );
                 }
             }
             found.sort_by_key(|a| (a.requested_at, a.id));
@@ -54,7 +63,7 @@ async fn find(app: &App, caller: &Caller, text: &str) -> Result<Approval, Proble
             let mut found: Vec<Approval> = Vec::new();
             for (_, stream) in store.state().streams().filter(|(_, stream)| stream.tenant == tenant) {
                 if let Body::Run(run) = &stream.body {
-                    let matching = run.rare.approvals.values().filter(|a| begins(a.id, &wanted));
+                    let matching = run.rare().approvals.values().filter(|a| begins(a.id, &wanted));
                     found.extend(matching.take(2).cloned());
                 }
             }

@@ -5,8 +5,8 @@
 
 use super::{Answer, Caller, Problem, Query};
 use crate::app::App;
-use crate::shell::output::{self, Follow};
 use crate::shell::Source;
+use crate::shell::output::{self, Follow};
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, header};
@@ -77,7 +77,8 @@ fn wanted(caller: Caller, run: Option<RunId>, asked: &Asked) -> Result<Wanted, P
 }
 
 fn start(asked: &Asked, headers: &HeaderMap) -> u64 {
-    let last = headers.get("last-event-id").and_then(|id| id.to_str().ok()).and_then(|id| id.parse::<u64>().ok());
+    let last =
+        headers.get("last-event-id").and_then(|id| id.to_str().ok()).and_then(|id| id.parse::<u64>().ok());
     asked.from.or(last.map(|last| last + 1)).unwrap_or(0)
 }
 
@@ -152,13 +153,18 @@ impl Reading {
             seen = record.seq + 1;
             if wanted.takes(&record) {
                 if sse {
-                    text.push_str(&format!("id: {}\nevent: {}\ndata: {line}\n\n", record.seq, record.event.tag()));
+                    text.push_str(&format!(
+                        "id: {}\nevent: {}\ndata: {line}\n\n",
+                        record.seq,
+                        record.event.tag()
+                    ));
                 } else {
                     text.push_str(line);
                     text.push('\n');
                 }
             }
-            over |= run.is_some_and(|run| record.stream == StreamId::Run(run)) && crate::store::ends(&record.event);
+            over |= run.is_some_and(|run| record.stream == StreamId::Run(run))
+                && crate::store::ends(&record.event);
             lines += 1;
             if lines < PAGE { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });

@@ -64,7 +64,9 @@ fn read(headers: &HeaderMap, body: &Bytes) -> Result<Loaded, Problem> {
             .map_err(|_| Problem::new(Code::RunbookInvalid, "the runbook is not UTF-8"))?;
         Ok::<_, Problem>(vec![File { name: "runbook.yaml".into(), text }])
     };
-    let is_json = headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
+    let is_json = headers
+        .get(header::CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
     let files = if is_json {
         let sent: Files = serde_json::from_slice(body)
             .map_err(|error| Problem::new(Code::InvalidInput, format!("the body is not valid: {error}")))?;
@@ -130,7 +132,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller) -> Answer 
             let active: Vec<Digest> = state
                 .streams()
                 .filter_map(|(_, stream)| match &stream.body {
-                    Body::Deployment(hash) => *hash,
+                    Body::Deployment(hash) => **hash,
                     // tidy: only what is deployed is wanted.
                     _ => None,
                 })
@@ -138,8 +140,8 @@ pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller) -> Answer 
             let mine = state.streams().filter(|(_, stream)| stream.tenant == caller.tenant);
             mine.filter_map(|(id, stream)| match (id, &stream.body) {
                 (StreamId::Runbook(hash), Body::Runbook(runbook)) => {
-                    let mut item = describe(*hash, runbook);
-                    item["deployed"] = Value::Bool(active.contains(hash));
+                    let mut item = describe(hash, runbook);
+                    item["deployed"] = Value::Bool(active.contains(&hash));
                     item["loaded_at"] = Value::String(shape::time(stream.at));
                     Some(item)
                 }
@@ -173,7 +175,8 @@ pub(super) struct Plan {
 pub(super) async fn plan(State(app): State<Arc<App>>, caller: Caller, Json(asked): Json<Plan>) -> Answer {
     let (hash, runbook) = app.runbook(&caller, Some(&asked.runbook), None).await?;
     let pipeline = runs::pick(&runbook, asked.pipeline.as_deref())?;
-    let def = runbook.pipelines.get(&pipeline).ok_or_else(|| Problem::missing("pipeline", pipeline.as_str()))?;
+    let def =
+        runbook.pipelines.get(&pipeline).ok_or_else(|| Problem::missing("pipeline", pipeline.as_str()))?;
     let vars = runbook::check_vars(def, &asked.vars)
         .map_err(|error| Problem::new(Code::InvalidInput, error.to_string()))?;
     let steps = crate::plan::steps(&app, def, &vars);

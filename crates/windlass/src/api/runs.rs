@@ -66,7 +66,8 @@ pub(super) async fn create(
     let request_hash = request_hash(&body);
     let (hash, runbook) = app.runbook(&caller, body.runbook.as_deref(), body.pipeline.as_deref()).await?;
     let pipeline = pick(&runbook, body.pipeline.as_deref())?;
-    let def = runbook.pipelines.get(&pipeline).ok_or_else(|| Problem::missing("pipeline", pipeline.as_str()))?;
+    let def =
+        runbook.pipelines.get(&pipeline).ok_or_else(|| Problem::missing("pipeline", pipeline.as_str()))?;
     if def.workspace.is_some() {
         let text = "the pipeline has a `workspace`, which this version cannot make yet";
         return Err(Problem::new(Code::RunbookInvalid, text));
@@ -117,7 +118,9 @@ pub(super) async fn create(
         Reply::Created(run) => (run, StatusCode::CREATED, false),
         Reply::Known { run: Some(run), in_flight: true } => (run, StatusCode::ACCEPTED, false),
         Reply::Known { run: Some(run), in_flight: false } => (run, StatusCode::OK, true),
-        other => return Err(Problem::new(Code::Internal, format!("a run was asked for, and {other:?} came"))),
+        other => {
+            return Err(Problem::new(Code::Internal, format!("a run was asked for, and {other:?} came")));
+        }
     };
     let mut response = json(status, &one(&app, run, true).await?);
     if let Ok(place) = HeaderValue::from_str(&format!("/v1/runs/{run}")) {
@@ -152,7 +155,11 @@ pub(super) fn pick(runbook: &Runbook, wanted: Option<&str>) -> Result<Name, Prob
             Some(name) => Ok(name.clone()),
             None => Err(Problem::new(
                 Code::NotFound,
-                format!("there is no pipeline `{}`; this runbook has {}", windlass_core::wire::shorten(wanted), names()),
+                format!(
+                    "there is no pipeline `{}`; this runbook has {}",
+                    windlass_core::wire::shorten(wanted),
+                    names()
+                ),
             )),
         },
         None => {
@@ -187,7 +194,8 @@ impl App {
     async fn needed(&self, caller: &Caller, def: &Pipeline) -> Result<Vec<RunId>, Problem> {
         let mut runs = Vec::new();
         for name in &def.needs {
-            let filter = RunFilter { pipeline: Some(name.clone()), limit: 1, ..RunFilter::of(&caller.tenant) };
+            let filter =
+                RunFilter { pipeline: Some(name.clone()), limit: 1, ..RunFilter::of(&caller.tenant) };
             let page = self.look(move |store| store.list_runs(&filter)).await?;
             match page.0.first().and_then(|run| run["id"].as_str()).map(RunId::parse) {
                 Some(Ok(run)) => runs.push(run),
@@ -218,10 +226,10 @@ fn find_runbook(
     };
     let deployed = || {
         state.streams().filter_map(|(id, stream)| match (id, &stream.body) {
-            (StreamId::Deployment(name), Body::Deployment(Some(hash)))
+            (StreamId::Deployment(name), Body::Deployment(active))
                 if stream.tenant == caller.tenant && name.namespace() == caller.namespace.as_str() =>
             {
-                by_hash(*hash)
+                active.and_then(by_hash)
             }
             // tidy: only what is deployed is looked at.
             _ => None,
@@ -265,10 +273,15 @@ pub(super) struct Listing {
     limit: Option<usize>,
 }
 
-pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, Query(asked): Query<Listing>) -> Answer {
-    let status = asked.status.as_deref().map(|word| {
-        Status::parse(word).ok_or_else(|| invalid(format!("`{word}` is not a status of a run")))
-    });
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Query(asked): Query<Listing>,
+) -> Answer {
+    let status = asked
+        .status
+        .as_deref()
+        .map(|word| Status::parse(word).ok_or_else(|| invalid(format!("`{word}` is not a status of a run"))));
     let since = asked.since.as_deref().map(|text| {
         let stamp: jiff::Timestamp = text.parse().map_err(|error| invalid(format!("`since`: {error}")))?;
         Ok::<_, Problem>(windlass_core::time::Millis(u64::try_from(stamp.as_millisecond()).unwrap_or(0)))
@@ -278,7 +291,10 @@ pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller, Query(aske
         pipeline: asked.pipeline.map(|name| Name::new(&name).map_err(invalid)).transpose()?,
         repo: asked.repo,
         since: since.transpose()?,
-        before: asked.cursor.map(|text| RunId::parse(&text).map_err(|_| invalid("that is no cursor"))).transpose()?,
+        before: asked
+            .cursor
+            .map(|text| RunId::parse(&text).map_err(|_| invalid("that is no cursor")))
+            .transpose()?,
         limit: asked.limit.unwrap_or(50).clamp(1, PAGE_MAX),
         ..RunFilter::of(&caller.tenant)
     };
@@ -458,11 +474,12 @@ pub(super) async fn resolve(
 ) -> Answer {
     let run = app.find_run(&caller, &id).await?;
     let step = StepId::new(&step).map_err(invalid)?;
-    let resolution = Resolution::parse(&body.resolution)
-        .ok_or_else(|| invalid("`resolution` is done, retry or fail"))?;
+    let resolution =
+        Resolution::parse(&body.resolution).ok_or_else(|| invalid("`resolution` is done, retry or fail"))?;
     if body.reason.as_deref().is_none_or(str::is_empty) {
         return Err(invalid("say why: `reason` stands in the record"));
     }
     let (reason, output) = (body.reason, body.output);
-    on_run(&app, &caller, run, Command::Resolve { run, step, resolution, probed: false, reason, output }).await
+    on_run(&app, &caller, run, Command::Resolve { run, step, resolution, probed: false, reason, output })
+        .await
 }

@@ -30,7 +30,7 @@ async fn every(
     let caller = caller.clone();
     app.look(move |store| {
         let streams = store.state().streams();
-        let all = streams.filter_map(|(id, stream)| of(id, &stream.body));
+        let all = streams.filter_map(|(id, stream)| of(&id, &stream.body));
         let mine = |name: &Scoped| {
             name.tenant() == caller.tenant.as_str() && name.namespace() == caller.namespace.as_str()
         };
@@ -49,7 +49,9 @@ fn as_lock(id: &StreamId, body: &Body) -> Option<(Scoped, Value)> {
 
 fn as_semaphore(id: &StreamId, body: &Body) -> Option<(Scoped, Value)> {
     match (id, body) {
-        (StreamId::Semaphore(name), Body::Semaphore(held)) => Some((name.clone(), shape::semaphore(name, held))),
+        (StreamId::Semaphore(name), Body::Semaphore(held)) => {
+            Some((name.clone(), shape::semaphore(name, held)))
+        }
         // tidy: only semaphores are wanted.
         _ => None,
     }
@@ -82,7 +84,11 @@ pub(super) async fn lock(State(app): State<Arc<App>>, caller: Caller, Path(name)
     one(&app, StreamId::Lock(scoped(&caller, &name)?), "lock", &name).await
 }
 
-pub(super) async fn semaphore(State(app): State<Arc<App>>, caller: Caller, Path(name): Path<String>) -> Answer {
+pub(super) async fn semaphore(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(name): Path<String>,
+) -> Answer {
     one(&app, StreamId::Semaphore(scoped(&caller, &name)?), "semaphore", &name).await
 }
 
@@ -116,7 +122,8 @@ pub(super) async fn break_semaphore(
 ) -> Answer {
     let semaphore = scoped(&caller, &name)?;
     let holder = seen.holder.ok_or_else(|| Problem::new(Code::InvalidInput, "say whose slots: `holder`"))?;
-    let holder = Holder::parse(&holder).map_err(|error| Problem::new(Code::InvalidInput, error.to_string()))?;
+    let holder =
+        Holder::parse(&holder).map_err(|error| Problem::new(Code::InvalidInput, error.to_string()))?;
     let input = semaphore::Input::Break { holder, epoch: seen.epoch };
     app.ask(&caller, Command::Semaphore { semaphore: semaphore.clone(), input }).await?;
     one(&app, StreamId::Semaphore(semaphore), "semaphore", &name).await

@@ -61,7 +61,10 @@ impl Chain<'_> {
                 self.link(id, None, "begin", "it has not begun: it waits for its turn".into());
             }
             Status::Pending | Status::Blocked => self.blocked(id, run),
-            Status::Running | Status::AwaitingApproval | Status::WaitingExternal | Status::FailedRetryable => {
+            Status::Running
+            | Status::AwaitingApproval
+            | Status::WaitingExternal
+            | Status::FailedRetryable => {
                 if run.suspended {
                     let text = format!("it is suspended: `windlass resume {id}` lets it go on");
                     self.link(id, None, "suspended", text);
@@ -105,7 +108,7 @@ impl Chain<'_> {
         let until = step.waiting.as_ref().and_then(|waiting| waiting.until).or(step.next_eligible_at);
         let till = until.map_or(String::new(), |at| format!(" until {}", shape::time(at)));
         match (step.status, step.waiting.as_ref()) {
-            (step::Status::Running, _) => match step.child {
+            (step::Status::Running, _) => match step.child() {
                 Some(child) => {
                     self.link(id, Some(name), "call", format!("it waits for run {child}, which it called"));
                     self.run(child);
@@ -138,9 +141,10 @@ impl Chain<'_> {
             },
             Wait::Semaphore => self.semaphore(id, name, run, waiting.on.as_ref()),
             Wait::Approval => {
-                let open = run.rare.approvals.values().find(|a| {
-                    a.step == step.id && a.status == windlass_core::approval::Status::Requested
-                });
+                let open =
+                    run.rare().approvals.values().find(|a| {
+                        a.step == step.id && a.status == windlass_core::approval::Status::Requested
+                    });
                 let what = open.map_or(String::new(), |a| {
                     format!(": `windlass approve {}` or `windlass reject {} --reason …`", a.id, a.id)
                 });
@@ -155,7 +159,8 @@ impl Chain<'_> {
             }
             Wait::Event => {
                 let key = waiting.key.as_ref().map_or(String::new(), |key| format!(" with key `{key}`"));
-                let text = format!("it waits for the event{on}{key}{till}: `windlass signal {id} …` sends it");
+                let text =
+                    format!("it waits for the event{on}{key}{till}: `windlass signal {id} …` sends it");
                 self.link(id, name, "event", text);
             }
             Wait::Timer => {
@@ -163,7 +168,12 @@ impl Chain<'_> {
             }
             Wait::Backoff => {
                 let error = step.error.as_ref().map_or(String::new(), |error| format!(": {}", error.message));
-                self.link(id, name, "backoff", format!("attempt {} failed and it waits{till}{error}", step.failures));
+                self.link(
+                    id,
+                    name,
+                    "backoff",
+                    format!("attempt {} failed and it waits{till}{error}", step.failures),
+                );
             }
             Wait::Guard | Wait::GuardAfter => {
                 self.link(id, name, "guard", format!("its guard{on} does not hold yet{till}"));
@@ -191,7 +201,8 @@ impl Chain<'_> {
         };
         match holder {
             Some((holder, since)) => {
-                let text = format!("it waits for the lock `{name}`, held by {holder} since {}", shape::time(since));
+                let text =
+                    format!("it waits for the lock `{name}`, held by {holder} since {}", shape::time(since));
                 self.link(id, step, "lock", text)["holder"] = Value::String(holder.to_string());
                 self.holder(&holder);
             }
@@ -210,7 +221,8 @@ impl Chain<'_> {
             }
             Some(_) | None => Vec::new(),
         };
-        let list: Vec<String> = holders.iter().map(|(holder, weight)| format!("{holder} ({weight})")).collect();
+        let list: Vec<String> =
+            holders.iter().map(|(holder, weight)| format!("{holder} ({weight})")).collect();
         let text = format!("it waits for slots of the semaphore `{name}`, held by {}", list.join(", "));
         self.link(id, step, "semaphore", text);
         holders.iter().for_each(|(holder, _)| self.holder(holder));

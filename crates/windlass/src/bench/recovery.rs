@@ -21,8 +21,12 @@ pub(super) fn measure(dir: &Path, records: u64) -> Result<Value, Failure> {
     clear(&dir.join("snapshot"))?;
     let _ = fs::remove_file(Embedded::history_path(&dir));
     let cold = open(&dir)?;
-    let (mut store, _) = Embedded::open(Arc::new(Files), &dir, store::Options { snapshot_every: Some(0), ..store::Options::default() })
-        .map_err(broken)?;
+    let (mut store, _) = Embedded::open(
+        Arc::new(Files),
+        &dir,
+        store::Options { snapshot_every: Some(0), ..store::Options::default() },
+    )
+    .map_err(broken)?;
     // The first pause is long enough for a whole snapshot.
     let until = Instant::now() + Duration::from_secs(30);
     while store.idle(windlass_core::time::Millis(u64::MAX / 2)) && Instant::now() < until {}

@@ -1,8 +1,8 @@
 //! Steps that do nothing, carried out in process, so many runs at a time.
 
 use super::broken;
-use crate::clock::{Sorted, System, fresh};
 use crate::client::Failure;
+use crate::clock::{Sorted, System, fresh};
 use crate::disk::Files;
 use crate::expr::Cel;
 use crate::policy::Builtin;
@@ -51,7 +51,8 @@ fn runbook() -> Result<Runbook, Failure> {
     let step = |n: u64| json!({ "id": format!("s{n}"), "kind": { "run": { "command": "true" } } });
     let nodes: Vec<Value> = (1..=STEPS).map(step).collect();
     let places: Vec<u64> = (0..STEPS).collect();
-    let book = json!({ "name": "bench", "version": 1, "pipelines": { "p": { "nodes": nodes, "steps": places } } });
+    let book =
+        json!({ "name": "bench", "version": 1, "pipelines": { "p": { "nodes": nodes, "steps": places } } });
     serde_json::from_value(book).map_err(broken)
 }
 

@@ -43,7 +43,9 @@ pub(super) struct Global {
 #[derive(Subcommand, Debug)]
 pub(super) enum Verb {
     /// Make a runbook to start from
-    #[command(after_help = "examples:\n  windlass init\n  windlass init my-project && cd my-project && windlass run")]
+    #[command(
+        after_help = "examples:\n  windlass init\n  windlass init my-project && cd my-project && windlass run"
+    )]
     Init {
         /// Where; here where absent
         dir: Option<PathBuf>,
@@ -54,7 +56,9 @@ pub(super) enum Verb {
     )]
     Run(RunArgs),
     /// Parse and validate a runbook
-    #[command(after_help = "examples:\n  windlass check runbook.yaml\n  windlass check runbook.yaml --watch\n  windlass check --schema > runbook.schema.json")]
+    #[command(
+        after_help = "examples:\n  windlass check runbook.yaml\n  windlass check runbook.yaml --watch\n  windlass check --schema > runbook.schema.json"
+    )]
     Check {
         /// The runbook
         file: Option<PathBuf>,
@@ -72,7 +76,9 @@ pub(super) enum Verb {
     #[command(after_help = "examples:\n  windlass runbooks")]
     Runbooks,
     /// Show a run and its steps
-    #[command(after_help = "examples:\n  windlass show RUN\n  windlass show RUN --timeline\n  windlass show RUN --exit-status")]
+    #[command(
+        after_help = "examples:\n  windlass show RUN\n  windlass show RUN --timeline\n  windlass show RUN --exit-status"
+    )]
     Show(ShowArgs),
     /// Follow a run to its end
     #[command(after_help = "examples:\n  windlass watch RUN")]
@@ -81,7 +87,9 @@ pub(super) enum Verb {
         run: String,
     },
     /// Show what steps wrote
-    #[command(after_help = "examples:\n  windlass logs RUN\n  windlass logs RUN build -f\n  windlass logs RUN --failed")]
+    #[command(
+        after_help = "examples:\n  windlass logs RUN\n  windlass logs RUN build -f\n  windlass logs RUN --failed"
+    )]
     Logs(LogsArgs),
     /// Say what a run waits for
     #[command(after_help = "examples:\n  windlass why RUN")]
@@ -129,7 +137,9 @@ pub(super) enum Verb {
         run: String,
     },
     /// Go on from a step of a run, as a new run
-    #[command(after_help = "examples:\n  windlass fork RUN --from deploy\n  windlass fork RUN --from deploy --runbook fixed.yaml")]
+    #[command(
+        after_help = "examples:\n  windlass fork RUN --from deploy\n  windlass fork RUN --from deploy --runbook fixed.yaml"
+    )]
     Fork {
         /// The run, or the beginning of its id
         run: String,
@@ -141,7 +151,9 @@ pub(super) enum Verb {
         runbook: Option<PathBuf>,
     },
     /// Deliver an external event
-    #[command(after_help = "examples:\n  windlass signal RUN approved --data '{\"by\":\"ann\"}'\n  windlass signal --key pr-17 merged")]
+    #[command(
+        after_help = "examples:\n  windlass signal RUN approved --data '{\"by\":\"ann\"}'\n  windlass signal --key pr-17 merged"
+    )]
     Signal {
         /// The run, unless a key says which; then the event's name
         #[arg(required_unless_present = "key")]
@@ -249,7 +261,9 @@ pub(super) enum Verb {
     #[command(after_help = "examples:\n  windlass codes | grep LEASE")]
     Codes,
     /// Print completions for a shell
-    #[command(after_help = "examples:\n  windlass completions bash > ~/.local/share/bash-completion/completions/windlass")]
+    #[command(
+        after_help = "examples:\n  windlass completions bash > ~/.local/share/bash-completion/completions/windlass"
+    )]
     Completions {
         /// bash, zsh, fish, elvish or powershell
         shell: clap_complete::Shell,

@@ -59,4 +59,3 @@ fn once(file: &Path, say: &Say) -> Result<Vec<PathBuf>, Failure> {
     let dir = file.parent().unwrap_or(Path::new(""));
     Ok(loaded.files.iter().map(|(path, _)| dir.join(path)).collect())
 }
-

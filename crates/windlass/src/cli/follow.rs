@@ -162,7 +162,15 @@ struct Screen<'a> {
 
 impl<'a> Screen<'a> {
     fn new(say: &'a Say, id: &str) -> Screen<'a> {
-        Screen { say, id: id.to_owned(), run: Value::Null, said: HashMap::new(), tail: Vec::new(), drawn: 0, frame: 0 }
+        Screen {
+            say,
+            id: id.to_owned(),
+            run: Value::Null,
+            said: HashMap::new(),
+            tail: Vec::new(),
+            drawn: 0,
+            frame: 0,
+        }
     }
 
     /// Whether there is a tree that moves.
@@ -216,7 +224,9 @@ impl<'a> Screen<'a> {
         for step in run["steps"].as_array().into_iter().flatten() {
             let (id, status) = (text(step, "id"), text(step, "status"));
             let now = format!("{status} {}", step["attempt"]);
-            if step["group"] == Value::Bool(true) && status == "running" || matches!(status, "pending" | "ready") {
+            if step["group"] == Value::Bool(true) && status == "running"
+                || matches!(status, "pending" | "ready")
+            {
                 continue;
             }
             if self.said.insert(id.to_owned(), now.clone()).as_ref() != Some(&now) {
@@ -230,7 +240,9 @@ impl<'a> Screen<'a> {
         self.frame += 1;
         let mut lines = tree(self.say, &self.run, SPINNER[self.frame % SPINNER.len()]);
         let (height, width) = size();
-        lines.extend(self.tail.iter().map(|line| self.say.paint(anstyle::Style::new().dimmed(), &format!("  {line}"))));
+        lines.extend(
+            self.tail.iter().map(|line| self.say.paint(anstyle::Style::new().dimmed(), &format!("  {line}"))),
+        );
         let from = lines.len().saturating_sub(height.saturating_sub(2).max(1));
         self.clear();
         for line in &lines[from..] {
@@ -267,7 +279,10 @@ impl<'a> Screen<'a> {
             out.push_str(&format!("\n  {result}"));
         }
         if status == "failed" {
-            out.push_str(&format!("\n  look closer: windlass logs {0} --failed; go on: windlass retry {0}", self.id));
+            out.push_str(&format!(
+                "\n  look closer: windlass logs {0} --failed; go on: windlass retry {0}",
+                self.id
+            ));
         }
         if status == "awaiting_approval" {
             out.push_str(&format!("\n  see what is asked: windlass why {}", self.id));
@@ -342,7 +357,9 @@ pub(super) fn printable(text: &str) -> String {
 /// The terminal's height and width.
 fn size() -> (usize, usize) {
     match rustix::termios::tcgetwinsize(std::io::stdout()) {
-        Ok(size) if size.ws_row > 0 && size.ws_col > 0 => (usize::from(size.ws_row), usize::from(size.ws_col)),
+        Ok(size) if size.ws_row > 0 && size.ws_col > 0 => {
+            (usize::from(size.ws_row), usize::from(size.ws_col))
+        }
         Ok(_) | Err(_) => (24, 80),
     }
 }

@@ -23,7 +23,10 @@ fn since(text: &str) -> Result<String, Failure> {
         return Ok(text.to_owned());
     }
     let span = runbook::span::parse(text).map_err(|_| {
-        Failure::new(Code::InvalidInput, format!("`{text}` is neither a time such as 2026-01-31T12:00:00Z nor a duration such as 2h"))
+        Failure::new(
+            Code::InvalidInput,
+            format!("`{text}` is neither a time such as 2026-01-31T12:00:00Z nor a duration such as 2h"),
+        )
     })?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
     Ok(crate::shape::time(Millis(now.saturating_sub(span.0))))
@@ -45,7 +48,8 @@ pub(super) async fn runs(client: &Client, filter: &RunsArgs, say: &Say) -> Outco
     }
     let page = client.get(&path).await?;
     say.answer(&page, || {
-        let mut rows = vec![["RUN", "PIPELINE", "STATUS", "CREATED", "TOOK", "REASON"].map(str::to_owned).to_vec()];
+        let mut rows =
+            vec![["RUN", "PIPELINE", "STATUS", "CREATED", "TOOK", "REASON"].map(str::to_owned).to_vec()];
         for run in items(&page) {
             let took = run["duration_ms"].as_u64().map_or(String::new(), duration);
             rows.push(vec![
@@ -57,7 +61,8 @@ pub(super) async fn runs(client: &Client, filter: &RunsArgs, say: &Say) -> Outco
                 text(&run, "reason").to_owned(),
             ]);
         }
-        let more = page["next_cursor"].as_str().map_or(String::new(), |next| format!("more: --cursor {next}\n"));
+        let more =
+            page["next_cursor"].as_str().map_or(String::new(), |next| format!("more: --cursor {next}\n"));
         if rows.len() == 1 { "no runs\n".to_owned() } else { say.table(&rows) + &more }
     });
     Ok(0)
@@ -68,7 +73,8 @@ pub(super) async fn runbooks(client: &Client, say: &Say) -> Outcome {
     say.answer(&page, || {
         let mut rows = vec![["NAME", "HASH", "PIPELINES", "DEPLOYED", "LOADED"].map(str::to_owned).to_vec()];
         for book in items(&page) {
-            let names: Vec<&str> = book["pipelines"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+            let names: Vec<&str> =
+                book["pipelines"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
             rows.push(vec![
                 text(&book, "name").to_owned(),
                 text(&book, "hash").chars().take(12).collect(),
@@ -85,7 +91,8 @@ pub(super) async fn runbooks(client: &Client, say: &Say) -> Outcome {
 pub(super) async fn approvals(client: &Client, status: Option<&str>, say: &Say) -> Outcome {
     let page = client.get(&format!("/v1/approvals?status={}", escape(status.unwrap_or("requested")))).await?;
     say.answer(&page, || {
-        let mut rows = vec![["APPROVAL", "RUN", "STEP", "STATUS", "TIER", "EXPIRES"].map(str::to_owned).to_vec()];
+        let mut rows =
+            vec![["APPROVAL", "RUN", "STEP", "STATUS", "TIER", "EXPIRES"].map(str::to_owned).to_vec()];
         for item in items(&page) {
             rows.push(vec![
                 text(&item, "id").to_owned(),
@@ -108,7 +115,8 @@ fn count(item: &Value, key: &str) -> String {
 pub(super) async fn locks(client: &Client, say: &Say) -> Outcome {
     let page = client.get("/v1/locks").await?;
     say.answer(&page, || {
-        let mut rows = vec![["LOCK", "STATE", "HOLDER", "EPOCH", "SINCE", "WAITING"].map(str::to_owned).to_vec()];
+        let mut rows =
+            vec![["LOCK", "STATE", "HOLDER", "EPOCH", "SINCE", "WAITING"].map(str::to_owned).to_vec()];
         for lock in items(&page) {
             rows.push(vec![
                 text(&lock, "name").to_owned(),
@@ -127,7 +135,8 @@ pub(super) async fn locks(client: &Client, say: &Say) -> Outcome {
 pub(super) async fn semaphores(client: &Client, say: &Say) -> Outcome {
     let page = client.get("/v1/semaphores").await?;
     say.answer(&page, || {
-        let mut rows = vec![["SEMAPHORE", "USED", "CAPACITY", "HOLDERS", "WAITING"].map(str::to_owned).to_vec()];
+        let mut rows =
+            vec![["SEMAPHORE", "USED", "CAPACITY", "HOLDERS", "WAITING"].map(str::to_owned).to_vec()];
         for item in items(&page) {
             rows.push(vec![
                 text(&item, "name").to_owned(),
@@ -152,7 +161,8 @@ fn sure(yes: bool, question: &str) -> Result<(), Failure> {
 pub(super) async fn lock(client: &Client, verb: &LockVerb, say: &Say) -> Outcome {
     let LockVerb::Break { name, epoch, yes } = verb;
     sure(*yes, &format!("Take the lock `{name}` away from its holder? What holds it fails."))?;
-    let broken = client.post(&format!("/v1/locks/{}/break", escape(name)), &json!({ "epoch": epoch })).await?;
+    let broken =
+        client.post(&format!("/v1/locks/{}/break", escape(name)), &json!({ "epoch": epoch })).await?;
     say.answer(&broken, || format!("`{name}` is {}", text(&broken, "state")));
     Ok(0)
 }
@@ -160,12 +170,19 @@ pub(super) async fn lock(client: &Client, verb: &LockVerb, say: &Say) -> Outcome
 pub(super) async fn semaphore(client: &Client, verb: &SemaphoreVerb, say: &Say) -> Outcome {
     let SemaphoreVerb::Break { name, holder, yes } = verb;
     sure(*yes, &format!("Take the slots of `{holder}` away? What holds them fails."))?;
-    let broken = client.post(&format!("/v1/semaphores/{}/break", escape(name)), &json!({ "holder": holder })).await?;
+    let broken =
+        client.post(&format!("/v1/semaphores/{}/break", escape(name)), &json!({ "holder": holder })).await?;
     say.answer(&broken, || format!("`{name}` has {} of {} slots used", broken["used"], broken["capacity"]));
     Ok(0)
 }
 
-pub(super) async fn events(client: &Client, follow: bool, from: Option<u64>, kind: Option<&str>, say: &Say) -> Outcome {
+pub(super) async fn events(
+    client: &Client,
+    follow: bool,
+    from: Option<u64>,
+    kind: Option<&str>,
+    say: &Say,
+) -> Outcome {
     let mut path = format!("/v1/events?follow={follow}&from={}", from.unwrap_or(0));
     if let Some(kind) = kind {
         path.push_str(&format!("&type={}", escape(kind)));
@@ -190,7 +207,8 @@ pub(super) fn codes(say: &Say) -> Outcome {
         .map(|code| json!({ "code": code.as_str(), "http": code.http(), "exit": code.exit(), "title": code.title() }))
         .collect();
     say.answer(&json!({ "items": all }), || {
-        let row = |code: &Code| format!("{:<24} {} {:>3}  {}\n", code, code.http(), code.exit(), code.title());
+        let row =
+            |code: &Code| format!("{:<24} {} {:>3}  {}\n", code, code.http(), code.exit(), code.title());
         Code::ALL.iter().map(row).collect()
     });
     Ok(0)

@@ -28,7 +28,9 @@ pub(super) fn load(path: &Path, say: &Say) -> Result<Loaded, Failure> {
     runbook::load(path).map_err(|problems| Failure {
         code: Code::RunbookInvalid,
         detail: problems.render(say.colour),
-        problem: say.json.then(|| json!({ "code": Code::RunbookInvalid.as_str(), "problems": problems.json() })),
+        problem: say
+            .json
+            .then(|| json!({ "code": Code::RunbookInvalid.as_str(), "problems": problems.json() })),
     })
 }
 
@@ -108,7 +110,8 @@ async fn go(
 ) -> Outcome {
     let hash = text(&submit(client, loaded).await?, "hash").to_owned();
     if wish.dry_run {
-        let plan = client.post("/v1/plan", &json!({ "runbook": hash, "pipeline": pipeline, "vars": vars })).await?;
+        let plan =
+            client.post("/v1/plan", &json!({ "runbook": hash, "pipeline": pipeline, "vars": vars })).await?;
         say.answer(&plan, || planned(say, &plan));
         return Ok(0);
     }
@@ -141,7 +144,10 @@ fn planned(say: &Say, plan: &Value) -> String {
         let skipped = if step["when"] == Value::Bool(false) { "  (skipped: `when` is false)" } else { "" };
         out.push_str(&format!("{indent}{} [{}]{policy}{skipped}\n", text(step, "id"), text(step, "tool")));
         if let Some(fields) = step.get("fields") {
-            out.push_str(&format!("{indent}  {}\n", say.paint(anstyle::Style::new().dimmed(), &fields.to_string())));
+            out.push_str(&format!(
+                "{indent}  {}\n",
+                say.paint(anstyle::Style::new().dimmed(), &fields.to_string())
+            ));
         }
         if let Some(secrets) = step.get("secrets") {
             out.push_str(&format!("{indent}  secrets: {secrets}\n"));
@@ -238,7 +244,8 @@ pub(super) async fn resume(
     }
     let mut worst = 0;
     for run in &runs {
-        let code = follow::to_end(client, run, Follow { wait: true, suspend: client.app().is_some() }, say).await?;
+        let code =
+            follow::to_end(client, run, Follow { wait: true, suspend: client.app().is_some() }, say).await?;
         worst = worst.max(code);
     }
     Ok(worst)
@@ -271,7 +278,9 @@ pub(super) async fn signal(
     say: &Say,
 ) -> Outcome {
     let data: Value = match data {
-        Some(text) => serde_json::from_str(text).map_err(|error| invalid(format!("--data is not JSON: {error}")))?,
+        Some(text) => {
+            serde_json::from_str(text).map_err(|error| invalid(format!("--data is not JSON: {error}")))?
+        }
         None => Value::Null,
     };
     // With a key there is no run, and the first word is the event's name.
@@ -302,7 +311,9 @@ pub(super) async fn resolve(
 ) -> Outcome {
     let body = json!({ "resolution": resolution, "reason": reason });
     let shown = client.post(&path(run, &format!("/steps/{}/resolve", follow::escape(step))), &body).await?;
-    say.answer(&shown, || format!("step `{step}` is settled; the run is {}", say.status(text(&shown, "status"))));
+    say.answer(&shown, || {
+        format!("step `{step}` is settled; the run is {}", say.status(text(&shown, "status")))
+    });
     Ok(0)
 }
 
@@ -335,7 +346,11 @@ pub(super) async fn decide(
     let decided = client.post(&format!("/v1/approvals/{id}/decision"), &body).await?;
     let run = text(&decided, "run").to_owned();
     say.answer(&decided, || {
-        let next = if client.app().is_some() { format!("; `windlass resume {run}` lets it go on") } else { String::new() };
+        let next = if client.app().is_some() {
+            format!("; `windlass resume {run}` lets it go on")
+        } else {
+            String::new()
+        };
         format!("{}{next}", say.status(text(&decided, "status")))
     });
     Ok(0)

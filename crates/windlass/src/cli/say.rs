@@ -22,7 +22,8 @@ pub(super) struct Say {
 impl Say {
     pub(super) fn new(json: bool, quiet: bool, no_color: bool) -> Say {
         let terminal = std::io::stdout().is_terminal();
-        let colour = terminal && !no_color && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        let colour =
+            terminal && !no_color && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         Say { json, quiet, colour, terminal }
     }
 
@@ -58,7 +59,8 @@ impl Say {
             let problem = failure.problem.clone().unwrap_or_else(fallback);
             let _ = writeln!(std::io::stderr(), "{problem}");
         } else {
-            let _ = writeln!(std::io::stderr(), "windlass: {}: {}\n  see {page}", failure.code, failure.detail);
+            let _ =
+                writeln!(std::io::stderr(), "windlass: {}: {}\n  see {page}", failure.code, failure.detail);
         }
         ExitCode::from(failure.code.exit())
     }
@@ -88,7 +90,11 @@ impl Say {
             }
             let line = line.trim_end();
             let heading = at == 0;
-            text.push_str(&if heading { self.paint(anstyle::Style::new().dimmed(), line) } else { line.to_owned() });
+            text.push_str(&if heading {
+                self.paint(anstyle::Style::new().dimmed(), line)
+            } else {
+                line.to_owned()
+            });
             text.push('\n');
         }
         text

@@ -68,8 +68,10 @@ fn millis(value: &Value) -> Option<i64> {
 fn timeline(say: &Say, run: &Value) -> String {
     let steps: Vec<&Value> = run["steps"].as_array().into_iter().flatten().collect();
     let from = millis(&run["started_at"]).or_else(|| millis(&run["created_at"])).unwrap_or(0);
-    let to = millis(&run["completed_at"]).or_else(|| millis(&run["updated_at"])).unwrap_or(from).max(from + 1);
-    let scale = |at: i64| ((at - from).max(0) as u64 * TIMELINE_WIDTH / (to - from) as u64).min(TIMELINE_WIDTH);
+    let to =
+        millis(&run["completed_at"]).or_else(|| millis(&run["updated_at"])).unwrap_or(from).max(from + 1);
+    let scale =
+        |at: i64| ((at - from).max(0) as u64 * TIMELINE_WIDTH / (to - from) as u64).min(TIMELINE_WIDTH);
     let widest = steps.iter().map(|step| text(step, "id").chars().count()).max().unwrap_or(0).min(32);
     let mut out = format!(
         "{} {}\n{:widest$} 0{:>width$}\n",
@@ -87,7 +89,11 @@ fn timeline(say: &Say, run: &Value) -> String {
                 let (a, b) = (scale(began), scale(ended));
                 let length = (b - a).max(1) as usize;
                 let fill = if step["group"] == Value::Bool(true) { "─" } else { "█" };
-                let bar = format!("{}{}", " ".repeat((a as usize).min(TIMELINE_WIDTH as usize - 1)), fill.repeat(length));
+                let bar = format!(
+                    "{}{}",
+                    " ".repeat((a as usize).min(TIMELINE_WIDTH as usize - 1)),
+                    fill.repeat(length)
+                );
                 (bar, duration((ended - began).max(0) as u64))
             }
             None => (String::new(), text(step, "status").to_owned()),
@@ -168,7 +174,10 @@ pub(super) fn approval(say: &Say, approval: &Value) -> String {
     ));
     let fields = serde_json::to_string_pretty(&action["fields"]).unwrap_or_default();
     out.push_str(&format!("  fields   {}\n", printable(&fields).replace('\n', "\n           ")));
-    out.push_str(&format!("  hash     {}\n  expires  {}", text(approval, "action_hash"), text(approval, "expires_at")));
+    out.push_str(&format!(
+        "  hash     {}\n  expires  {}",
+        text(approval, "action_hash"),
+        text(approval, "expires_at")
+    ));
     out
 }
-

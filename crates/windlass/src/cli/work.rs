@@ -98,14 +98,22 @@ pub(super) async fn store(args: &Args, verb: &StoreVerb, say: &Say) -> Outcome {
             let (log, _) = open(&root)?;
             let answer = compact(&log, span)?;
             say.answer(&answer, || {
-                format!("dropped {} streams, {} bytes; kept {} bytes", answer["streams_dropped"], answer["bytes_dropped"], answer["bytes_kept"])
+                format!(
+                    "dropped {} streams, {} bytes; kept {} bytes",
+                    answer["streams_dropped"], answer["bytes_dropped"], answer["bytes_kept"]
+                )
             });
         }
         StoreVerb::Backup { to } => {
             let (log, _) = open(&root)?;
             let copied = log.backup(to).map_err(|error| failed(&error))?;
             say.answer(&verified(&copied), || {
-                format!("✔ {} records of {} streams in {}: all checked", copied.records, copied.streams, to.display())
+                format!(
+                    "✔ {} records of {} streams in {}: all checked",
+                    copied.records,
+                    copied.streams,
+                    to.display()
+                )
             });
         }
         StoreVerb::Restore { from } => {
@@ -160,9 +168,7 @@ pub(super) async fn doctor(args: &Args, say: &Say) -> Outcome {
     ];
     findings.push(data(&root(args)?));
     let ok = findings.iter().all(|finding| finding.ok || !finding.needed);
-    let item = |finding: &Finding| {
-        json!({ "check": finding.what, "ok": finding.ok, "needed": finding.needed, "detail": finding.text })
-    };
+    let item = |finding: &Finding| json!({ "check": finding.what, "ok": finding.ok, "needed": finding.needed, "detail": finding.text });
     let answer = json!({ "ok": ok, "version": env!("CARGO_PKG_VERSION"), "checks": findings.iter().map(item).collect::<Vec<_>>() });
     say.answer(&answer, || {
         let line = |finding: &Finding| {
@@ -201,7 +207,12 @@ fn data(root: &Path) -> Finding {
     }
     match open(root) {
         Ok((log, state)) => {
-            let text = format!("{}: {} records, {} streams in memory", root.display(), log.durable_seq(), state.streams().count());
+            let text = format!(
+                "{}: {} records, {} streams in memory",
+                root.display(),
+                log.durable_seq(),
+                state.streams().count()
+            );
             Finding { what, ok: true, needed: true, text }
         }
         Err(failure) => Finding { what, ok: false, needed: true, text: failure.detail },

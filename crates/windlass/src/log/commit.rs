@@ -13,7 +13,7 @@
 use super::encode::{Encoder, Group, Saving};
 use super::error::Error;
 use super::layout::Piece;
-use super::tail::Tail;
+use super::tail::{Tail, Written};
 use super::{Batch, Options};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -63,7 +63,8 @@ pub(super) struct Shared {
     pub(super) durable: Arc<AtomicU64>,
     /// Why the log can no longer be written.
     poison: OnceLock<Error>,
-    saver: SyncSender<Saving>,
+    /// Where parts of snapshots go, until the log ends.
+    saver: Mutex<Option<SyncSender<Saving>>>,
     /// A part of a snapshot was lost on the way: it must not be finished.
     pub(super) save_lost: Arc<AtomicBool>,
 }
@@ -112,7 +113,7 @@ impl Shared {
             tail: Mutex::new(tail),
             view: RwLock::new(Arc::new(view)),
             poison: OnceLock::new(),
-            saver,
+            saver: Mutex::new(Some(saver)),
             save_lost: Arc::default(),
         }
     }
@@ -294,7 +295,9 @@ impl Shared {
 
     /// Hands a part of a snapshot on. A snapshot that comes faster than it can be written is given up, not waited for.
     fn save(&self, saving: Saving) {
-        match self.saver.try_send(saving) {
+        let saver = lock(&self.saver);
+        let Some(saver) = saver.as_ref() else { return };
+        match saver.try_send(saving) {
             Ok(()) | Err(TrySendError::Disconnected(_)) => {}
             Err(TrySendError::Full(_)) => self.save_lost.store(true, Ordering::Release),
         }
@@ -302,23 +305,29 @@ impl Shared {
 
     /// Says in the log that all of it is durable.
     pub(super) fn mark(&self) -> Result<(), Error> {
+        self.with_tail(|tail| {
+            let seq = tail.tie.seq;
+            // Without room it is tried again after the next batch.
+            lock(&self.inbox).unmarked = None;
+            if tail.is_marked() { Ok(Written { ended: None }) } else { tail.write(&mut Vec::new(), 0, seq) }
+        })
+    }
+
+    /// Does something to the tail between batches.
+    pub(super) fn with_tail(
+        &self,
+        act: impl FnOnce(&mut Tail) -> Result<Written, Error>,
+    ) -> Result<(), Error> {
         let mut tail = lock(&self.tail);
         if let Some(error) = self.poison.get() {
             return Err(error.clone());
         }
-        if tail.is_marked() {
-            return Ok(());
-        }
-        let seq = tail.tie.seq;
-        match tail.write(&mut Vec::new(), 0, seq) {
+        match act(&mut tail) {
             Ok(written) => {
                 self.published(&tail, written.ended);
-                lock(&self.inbox).unmarked = None;
                 Ok(())
             }
             Err(error) => {
-                // Without room it is tried again with the next batch.
-                lock(&self.inbox).unmarked = None;
                 if !matches!(error, Error::Full { .. }) {
                     self.set_poison(error.clone());
                 }
@@ -380,6 +389,11 @@ impl Shared {
             // The sync may have ended meanwhile, when there was nothing to wake the writer for.
             self.to_write.notify_one();
         }
+    }
+
+    /// No more parts of snapshots come: the thread that writes them ends.
+    pub(super) fn end_saving(&self) {
+        lock(&self.saver).take();
     }
 
     pub(super) fn close(&self) {

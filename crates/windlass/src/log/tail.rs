@@ -108,6 +108,12 @@ impl Tail {
         Ok((std::mem::replace(&mut self.piece, piece), end))
     }
 
+    /// Ends the segment, if it has records.
+    pub(super) fn roll(&mut self) -> Result<Written, Error> {
+        let ended = if self.tie.seq < self.piece.header.first { None } else { Some(self.rotate()?) };
+        Ok(Written { ended })
+    }
+
     /// Whether an empty batch would say more than the last one: that it is durable.
     pub(super) fn is_marked(&self) -> bool {
         self.marked == self.tie.seq

@@ -320,6 +320,7 @@ fn place_of(error: &Error, runbook: &Runbook, checked: &Checked, message: String
         Error::Missing(_, step, ..) | Error::Zero(_, step, _) => {
             runbook.pipelines.keys().find_map(|pipeline| step_at(pipeline, step))
         }
+        Error::WakeOn(..) => None,
     };
     match at {
         Some(at) => Problem::at(at, message),

@@ -28,9 +28,9 @@ impl RunFilter {
     fn takes(&self, run: &Run) -> bool {
         let born = &run.born;
         let repo = || born.subject.as_ref().and_then(|subject| subject.repo.as_deref());
-        born.tenant == self.tenant
+        born.home.tenant == self.tenant
             && self.status.is_none_or(|status| run.status() == status)
-            && self.pipeline.as_ref().is_none_or(|pipeline| born.pipeline == *pipeline)
+            && self.pipeline.as_ref().is_none_or(|pipeline| born.home.pipeline == *pipeline)
             && self.repo.as_deref().is_none_or(|wanted| repo() == Some(wanted))
             && self.since.is_none_or(|since| born.created_at >= since)
     }
@@ -57,14 +57,8 @@ impl Embedded {
     /// The runs of a tenant that an id, or the beginning of one, means: two at most.
     pub fn find_runs(&mut self, tenant: &Name, text: &str) -> Vec<RunId> {
         let Some((low, high)) = range(text) else { return Vec::new() };
-        let (from, to) = (StreamId::Run(low), StreamId::Run(high));
-        let streams = self.live.state.streams_between(&from, &to);
-        let live = streams.filter(|(_, stream)| stream.tenant == *tenant).filter_map(|(id, _)| match id {
-            StreamId::Run(run) => Some(*run),
-            // tidy: only runs stand between two runs.
-            _ => None,
-        });
-        let mut found: Vec<RunId> = live.take(2).collect();
+        let live = self.live.state.runs_between(low, high).filter(|(_, stream)| stream.tenant == *tenant);
+        let mut found: Vec<RunId> = live.map(|(run, _)| run).take(2).collect();
         if found.len() < 2 {
             found.extend(self.live.history.find(tenant, low, high, 2).unwrap_or_default());
             found.sort_unstable();
@@ -78,14 +72,17 @@ impl Embedded {
     pub fn list_runs(&mut self, filter: &RunFilter) -> (Vec<Value>, Option<RunId>) {
         let wanted = filter.limit + 1;
         let high = filter.before.map_or(u128::MAX, |before| before.0.saturating_sub(1));
-        let (from, to) = (StreamId::Run(RunId(0)), StreamId::Run(RunId(high)));
-        let live = self.live.state.streams_between(&from, &to).rev().filter_map(|(_, stream)| match &stream.body {
-            Body::Run(run) if filter.takes(run) => Some((run.id(), shape::run(run, None, false))),
-            // tidy: only runs are listed.
-            _ => None,
-        });
+        let live =
+            self.live.state.runs_between(RunId(0), RunId(high)).rev().filter_map(|(_, stream)| match &stream
+                .body
+            {
+                Body::Run(run) if filter.takes(run) => Some((run.id(), shape::run(run, None, false))),
+                // tidy: only runs are listed.
+                _ => None,
+            });
         let mut runs: Vec<(RunId, Value)> = live.take(wanted).collect();
-        let listed = self.live.history.list(&RunFilter { limit: wanted, ..filter.clone() }).unwrap_or_default();
+        let listed =
+            self.live.history.list(&RunFilter { limit: wanted, ..filter.clone() }).unwrap_or_default();
         for row in listed {
             // One that is still in memory is shown as it is there.
             if self.live.state.run(row.id).is_none()
@@ -111,8 +108,8 @@ impl Embedded {
     /// The definition that a run is pinned to.
     #[must_use]
     pub fn pipeline(&self, run: &Run) -> Option<&Pipeline> {
-        match self.live.state.stream(&StreamId::Runbook(run.born.runbook)).map(|stream| &stream.body) {
-            Some(Body::Runbook(runbook)) => runbook.pipelines.get(&run.born.pipeline),
+        match self.live.state.stream(&StreamId::Runbook(run.born.home.runbook)).map(|stream| &stream.body) {
+            Some(Body::Runbook(runbook)) => runbook.pipelines.get(&run.born.home.pipeline),
             Some(_) | None => None,
         }
     }

@@ -58,7 +58,9 @@ impl View for Live {
     fn find(&self, stream: &StreamId) -> Found<'_> {
         match (self.state.find(stream), stream) {
             // Ids grow with time, so a new run is above all that have left, and nobody has to look for it.
-            (Found::Absent, StreamId::Run(run)) if Some(*run) <= self.left_max && !self.absent.contains(run) => {
+            (Found::Absent, StreamId::Run(run))
+                if Some(*run) <= self.left_max && !self.absent.contains(run) =>
+            {
                 Found::Unloaded
             }
             (found, _) => found,
@@ -98,6 +100,10 @@ impl Overlay for Live {
 
     fn woken(&mut self) -> Vec<Scoped> {
         self.state.woken()
+    }
+
+    fn woken_by(&self, facts: &[Fact]) -> Vec<Scoped> {
+        self.state.woken_by(facts)
     }
 
     fn apply(&mut self, facts: &[Fact], at: Millis) {

@@ -223,7 +223,7 @@ fn time(watched: &mut Watched, op: &Op) {
         for stream in due {
             let StreamId::Run(run) = stream else { continue };
             let over = |step: &Step| {
-                let ours = step.child.is_none();
+                let ours = step.child().is_none();
                 ours && step.lease.as_ref().is_some_and(|lease| lease.expires_at <= at)
             };
             let lost: Vec<(StepId, u64)> =
@@ -281,7 +281,7 @@ pub fn answer(watched: &Watched, run: RunId, step: &StepId, verdict: Verdict) ->
         pipeline_id: run,
         step: (!shared).then(|| step.id.clone()),
         tool: step.tool.clone(),
-        action_hash: step.action_hash,
+        action_hash: step.action_hash().copied(),
         verdict,
         ..crate::world::allow_shell(watched.world.policy)
     };
@@ -290,7 +290,7 @@ pub fn answer(watched: &Watched, run: RunId, step: &StepId, verdict: Verdict) ->
 
 fn human(watched: &Watched, op: &Op) -> Option<Command> {
     let all: Vec<(RunId, ApprovalId, Digest)> = crate::properties::laws::runs(&watched.world.state)
-        .flat_map(|run| run.rare.approvals.values())
+        .flat_map(|run| run.rare().approvals.values())
         .map(|approval| (approval.run, approval.id, approval.action_hash))
         .collect();
     let (run, approval, hash) = pick(&all, op.which)?;

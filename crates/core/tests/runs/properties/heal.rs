@@ -88,7 +88,7 @@ fn wanted(watched: &Watched, run: RunId, step: &Step) -> Vec<Command> {
             reserve: Amount::default(),
         }],
         // A child run ends by itself, and a group when its members have.
-        Status::Running if step.child.is_some() || step.group.is_some() => Vec::new(),
+        Status::Running if step.child().is_some() || step.group.is_some() => Vec::new(),
         Status::Running => {
             let report = Report::Done { output: Some(json!({ "n": 1 })), exit_code: Some(0) };
             vec![Command::Report { run, step: id, epoch: step.epoch, report, receipt: None }]
@@ -136,5 +136,5 @@ fn approvals(watched: &Watched, run: RunId, step: &Step) -> Vec<Command> {
         };
         Command::Decide { run, approval: a.id, input: approval::Input::Decide(attempt) }
     };
-    watched.world.run(run).rare.approvals.values().filter(open).map(yes).collect()
+    watched.world.run(run).rare().approvals.values().filter(open).map(yes).collect()
 }

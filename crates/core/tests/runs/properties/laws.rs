@@ -142,7 +142,7 @@ impl Watched {
 
     fn caps_hold(&self) {
         for run in runs(&self.world.state) {
-            let (steps, asked) = (run.steps.len(), run.rare.approvals.len());
+            let (steps, asked) = (run.steps.len(), run.rare().approvals.len());
             assert!(steps <= GROWTH_MAX && asked <= GROWTH_MAX, "{} grows: {steps}, {asked}", run.id());
         }
         for (run, writes) in &self.writes {
@@ -318,7 +318,7 @@ pub fn any_cut_folds_alike(world: &World, cuts: &[Index]) {
     let records = records(world);
     let cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(records.len() + 1)).collect();
     let prefixes: Vec<State> = cuts.iter().map(|&cut| fold(&records[..cut])).collect();
-    let streams: BTreeSet<&StreamId> = world.state.streams().map(|(id, _)| id).collect();
+    let streams: BTreeSet<StreamId> = world.state.streams().map(|(id, _)| id).collect();
     // Every stream at the first cut, then each at the cut whose turn it is.
     for fuzzy in [false, true] {
         let mut restored = State::new();
@@ -332,7 +332,7 @@ pub fn any_cut_folds_alike(world: &World, cuts: &[Index]) {
             restored.apply_event(record).unwrap();
         }
         for (id, stream) in world.state.streams() {
-            assert!(restored.stream(id) == Some(stream), "{id}, cut at {cuts:?}, fuzzy: {fuzzy}");
+            assert!(restored.stream(&id) == Some(stream), "{id}, cut at {cuts:?}, fuzzy: {fuzzy}");
         }
         assert!(restored == world.state);
         same_indexes(&restored, &world.state);

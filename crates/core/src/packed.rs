@@ -1,0 +1,141 @@
+//! Packed values: JSON kept as the text it is written as.
+//!
+//! A run keeps its variables, and each step its input and output, from the day they are recorded until the run is
+//! forgotten, and looks at them only when an expression does. As a tree the smallest object takes more than half a
+//! kilobyte; as text it takes what it is long. One value has one text, so packed values are equal where the values are.
+
+use crate::wire::Writer;
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+use serde::de::{IgnoredAny, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+
+/// A JSON value as its text.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Packed(Box<str>);
+
+impl Packed {
+    /// The text of a value.
+    #[must_use]
+    pub fn of(value: &Value) -> Packed {
+        let mut text = Vec::new();
+        Writer(&mut text).value(value);
+        // What the writer makes of a value is text; were it not, the value would read as null.
+        Packed(String::from_utf8(text).unwrap_or_else(|_| String::from("null")).into_boxed_str())
+    }
+
+    /// The value. One that is nested deeper than a record may be reads as null: no record could bring it back either.
+    #[must_use]
+    pub fn get(&self) -> Value {
+        serde_json::from_str(&self.0).unwrap_or(Value::Null)
+    }
+
+    /// One item of a list, without building the others.
+    #[must_use]
+    pub fn item(&self, index: usize) -> Option<Value> {
+        let mut found = None;
+        let mut text = serde_json::Deserializer::from_str(&self.0);
+        // The reader stops at the item, which it takes for an error: what it found stands beside it.
+        let _ = text.deserialize_seq(Nth { index, found: &mut found });
+        found
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl core::fmt::Debug for Packed {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Reads a list up to an item.
+struct Nth<'a> {
+    index: usize,
+    found: &'a mut Option<Value>,
+}
+
+impl<'de> Visitor<'de> for Nth<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        for _ in 0..self.index {
+            if list.next_element::<IgnoredAny>()?.is_none() {
+                return Ok(());
+            }
+        }
+        *self.found = list.next_element()?;
+        Ok(())
+    }
+}
+
+/// Its saved form is the value itself.
+impl Serialize for Packed {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        self.get().serialize(s)
+    }
+}
+
+impl<'de> Deserialize<'de> for Packed {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        Value::deserialize(d).map(|value| Packed::of(&value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+    use std::vec::Vec;
+
+    fn any_value() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<u64>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            ".*".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 32, 6, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
+                prop::collection::btree_map(".*", inner, 0..6)
+                    .prop_map(|map| Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_value_comes_back_as_it_was_packed(value in any_value()) {
+            let packed = Packed::of(&value);
+            prop_assert_eq!(packed.get(), value);
+            prop_assert_eq!(Packed::of(&packed.get()), packed.clone());
+            for i in 0..8 {
+                prop_assert_eq!(packed.item(i), packed.get().as_array().and_then(|list| list.get(i).cloned()));
+            }
+            let saved = serde_json::to_string(&packed).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Packed>(&saved).unwrap(), packed);
+        }
+    }
+
+    #[test]
+    fn what_no_record_could_bring_back_reads_as_null() {
+        let deep = (0..1_000).fold(json!(1), |inner, _| json!([inner]));
+        assert_eq!(Packed::of(&deep).get(), Value::Null);
+        let lists: Vec<Value> = Vec::new();
+        assert_eq!(Packed::of(&json!(lists)).as_str(), "[]");
+    }
+}

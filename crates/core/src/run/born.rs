@@ -1,0 +1,110 @@
+//! What a run is given when it is created, and what it shares with others of its pipeline.
+
+use super::{Lineage, Subject, Trigger};
+use crate::digest::Digest;
+use crate::id::{Name, RunId, StepId, WorkspaceId};
+use crate::time::Millis;
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::sync::Arc;
+use serde::{Deserialize, Serialize};
+
+/// Where a run belongs. All runs of a pipeline in one place have the same, so the state keeps it once for them.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Home {
+    /// Whose it is.
+    pub tenant: Name,
+    /// The subdivision.
+    pub namespace: Name,
+    /// The runbook it is pinned to.
+    pub runbook: Digest,
+    /// The pipeline.
+    pub pipeline: Name,
+    /// Where it runs.
+    pub cwd: String,
+    /// How many outside writes it may make.
+    pub writes_max: Option<u32>,
+}
+
+/// What is given when a run is created.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Born {
+    /// Its id.
+    pub id: RunId,
+    /// Where it belongs.
+    pub home: Arc<Home>,
+    /// Its name for people.
+    pub name: Name,
+    /// What made it.
+    pub trigger: Trigger,
+    /// Its place among its retries and forks; absent where it is the first of them.
+    lineage: Option<Box<Lineage>>,
+    /// What it is about.
+    pub subject: Option<Box<Subject>>,
+    /// What ties it to something outside.
+    pub correlation_id: Option<Name>,
+    /// The run and step that called it.
+    pub parent: Option<Box<(RunId, StepId)>>,
+    /// How many runs called each other above it.
+    pub depth: u32,
+    /// Higher is sooner.
+    pub priority: i32,
+    /// When.
+    pub created_at: Millis,
+    /// When it must be over.
+    pub deadline_at: Option<Millis>,
+    /// Runs that must be completed first.
+    pub needs: Box<[RunId]>,
+    /// The lock it holds as a whole.
+    pub lock: Option<Name>,
+    /// Its working directory.
+    workspace: Option<Box<WorkspaceId>>,
+}
+
+impl Born {
+    /// What a `pipeline:created` says.
+    #[must_use]
+    pub fn new(e: &crate::event::PipelineCreated, tenant: &Name) -> Born {
+        let first = Lineage { root_run: e.id, resumed_from: None, resume_count: 0 };
+        let home = Home {
+            tenant: tenant.clone(),
+            namespace: e.namespace.clone(),
+            runbook: e.runbook_hash,
+            pipeline: e.kind.clone(),
+            cwd: e.cwd.clone(),
+            writes_max: e.writes_max,
+        };
+        Born {
+            id: e.id,
+            home: Arc::new(home),
+            name: e.name.clone(),
+            trigger: e.trigger.clone(),
+            lineage: (e.lineage != first).then(|| Box::new(e.lineage.clone())),
+            subject: e.subject.clone().map(Box::new),
+            correlation_id: e.correlation_id.clone(),
+            parent: e.parent.zip(e.parent_step.clone()).map(Box::new),
+            depth: e.depth.unwrap_or(0),
+            priority: e.priority.unwrap_or(0),
+            created_at: e.created_at_epoch_ms,
+            deadline_at: e.deadline_at,
+            needs: e.needs.clone().unwrap_or_default().into_boxed_slice(),
+            lock: e.lock.clone(),
+            workspace: e.workspace.map(Box::new),
+        }
+    }
+
+    /// Its place among its retries and forks.
+    #[must_use]
+    pub fn lineage(&self) -> Lineage {
+        let first = || Lineage { root_run: self.id, resumed_from: None, resume_count: 0 };
+        self.lineage.as_deref().cloned().unwrap_or_else(first)
+    }
+
+    /// Its working directory.
+    #[must_use]
+    pub fn workspace(&self) -> Option<WorkspaceId> {
+        self.workspace.as_deref().copied()
+    }
+}
