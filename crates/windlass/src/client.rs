@@ -192,8 +192,14 @@ impl Client {
         let user = server::user_name();
         let router = server::for_caller(app.clone(), Caller::owner(&user));
         let (serve, socket) = (app.clone(), app.home.socket());
+        // Made here and not in the task: a short command is over before the task has begun, and takes the socket away.
+        let bound = server::bind(&socket);
         let serving = tokio::spawn(async move {
-            if let Err(error) = server::serve_socket(serve, &socket, &user).await {
+            let served = match bound {
+                Ok(listener) => server::serve_socket(serve, listener, &user).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = served {
                 eprintln!("windlass: the socket {} cannot be served: {error}", socket.display());
             }
         });

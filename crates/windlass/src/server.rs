@@ -26,17 +26,20 @@ async fn vouch(
     next.run(request).await
 }
 
-/// Serves the socket until the future is dropped. A socket that a dead process left behind is replaced: whoever holds the
-/// data directory is the only one who may.
+/// Serves the socket until the future is dropped.
 ///
 /// # Errors
-/// The socket cannot be made.
-pub async fn serve_socket(app: Arc<App>, path: &Path, user: &str) -> io::Result<()> {
-    let listener = bind(path)?;
+/// The socket cannot be served any longer.
+pub async fn serve_socket(app: Arc<App>, listener: UnixListener, user: &str) -> io::Result<()> {
     axum::serve(listener, for_caller(app, Caller::owner(user))).await
 }
 
-fn bind(path: &Path) -> io::Result<UnixListener> {
+/// Makes the socket. One that a dead process left behind is replaced: whoever holds the data directory is the only one
+/// who may.
+///
+/// # Errors
+/// The socket cannot be made.
+pub fn bind(path: &Path) -> io::Result<UnixListener> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         Ok(()) | Err(_) => {}

@@ -1,0 +1,16 @@
+//! Every command, from outside: what it prints, how it ends, and what it leaves behind.
+
+// A test may panic: that is how it fails. Clippy grants it to `#[test]` functions, not to what they call.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod care;
+mod endings;
+mod examples;
+mod flow;
+mod humans;
+mod look;
+mod run;
+mod stops;
+#[path = "../support/mod.rs"]
+mod support;
+mod waits;

@@ -1,0 +1,166 @@
+//! Stopping: cancel, suspend, Ctrl-C.
+
+use crate::support::{Project, is_alive, status_of, text, until};
+use rustix::process::Signal;
+
+const LONG: &str = "
+name: long
+pipelines:
+  p:
+    steps:
+      - { id: first, run: echo first >> trace, compensate: { run: echo undo-first >> trace } }
+      - id: hang
+        run: |
+          setsid sleep 1000 &
+          echo $! > detached
+          sleep 1000 &
+          echo $! > child
+          echo $$ > began
+          wait
+      - { id: never, run: echo never >> trace }
+    finally:
+      - { id: last, run: echo finally >> trace }
+  steps:
+    steps:
+      - { id: one, run: 'echo one >> trace; echo > began; until [ -e go ]; do sleep 0.02; done' }
+      - { id: two, run: echo two >> trace }
+";
+
+/// A run in the middle of its second step, and the processes of that step.
+fn hanging(project: &Project) -> (crate::support::Process, String, Vec<String>) {
+    let mut process = project.start(&["run", "book.yaml", "p", "--json"]);
+    let run = process.await_run();
+    let shell = project.await_file("began");
+    let pids = vec![shell, project.await_file("child"), project.await_file("detached")];
+    assert!(pids.iter().all(|pid| is_alive(pid)));
+    (process, run, pids)
+}
+
+#[test]
+fn cancelling_ends_the_tree_and_runs_compensations_and_finally() {
+    let project = Project::with(LONG);
+    let (process, run, pids) = hanging(&project);
+    let cancelled = project.windlass(&["cancel", &run, "--reason", "wrong version", "--json"]).code(0).json();
+    assert_eq!(cancelled["status"], "cancelled");
+    assert!(pids.iter().all(|pid| !is_alive(pid)), "{pids:?} live");
+    let ended = process.wait().code(3).last();
+    assert_eq!(status_of(&ended, "hang"), "cancelled");
+    assert!(ended["cancellation"].to_string().contains("wrong version"), "{ended}");
+    assert_eq!(project.read("trace"), "first\nundo-first\nfinally\n");
+    project.windlass(&["show", &run, "--exit-status"]).code(3);
+    project.windlass(&["cancel", &run]).code(6).warns("RUN_TERMINAL_STATE");
+}
+
+#[test]
+fn a_run_that_nobody_executes_can_be_cancelled() {
+    let project = Project::with(LONG);
+    let (process, run, pids) = hanging(&project);
+    process.kill();
+    let cancelled = project.windlass(&["cancel", &run, "--json"]).code(0).json();
+    assert_eq!(cancelled["status"], "cancelled");
+    assert!(pids.iter().all(|pid| !is_alive(pid)), "{pids:?} live");
+    assert_eq!(project.read("trace"), "first\nundo-first\nfinally\n");
+}
+
+#[test]
+fn cancelling_reaches_what_was_called() {
+    let project = Project::with(
+        "
+name: family
+pipelines:
+  parent:
+    steps: [ { id: child, call: child } ]
+    finally: [ { run: echo parent >> trace } ]
+  child:
+    steps: [ { run: 'echo $$ > began; sleep 1000' } ]
+    finally: [ { run: echo child >> trace } ]
+",
+    );
+    let mut process = project.start(&["run", "book.yaml", "parent", "--json"]);
+    let run = process.await_run();
+    let pid = project.await_file("began");
+    project.windlass(&["cancel", &run]).code(0);
+    process.wait().code(3);
+    assert!(!is_alive(&pid));
+    assert_eq!(project.read("trace"), "child\nparent\n");
+    let all = project.windlass(&["runs", "--status", "cancelled", "--json"]).code(0).json();
+    assert_eq!(all["items"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn a_suspended_run_starts_nothing_until_it_is_resumed() {
+    let project = Project::with(LONG);
+    let mut process = project.start(&["run", "book.yaml", "steps", "--json"]);
+    let run = process.await_run();
+    project.await_file("began");
+    project.windlass(&["suspend", &run]).code(0).says("windlass resume");
+    project.write("go", "");
+    until("the first step to be done", || {
+        (status_of(&project.show(&run), "one") == "succeeded").then_some(())
+    });
+    let shown = project.show(&run);
+    assert_eq!((&shown["suspended"], text(&shown, "status")), (&true.into(), "waiting_external"));
+    project.windlass(&["why", &run]).code(0).says("it is suspended");
+    assert_eq!(project.read("trace"), "one\n");
+    project.windlass(&["resume", &run, "--message", "go on"]).code(0);
+    process.wait().code(0);
+    assert_eq!(project.read("trace"), "one\ntwo\n");
+}
+
+#[test]
+fn the_first_interrupt_suspends_and_a_resume_goes_on() {
+    let project = Project::with(LONG);
+    let mut process = project.start(&["run", "book.yaml", "steps", "--json"]);
+    let run = process.await_run();
+    project.await_file("began");
+    process.signal(Signal::INT);
+    process.wait().code(130).warns(&format!("windlass resume {run}"));
+    let shown = project.show(&run);
+    assert_eq!((&shown["suspended"], text(&shown, "status")), (&true.into(), "waiting_external"));
+    project.write("go", "");
+    assert_eq!(project.windlass(&["resume", "--json"]).code(0).last()["status"], "completed");
+    assert_eq!(project.read("trace"), "one\none\ntwo\n");
+}
+
+#[test]
+fn the_second_interrupt_ends_at_once_and_nothing_stays_behind() {
+    let project = Project::with(
+        "
+name: stubborn
+pipelines:
+  p: { steps: [ { run: \"trap 'echo asked > asked' TERM INT; echo $$ > began; while :; do sleep 0.05; done\" } ] }
+",
+    );
+    let mut process = project.start(&["run", "book.yaml", "--json"]);
+    process.await_run();
+    let pid = project.await_file("began");
+    process.signal(Signal::INT);
+    project.await_file("asked");
+    process.signal(Signal::INT);
+    process.wait().code(130);
+    until("the stubborn step to be gone", || (!is_alive(&pid)).then_some(()));
+}
+
+#[test]
+fn an_interrupted_step_that_must_not_be_repeated_is_not() {
+    let project = Project::with(
+        "
+name: charge
+pipelines:
+  p:
+    steps:
+      - { id: charge, effect: at_most_once, run: 'echo charged >> trace; echo > began; sleep 1000' }
+",
+    );
+    let mut process = project.start(&["run", "book.yaml", "--json"]);
+    let run = process.await_run();
+    project.await_file("began");
+    process.signal(Signal::INT);
+    process.wait().code(130);
+    let resumed = project.start(&["resume", &run, "--json"]);
+    until("the outcome to be unknown", || {
+        (status_of(&project.show(&run), "charge") == "outcome_unknown").then_some(())
+    });
+    resumed.kill();
+    assert_eq!(project.read("trace"), "charged\n");
+}
