@@ -189,7 +189,7 @@ fn bombs_do_not_go_off() {
     let keys: String = (0..20_000).map(|n| format!("k{n}: 1\n")).collect();
     let quotes = format!("name: \"{}\n", "\\\"".repeat(100_000));
     let flow = format!("name: {}", "[{a: ".repeat(30_000));
-    let expressions = format!("- {{ run: x, env: {{ A: '{}' }} }}", "${{ vars.a }}".repeat(10_000));
+    let expressions = format!("{{ run: x, env: {{ A: '{}' }} }}", "${{ vars.a }}".repeat(10_000));
     for bomb in [
         format!("x: &a0 [1]\ny:\n{aliases}"),
         wide,

@@ -3,7 +3,7 @@
 //! Expressions are compiled here, once each. What they refer to is noted with where they stand, and checked when the whole
 //! runbook is known.
 
-use super::problem::{Notes, Place, Problem, Source, did_you_mean};
+use super::problem::{Notes, Place, Problem, Source, suggest};
 use super::text::{self, Piece};
 use super::yaml::{Node, Value};
 use super::{shape, span};
@@ -311,12 +311,10 @@ impl<'a> Builder<'a> {
         name: &str,
         known: impl IntoIterator<Item = &'n str> + Clone,
     ) {
-        let message = format!("there is no {what} `{}`", shape::short(name));
-        let help = match did_you_mean(name, known.clone()) {
-            Some(near) => format!("did you mean `{near}`?"),
-            None => super::problem::suggest(name, known, &format!("{what}s")),
-        };
-        self.notes.add(Problem::at(at, message).help(help));
+        self.notes.add_with(|| {
+            let message = format!("there is no {what} `{}`", shape::short(name));
+            Problem::at(at, message).help(suggest(name, known, &format!("{what}s")))
+        });
     }
 }
 

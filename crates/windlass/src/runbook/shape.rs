@@ -398,7 +398,7 @@ fn check_table(node: &Node, table: &'static Table, notes: &mut Notes) {
     for (key, value) in node.entries() {
         match table.shape_of(&key.text) {
             Some(shape) => check(value, &shape, &key.text, notes),
-            None => notes.add(unknown_key(key, table)),
+            None => notes.add_with(|| unknown_key(key, table)),
         }
     }
     let there = |name: &str| node.get(name).is_some();
