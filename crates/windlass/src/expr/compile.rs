@@ -135,7 +135,8 @@ fn syntax(source: &str, errors: &cel::ParseErrors) -> Error {
     let rest = source.get(before..).unwrap_or_default();
     let at = before + rest.chars().take(column).map(char::len_utf8).sum::<usize>();
     let (at, message) = match first.msg.as_str() {
-        "UNKNOWN" => (0..source.len(), "this is not an expression".to_owned()),
+        "UNKNOWN" => (0..source.len(), "it cannot be parsed".to_owned()),
+        text if text.contains("Recursion limit") => (0..source.len(), "it is nested too deep".to_owned()),
         text => (at.min(source.len())..(at + 1).min(source.len()), super::brief(text.trim())),
     };
     let message = message.replace("Syntax error: ", "");

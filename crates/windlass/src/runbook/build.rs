@@ -296,7 +296,7 @@ impl<'a> Builder<'a> {
             (Secrets::Refused, _) => Err(Problem::at(at, "a secret cannot stand here: this value is recorded").help(
                 format!("secrets go into `env`, and into fields of tools that are made for them: `env: {{ TOKEN: '${{{{ {written} }}}}' }}`"),
             )),
-            (Secrets::Allowed, Some(name)) if whole && source == written => Ok(name),
+            (Secrets::Allowed, Some(name)) if whole && names_secret(source, &name) => Ok(name),
             (Secrets::Allowed, _) => Err(Problem::at(at, "a secret must be the whole value").help(format!(
                 "write `${{{{ {written} }}}}` and nothing else; only a reference to it is kept, so nothing can be added to it"
             ))),
@@ -316,6 +316,12 @@ impl<'a> Builder<'a> {
             Problem::at(at, message).help(suggest(name, known, &format!("{what}s")))
         });
     }
+}
+
+/// Whether an expression is a secret's name and nothing else. A name with a dash is written in brackets.
+fn names_secret(source: &str, name: &Name) -> bool {
+    let rest = source.strip_prefix("secrets").unwrap_or_default();
+    rest == format!(".{name}") || rest == format!("[\"{name}\"]") || rest == format!("['{name}']")
 }
 
 /// The place of a range of an expression.
