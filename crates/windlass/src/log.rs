@@ -13,7 +13,10 @@
 //! tore is dropped. A failed sync ends the log for this process. A full disk refuses batches and nothing else, and the
 //! next batch is tried again. `docs/adr/0006-the-log.md` says why it is built this way.
 
+mod bench;
 mod commit;
+mod compact;
+mod copy;
 mod encode;
 mod error;
 mod frame;
@@ -25,8 +28,13 @@ mod salts;
 mod snapshot;
 mod space;
 mod tail;
+#[cfg(test)]
+mod tests;
 mod walk;
 
+pub use bench::{Figures, bench};
+pub use compact::Compacted;
+pub use copy::{Verified, restore, verify};
 pub use error::Error;
 pub use read::Seqs;
 pub use snapshot::Saved;
@@ -41,9 +49,9 @@ use snapshot::{Progress, Saver};
 use space::Space;
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use windlass_core::digest::Digest;
@@ -183,6 +191,7 @@ pub struct Log {
     layout: Layout,
     disk: Arc<dyn Disk>,
     hold: Box<dyn Hold>,
+    compacting: Mutex<()>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -223,7 +232,8 @@ impl Log {
             lost: Arc::clone(&shared.save_lost),
             durable: Arc::clone(&shared.durable),
         };
-        let mut log = Log { shared, space, progress, layout, disk, hold, threads: Vec::new() };
+        let compacting = Mutex::new(());
+        let mut log = Log { shared, space, progress, layout, disk, hold, compacting, threads: Vec::new() };
         let (shared, space) = (Arc::clone(&log.shared), Arc::clone(&log.space));
         log.spawn("log-writer", move || shared.run_writer())?;
         let shared = Arc::clone(&log.shared);
@@ -325,10 +335,12 @@ impl Log {
     fn stop(&mut self) {
         self.shared.close();
         self.space.close();
-        for thread in self.threads.drain(..) {
-            // One that panicked has said so by ending the log.
-            let _ = thread.join();
-        }
+        let snapshots = self.threads.pop();
+        // One that panicked has said so by ending the log.
+        self.threads.drain(..).for_each(|thread| drop(thread.join()));
+        // Only now can no part of a snapshot come any more.
+        self.shared.end_saving();
+        snapshots.into_iter().for_each(|thread| drop(thread.join()));
     }
 }
 

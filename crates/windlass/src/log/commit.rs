@@ -63,7 +63,8 @@ pub(super) struct Shared {
     pub(super) durable: Arc<AtomicU64>,
     /// Why the log can no longer be written.
     poison: OnceLock<Error>,
-    saver: SyncSender<Saving>,
+    /// Where snapshots are written; none once the log is closed.
+    saver: Mutex<Option<SyncSender<Saving>>>,
     /// A part of a snapshot was lost on the way: it must not be finished.
     pub(super) save_lost: Arc<AtomicBool>,
 }
@@ -112,7 +113,7 @@ impl Shared {
             tail: Mutex::new(tail),
             view: RwLock::new(Arc::new(view)),
             poison: OnceLock::new(),
-            saver,
+            saver: Mutex::new(Some(saver)),
             save_lost: Arc::default(),
         }
     }
@@ -222,8 +223,9 @@ impl Shared {
             Some(error) => Err(error.clone()),
             // Nothing to write: only heads to forget, or streams to save, and those are durable.
             None if group.count == 0 => Ok(()),
-            None => self.write(tail, &mut group),
+            None => tail.write(&mut group.bytes, group.count, group.seq),
         };
+        self.publish(tail);
         match result {
             Ok(()) => {
                 for saving in group.saving.drain(..) {
@@ -238,17 +240,12 @@ impl Shared {
         tail.spare = group;
     }
 
-    fn write(&self, tail: &mut Tail, group: &mut Group) -> Result<(), Error> {
-        let written = tail.write(&mut group.bytes, group.count, group.seq)?;
-        self.published(tail, written.ended);
-        Ok(())
-    }
-
-    /// Readers may see what was written.
-    fn published(&self, tail: &Tail, ended: Option<(Piece, u64)>) {
+    /// Readers may see what was written. A segment may have been begun even if nothing was.
+    fn publish(&self, tail: &mut Tail) {
+        let ended = std::mem::take(&mut tail.ended);
         self.change_view(|view| {
-            if let Some((piece, _)) = ended {
-                view.ended.push(Arc::new(piece));
+            if !ended.is_empty() {
+                view.ended.extend(ended.into_iter().map(Arc::new));
                 view.last = Arc::new(tail.piece.clone());
             }
             view.end = tail.offset;
@@ -294,37 +291,41 @@ impl Shared {
 
     /// Hands a part of a snapshot on. A snapshot that comes faster than it can be written is given up, not waited for.
     fn save(&self, saving: Saving) {
-        match self.saver.try_send(saving) {
-            Ok(()) | Err(TrySendError::Disconnected(_)) => {}
-            Err(TrySendError::Full(_)) => self.save_lost.store(true, Ordering::Release),
+        let sent = lock(&self.saver).as_ref().map(|saver| saver.try_send(saving));
+        if let Some(Err(TrySendError::Full(_))) = sent {
+            self.save_lost.store(true, Ordering::Release);
         }
+    }
+
+    /// No more snapshots: the thread that writes them ends.
+    pub(super) fn end_saving(&self) {
+        *lock(&self.saver) = None;
     }
 
     /// Says in the log that all of it is durable.
     pub(super) fn mark(&self) -> Result<(), Error> {
+        self.with_tail(|tail| {
+            let seq = tail.tie.seq;
+            // Without room it is tried again after the next batch.
+            lock(&self.inbox).unmarked = None;
+            if tail.is_marked() { Ok(()) } else { tail.write(&mut Vec::new(), 0, seq) }
+        })
+    }
+
+    /// Does something to the tail between batches.
+    pub(super) fn with_tail(&self, act: impl FnOnce(&mut Tail) -> Result<(), Error>) -> Result<(), Error> {
         let mut tail = lock(&self.tail);
         if let Some(error) = self.poison.get() {
             return Err(error.clone());
         }
-        if tail.is_marked() {
-            return Ok(());
+        let result = act(&mut tail);
+        self.publish(&mut tail);
+        if let Err(error) = &result
+            && !matches!(error, Error::Full { .. })
+        {
+            self.set_poison(error.clone());
         }
-        let seq = tail.tie.seq;
-        match tail.write(&mut Vec::new(), 0, seq) {
-            Ok(written) => {
-                self.published(&tail, written.ended);
-                lock(&self.inbox).unmarked = None;
-                Ok(())
-            }
-            Err(error) => {
-                // Without room it is tried again with the next batch.
-                lock(&self.inbox).unmarked = None;
-                if !matches!(error, Error::Full { .. }) {
-                    self.set_poison(error.clone());
-                }
-                Err(error)
-            }
-        }
+        result
     }
 
     /// The writer thread.

@@ -93,7 +93,7 @@ pub(super) struct Encoder {
     pub(super) group: Group,
     /// Whether a snapshot is under way.
     saving: bool,
-    /// How many snapshots' beginnings are encoded, so that a failed group can end one.
+    /// Where the batch that is being encoded begins in the group.
     line_start: usize,
 }
 
@@ -222,6 +222,11 @@ impl Encoder {
         undos.into_iter().for_each(|undo| self.undo(undo));
         self.seq = seq;
         self.group.seq = seq;
+    }
+
+    /// Whether facts may follow in a stream.
+    pub(super) fn is_live(&self, stream: &StreamId) -> bool {
+        self.heads.contains_key(stream)
     }
 
     /// How many streams have a head.

@@ -54,8 +54,6 @@ pub(super) struct End {
     pub(super) last_batch: Option<Range<u64>>,
     /// The `durable_through` of the last batch.
     pub(super) durable_through: u64,
-    /// Why the last file was not read further.
-    pub(super) stop: Option<&'static str>,
 }
 
 /// What reading came to.
@@ -145,7 +143,7 @@ fn read(plan: &Plan<'_>, out: &SyncSender<Lines>) -> Result<End, Error> {
                     return Err(piece.corrupt(offset, what));
                 }
                 let durable_through = durable_through.unwrap_or_else(|| piece.before());
-                end = Some(End { tie: walk.tie, offset, last_batch, durable_through, stop: walk.stop });
+                end = Some(End { tie: walk.tie, offset, last_batch, durable_through });
             }
         }
     }
@@ -268,7 +266,7 @@ fn next(
             return Err(format!("version {ver} of {stream} follows on version {have}"));
         }
         None if record.ver == 1 => {
-            drop(known.insert(record.stream.clone(), Known { head: after, ..Known::default() }))
+            known.insert(record.stream.clone(), Known { head: after, ..Known::default() });
         }
         None if plan.lenient => {
             orphans.insert(record.stream.clone());
