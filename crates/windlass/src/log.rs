@@ -335,16 +335,12 @@ impl Log {
     fn stop(&mut self) {
         self.shared.close();
         self.space.close();
-        // The last one writes snapshots, of which the others may still send parts.
-        let last = self.threads.pop();
-        for thread in self.threads.drain(..) {
-            // One that panicked has said so by ending the log.
-            let _ = thread.join();
-        }
+        let snapshots = self.threads.pop();
+        // One that panicked has said so by ending the log.
+        self.threads.drain(..).for_each(|thread| drop(thread.join()));
+        // Only now can no part of a snapshot come any more.
         self.shared.end_saving();
-        if let Some(thread) = last {
-            let _ = thread.join();
-        }
+        snapshots.into_iter().for_each(|thread| drop(thread.join()));
     }
 }
 

@@ -197,6 +197,7 @@ impl Faulty {
         }
         inner.names = names.clone();
         inner.names_durable = names;
+        inner.namings.clear();
         inner.revive();
     }
 

@@ -13,7 +13,7 @@
 use super::encode::{Encoder, Group, Saving};
 use super::error::Error;
 use super::layout::Piece;
-use super::tail::{Tail, Written};
+use super::tail::Tail;
 use super::{Batch, Options};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -63,7 +63,7 @@ pub(super) struct Shared {
     pub(super) durable: Arc<AtomicU64>,
     /// Why the log can no longer be written.
     poison: OnceLock<Error>,
-    /// Where parts of snapshots go, until the log ends.
+    /// Where snapshots are written; none once the log is closed.
     saver: Mutex<Option<SyncSender<Saving>>>,
     /// A part of a snapshot was lost on the way: it must not be finished.
     pub(super) save_lost: Arc<AtomicBool>,
@@ -223,8 +223,9 @@ impl Shared {
             Some(error) => Err(error.clone()),
             // Nothing to write: only heads to forget, or streams to save, and those are durable.
             None if group.count == 0 => Ok(()),
-            None => self.write(tail, &mut group),
+            None => tail.write(&mut group.bytes, group.count, group.seq),
         };
+        self.publish(tail);
         match result {
             Ok(()) => {
                 for saving in group.saving.drain(..) {
@@ -239,17 +240,12 @@ impl Shared {
         tail.spare = group;
     }
 
-    fn write(&self, tail: &mut Tail, group: &mut Group) -> Result<(), Error> {
-        let written = tail.write(&mut group.bytes, group.count, group.seq)?;
-        self.published(tail, written.ended);
-        Ok(())
-    }
-
-    /// Readers may see what was written.
-    fn published(&self, tail: &Tail, ended: Option<(Piece, u64)>) {
+    /// Readers may see what was written. A segment may have been begun even if nothing was.
+    fn publish(&self, tail: &mut Tail) {
+        let ended = std::mem::take(&mut tail.ended);
         self.change_view(|view| {
-            if let Some((piece, _)) = ended {
-                view.ended.push(Arc::new(piece));
+            if !ended.is_empty() {
+                view.ended.extend(ended.into_iter().map(Arc::new));
                 view.last = Arc::new(tail.piece.clone());
             }
             view.end = tail.offset;
@@ -295,12 +291,15 @@ impl Shared {
 
     /// Hands a part of a snapshot on. A snapshot that comes faster than it can be written is given up, not waited for.
     fn save(&self, saving: Saving) {
-        let saver = lock(&self.saver);
-        let Some(saver) = saver.as_ref() else { return };
-        match saver.try_send(saving) {
-            Ok(()) | Err(TrySendError::Disconnected(_)) => {}
-            Err(TrySendError::Full(_)) => self.save_lost.store(true, Ordering::Release),
+        let sent = lock(&self.saver).as_ref().map(|saver| saver.try_send(saving));
+        if let Some(Err(TrySendError::Full(_))) = sent {
+            self.save_lost.store(true, Ordering::Release);
         }
+    }
+
+    /// No more snapshots: the thread that writes them ends.
+    pub(super) fn end_saving(&self) {
+        *lock(&self.saver) = None;
     }
 
     /// Says in the log that all of it is durable.
@@ -309,31 +308,24 @@ impl Shared {
             let seq = tail.tie.seq;
             // Without room it is tried again after the next batch.
             lock(&self.inbox).unmarked = None;
-            if tail.is_marked() { Ok(Written { ended: None }) } else { tail.write(&mut Vec::new(), 0, seq) }
+            if tail.is_marked() { Ok(()) } else { tail.write(&mut Vec::new(), 0, seq) }
         })
     }
 
     /// Does something to the tail between batches.
-    pub(super) fn with_tail(
-        &self,
-        act: impl FnOnce(&mut Tail) -> Result<Written, Error>,
-    ) -> Result<(), Error> {
+    pub(super) fn with_tail(&self, act: impl FnOnce(&mut Tail) -> Result<(), Error>) -> Result<(), Error> {
         let mut tail = lock(&self.tail);
         if let Some(error) = self.poison.get() {
             return Err(error.clone());
         }
-        match act(&mut tail) {
-            Ok(written) => {
-                self.published(&tail, written.ended);
-                Ok(())
-            }
-            Err(error) => {
-                if !matches!(error, Error::Full { .. }) {
-                    self.set_poison(error.clone());
-                }
-                Err(error)
-            }
+        let result = act(&mut tail);
+        self.publish(&mut tail);
+        if let Err(error) = &result
+            && !matches!(error, Error::Full { .. })
+        {
+            self.set_poison(error.clone());
         }
+        result
     }
 
     /// The writer thread.
@@ -389,11 +381,6 @@ impl Shared {
             // The sync may have ended meanwhile, when there was nothing to wake the writer for.
             self.to_write.notify_one();
         }
-    }
-
-    /// No more parts of snapshots come: the thread that writes them ends.
-    pub(super) fn end_saving(&self) {
-        lock(&self.saver).take();
     }
 
     pub(super) fn close(&self) {

@@ -81,6 +81,7 @@ pub(super) fn recover(
         len,
         tie,
         marked,
+        ended: Vec::new(),
         spare: Default::default(),
     };
     Ok(Recovered { tail, ended: listing.pieces, heads, report })
@@ -126,6 +127,7 @@ fn create(
         len,
         tie: super::walk::Tie { prev: 0, seq: 0 },
         marked: 0,
+        ended: Vec::new(),
         spare: Default::default(),
     };
     Ok(Recovered { tail, ended: Vec::new(), heads: Heads::new(), report: Recovery::default() })

@@ -28,23 +28,21 @@ pub(super) struct Tail {
     pub(super) tie: Tie,
     /// The `durable_through` of the last batch.
     pub(super) marked: u64,
+    /// Segments that were ended, and that readers do not know of yet.
+    pub(super) ended: Vec<Piece>,
     /// The memory of the last group, for the next.
     pub(super) spare: Group,
-}
-
-/// What a write changed.
-pub(super) struct Written {
-    /// The segment that was ended by it, and where it ended.
-    pub(super) ended: Option<(Piece, u64)>,
 }
 
 impl Tail {
     /// Writes a batch (its lines are in `bytes`; the trailer is added) and makes it durable. Where there is no room,
     /// nothing of it remains, and the tail is as it was. Any other error is final.
-    pub(super) fn write(&mut self, bytes: &mut Vec<u8>, count: u64, seq: u64) -> Result<Written, Error> {
+    pub(super) fn write(&mut self, bytes: &mut Vec<u8>, count: u64, seq: u64) -> Result<(), Error> {
         let fits = self.offset + (bytes.len() + LINE_MAX) as u64 <= self.len;
-        // A segment without records takes the batch, however large it is: so every segment's first seq is its own.
-        let ended = if fits || self.tie.seq < self.piece.header.first { None } else { Some(self.rotate()?) };
+        // A segment without records takes the batch, however large it is.
+        if !fits {
+            self.roll()?;
+        }
         let trailer = Trailer {
             count,
             bytes: 0,
@@ -70,7 +68,7 @@ impl Tail {
         self.marked = trailer.durable_through;
         self.tie = Tie { prev: trailer.crc, seq };
         self.ask_ahead(bytes.len() as u64);
-        Ok(Written { ended })
+        Ok(())
     }
 
     /// Takes back what a write that found no room left.
@@ -92,8 +90,11 @@ impl Tail {
         }
     }
 
-    /// Ends the segment and begins the next.
-    fn rotate(&mut self) -> Result<(Piece, u64), Error> {
+    /// Ends the segment and begins the next, if it has records: so every segment's first seq is its own.
+    pub(super) fn roll(&mut self) -> Result<(), Error> {
+        if self.tie.seq < self.piece.header.first {
+            return Ok(());
+        }
         let (path, file) = self.space.take()?;
         let header = Header {
             kind: Kind::Segment,
@@ -103,9 +104,10 @@ impl Tail {
             prev: self.tie.prev,
         };
         let (piece, len) = begin(&*self.disk, &self.layout, header, path, file)?;
-        let end = std::mem::replace(&mut self.offset, piece.start);
+        self.offset = piece.start;
         self.len = len;
-        Ok((std::mem::replace(&mut self.piece, piece), end))
+        self.ended.push(std::mem::replace(&mut self.piece, piece));
+        Ok(())
     }
 
     /// Ends the segment, if it has records.
