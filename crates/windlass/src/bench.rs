@@ -101,15 +101,12 @@ pub fn main(wish: &Wish, as_json: bool) -> Result<u8, Failure> {
 
 /// What the disk and the raw log do, here and now.
 fn limit(dir: &Path) -> Result<Value, Failure> {
-    use std::io::Write as _;
-    let mut file = std::fs::File::create(dir.join("raw"))?;
-    let (began, mut n) = (std::time::Instant::now(), 0);
-    while began.elapsed() < Duration::from_secs(1) {
-        file.write_all(&[b'x'; 1000])?;
-        file.sync_data()?;
-        n += 1;
-    }
-    Ok(json!({ "disk_syncs_per_s": n }))
+    let figures = crate::log::bench(&dir.join("raw"), 1_000, 2.0)
+        .map_err(|error| Failure::new(error.code(), error.to_string()))?;
+    Ok(json!({
+        "disk_syncs_per_s": figures.syncs_per_s.round(),
+        "raw_log_events_per_s": figures.facts_per_s.round(),
+    }))
 }
 
 /// How much memory the process has.

@@ -81,6 +81,9 @@ pub struct Options {
     pub idle: Duration,
     /// How many snapshots are kept.
     pub snapshots_kept: usize,
+    /// Whether a batch without room takes all that wait behind it along, until [`Log::resume`]: for those whose batches
+    /// build on each other.
+    pub halt_when_full: bool,
 }
 
 impl Default for Options {
@@ -92,6 +95,7 @@ impl Default for Options {
             waiting_max: 1 << 16,
             idle: Duration::from_millis(100),
             snapshots_kept: 2,
+            halt_when_full: false,
         }
     }
 }
@@ -295,6 +299,11 @@ impl Log {
     #[must_use]
     pub fn has_room(&self) -> bool {
         self.space.has_room()
+    }
+
+    /// Takes batches again after one found no room, where [`Options::halt_when_full`] says that the log halts then.
+    pub fn resume(&self) {
+        self.shared.resume();
     }
 
     /// Says in the log that all of it is durable. It does so by itself when it is idle or closed.

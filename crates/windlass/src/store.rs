@@ -124,7 +124,9 @@ impl Embedded {
             };
             applied.map_err(|error| error.to_string())
         };
-        let (log, recovery) = Log::open(disk, dir, options.log, visit)?;
+        // Every batch is decided on those before it, so one that finds no room takes the rest along.
+        let log_options = log::Options { halt_when_full: true, ..options.log };
+        let (log, recovery) = Log::open(disk, dir, log_options, visit)?;
         state.refresh_all();
         let history = History::open(&Embedded::history_path(dir))?;
         let (tail, _) = watch::channel(log.durable_seq());
@@ -439,6 +441,7 @@ impl Store for Embedded {
         self.ended.clear();
         self.durable.store(self.batches, Ordering::Release);
         self.note_ended();
+        self.log.resume();
         Ok(())
     }
 

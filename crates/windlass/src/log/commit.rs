@@ -61,6 +61,8 @@ pub(super) struct Shared {
     pub(super) view: RwLock<Arc<View>>,
     /// The last durable seq.
     pub(super) durable: Arc<AtomicU64>,
+    /// A batch found no room, and whoever builds on it has not gone back yet.
+    halted: AtomicBool,
     /// Why the log can no longer be written.
     poison: OnceLock<Error>,
     /// Where snapshots are written; none once the log is closed.
@@ -112,6 +114,7 @@ impl Shared {
             durable: Arc::new(AtomicU64::new(tail.tie.seq)),
             tail: Mutex::new(tail),
             view: RwLock::new(Arc::new(view)),
+            halted: AtomicBool::new(false),
             poison: OnceLock::new(),
             saver: Mutex::new(Some(saver)),
             save_lost: Arc::default(),
@@ -148,6 +151,9 @@ impl Shared {
         let refused = match self.poison.get() {
             Some(error) => Some(error.clone()),
             None if inbox.closed => Some(Error::Closed),
+            None if self.halted.load(Ordering::Acquire) => {
+                Some(Error::Full { what: "what follows on a batch that found none".to_owned() })
+            }
             None if waiting >= self.options.waiting_max => Some(Error::Busy(waiting)),
             None => None,
         };
@@ -170,7 +176,7 @@ impl Shared {
         {
             let mut inbox = lock(&self.inbox);
             let busy = !inbox.batches.is_empty() || inbox.encoded || inbox.closed || inbox.syncing;
-            if busy || self.poison.get().is_some() {
+            if busy || self.poison.get().is_some() || self.halted.load(Ordering::Acquire) {
                 drop(inbox);
                 drop((tail, encoder));
                 return self.submit(batch);
@@ -277,11 +283,20 @@ impl Shared {
         if !matches!(error, Error::Full { .. }) {
             self.set_poison(error.clone());
         }
+        let halts = self.options.halt_when_full && matches!(error, Error::Full { .. });
+        if halts {
+            self.halted.store(true, Ordering::Release);
+        }
         self.rest(tail);
         group.fail(error);
-        if self.poison.get().is_some() {
+        if halts || self.poison.get().is_some() {
             self.refuse_waiting(error);
         }
+    }
+
+    /// Whoever builds on what was refused has gone back: batches are taken again.
+    pub(super) fn resume(&self) {
+        self.halted.store(false, Ordering::Release);
     }
 
     fn refuse_waiting(&self, error: &Error) {

@@ -110,12 +110,6 @@ impl Tail {
         Ok(())
     }
 
-    /// Ends the segment, if it has records.
-    pub(super) fn roll(&mut self) -> Result<Written, Error> {
-        let ended = if self.tie.seq < self.piece.header.first { None } else { Some(self.rotate()?) };
-        Ok(Written { ended })
-    }
-
     /// Whether an empty batch would say more than the last one: that it is durable.
     pub(super) fn is_marked(&self) -> bool {
         self.marked == self.tie.seq
