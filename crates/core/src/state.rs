@@ -485,8 +485,16 @@ impl View for State {
         self.indexes.consumers(queue)
     }
 
-    fn admit_run(&self, tenant: &Name, at: Millis) -> Result<(), crate::caps::Error> {
-        self.indexes.admit_run(tenant, at)
+    fn admit_run(&self, tenant: &Name, runbook: &Digest, at: Millis) -> Result<(), crate::caps::Error> {
+        self.indexes.admit_run(tenant, runbook, at)
+    }
+
+    fn admit_step(&self, tenant: &Name, runbook: &Digest) -> Result<(), crate::caps::Error> {
+        self.indexes.admit_step(tenant, runbook)
+    }
+
+    fn caps(&self, tenant: &Name) -> Caps {
+        self.indexes.caps(tenant)
     }
 }
 

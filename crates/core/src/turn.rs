@@ -59,11 +59,23 @@ pub trait View {
     fn depth(&self, queue: &Scoped, key: Option<&Name>) -> (u64, Option<ItemId>);
     /// The started workers of a queue.
     fn consumers(&self, queue: &Scoped) -> Vec<Scoped>;
-    /// Whether the tenant may begin another run now.
+    /// Whether the tenant may begin another run of a runbook now.
     ///
     /// # Errors
     /// The cap that says no.
-    fn admit_run(&self, tenant: &Name, at: crate::time::Millis) -> Result<(), crate::caps::Error>;
+    fn admit_run(
+        &self,
+        tenant: &Name,
+        runbook: &Digest,
+        at: crate::time::Millis,
+    ) -> Result<(), crate::caps::Error>;
+    /// Whether the tenant may have another step of a runbook under way.
+    ///
+    /// # Errors
+    /// The cap that says no.
+    fn admit_step(&self, tenant: &Name, runbook: &Digest) -> Result<(), crate::caps::Error>;
+    /// What a tenant may do at most.
+    fn caps(&self, tenant: &Name) -> crate::caps::Caps;
 }
 
 /// Looks a stream of one kind up.
@@ -439,6 +451,8 @@ fn lease(
         // The step waits, for a human or for policy.
         return Ok(of_run(view, run, Decision { facts, effects, reply: () }, Reply::Nothing));
     };
+    // Over a cap nothing changes, and whoever asked may ask again.
+    view.admit_step(&run.born.home.tenant, &run.born.home.runbook)?;
     if let Some(lost) = lost_hold(view, run, step)? {
         return Ok(of_run(view, run, gate::take_again(run, step, lost, given), Reply::Nothing));
     }

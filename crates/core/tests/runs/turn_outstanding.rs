@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use windlass_core::attempt::Report;
 use windlass_core::caps;
 use windlass_core::command::{Command, Fact, Pushed, Reply};
+use windlass_core::digest::Digest;
 use windlass_core::effect::{Effect, Route};
 use windlass_core::guard::GuardInputs;
 use windlass_core::id::{ItemId, Name, RunId, Scoped, SessionId};
@@ -57,7 +58,7 @@ fn entangled_world() -> World {
 }
 
 /// The answer of the outside to an effect; none for what asks for no answer.
-fn answer(effect: &Effect, policy: windlass_core::digest::Digest) -> Option<Command> {
+fn answer(effect: &Effect, policy: Digest) -> Option<Command> {
     Some(match effect {
         Effect::EvaluatePolicy { run, step, tool, action_hash, .. } => {
             let shared = tool.as_str() == "shell";
@@ -381,8 +382,14 @@ impl View for Forgetful {
     fn consumers(&self, queue: &Scoped) -> Vec<Scoped> {
         self.all.consumers(queue)
     }
-    fn admit_run(&self, tenant: &Name, at: Millis) -> Result<(), caps::Error> {
-        self.all.admit_run(tenant, at)
+    fn admit_run(&self, tenant: &Name, runbook: &Digest, at: Millis) -> Result<(), caps::Error> {
+        self.all.admit_run(tenant, runbook, at)
+    }
+    fn admit_step(&self, tenant: &Name, runbook: &Digest) -> Result<(), caps::Error> {
+        self.all.admit_step(tenant, runbook)
+    }
+    fn caps(&self, tenant: &Name) -> caps::Caps {
+        self.all.caps(tenant)
     }
 }
 

@@ -379,13 +379,8 @@ fn a_dropped_item_cancels_its_run() {
 fn a_worker_makes_variables_of_an_item_as_it_declares_them() {
     let mut book = fixer(Vec::new());
     let vars = BTreeMap::from([(name("bug"), expr("item.ticket"))]);
-    let def = WorkerDef {
-        queue: name("bugs"),
-        pipeline: name("fix"),
-        concurrency: 2,
-        vars,
-        wake_on: Vec::new(),
-    };
+    let def =
+        WorkerDef { queue: name("bugs"), pipeline: name("fix"), concurrency: 2, vars, wake_on: Vec::new() };
     book.workers.insert(name("fixer"), def);
     let queue = windlass_core::runbook::QueueDef {
         visibility_timeout: Span::secs(30),
