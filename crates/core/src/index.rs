@@ -219,6 +219,7 @@ fn card(stream: &Stream, beats: &Beats) -> Card {
         }
         Body::Schedule(schedule) => card.due = schedule.due(),
         Body::Trigger(key) => card.due = key.due(),
+        Body::Signal(kept) => card.due = kept.due(),
         Body::Worker(worker) => {
             if let (Some(queue), Some(settings)) = (worker.queue(), worker.settings()) {
                 let wake_on = settings.wake_on.clone();

@@ -22,6 +22,7 @@ use crate::run::Run;
 use crate::runbook::Runbook;
 use crate::schedule::Schedule;
 use crate::semaphore::Semaphore;
+use crate::signal::Signals;
 use crate::stream::{StreamId, StreamMap};
 use crate::time::Millis;
 use crate::turn::{Found, Overlay, View};
@@ -69,6 +70,8 @@ pub enum Body {
     Tenant(Box<Tenant>),
     /// The installation.
     System(Box<Sealer>),
+    /// Events that are kept.
+    Signal(Box<Signals>),
 }
 
 /// What is known of a tenant.
@@ -206,6 +209,7 @@ fn begin(stream: &StreamId, event: &Event, tenant: &Name, at: Millis) -> Result<
         (StreamId::Session(id), _) => Body::Session(Box::new(Session::new(*id))),
         (StreamId::Tenant(_), _) => Body::Tenant(Box::new(Tenant { weight: 1, ..Tenant::default() })),
         (StreamId::System, _) => Body::System(Box::default()),
+        (StreamId::Signal(id), _) => Body::Signal(Box::new(Signals::new(id.clone()))),
     })
 }
 
@@ -242,6 +246,7 @@ impl Body {
             Body::Session(session) => through!(&mut **session, Session::new(session.id), event, at),
             Body::Tenant(tenant) => tenant.apply(event),
             Body::System(sealer) => through!(&mut **sealer, Sealer::default(), event, at),
+            Body::Signal(kept) => through!(&mut **kept, Signals::new(kept.id.clone()), event, at),
         }
     }
 }
@@ -491,6 +496,10 @@ impl View for State {
 
     fn admit_step(&self, tenant: &Name, runbook: &Digest) -> Result<(), crate::caps::Error> {
         self.indexes.admit_step(tenant, runbook)
+    }
+
+    fn awaiting(&self, tenant: &Name, namespace: &Name, name: &Name, key: Option<&Name>) -> Vec<RunId> {
+        self.indexes.awaiting(tenant, namespace, name, key)
     }
 
     fn caps(&self, tenant: &Name) -> Caps {

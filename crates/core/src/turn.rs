@@ -74,6 +74,8 @@ pub trait View {
     /// # Errors
     /// The cap that says no.
     fn admit_step(&self, tenant: &Name, runbook: &Digest) -> Result<(), crate::caps::Error>;
+    /// Runs that wait for an external event.
+    fn awaiting(&self, tenant: &Name, namespace: &Name, name: &Name, key: Option<&Name>) -> Vec<RunId>;
     /// What a tenant may do at most.
     fn caps(&self, tenant: &Name) -> crate::caps::Caps;
 }
@@ -116,6 +118,8 @@ lookup! {
     workspace_of(crate::id::WorkspaceId) -> Workspace, Workspace: crate::workspace::Workspace;
     /// A session.
     session_of(crate::id::SessionId) -> Session, Session: crate::workspace::session::Session;
+    /// Events that are kept.
+    signals_of(Scoped) -> Signal, Signal: crate::signal::Signals;
     /// An effect key.
     effect_of(Scoped) -> Effect, Effect: key::EffectKey;
 }
@@ -188,6 +192,8 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
             let signalled = lifecycle::signal(run, name, key.as_ref(), data, event_id.as_ref(), given)?;
             Ok(of_run(view, run, signalled, Reply::Done))
         }
+        Command::SignalKey(signal) => crate::signal::arrive(view, signal, given),
+        Command::TakeSignal { run, step } => crate::signal::take(view, *run, step, given),
         Command::Tell { run, told } => tell(view, *run, told, given),
         Command::Orphan { run, last_heartbeat_at } => {
             let run = load(view, *run)?.run;
@@ -345,13 +351,28 @@ pub(crate) fn of_run(view: &dyn View, run: &Run, decision: Decision, reply: Repl
     });
     let moved = !facts.is_empty();
     let mut out = of_stream(StreamId::Run(run.id()), &run.born.home.tenant, facts, reply);
+    let waits = facts_waiting(&out.facts);
     route::effects(effects, run, &mut out);
     match ended {
         Some((status, outputs, error)) => route::run_ended(view, run, status, outputs, error, &mut out),
-        None if moved && !run.is_terminal() => out.follow.push(Command::Advance(run.id())),
+        None if moved && !run.is_terminal() => {
+            // An event that came before anybody waited for it may be kept.
+            out.follow.extend(waits.map(|step| Command::TakeSignal { run: run.id(), step }));
+            out.follow.push(Command::Advance(run.id()));
+        }
         None => {}
     }
     out
+}
+
+/// The step that began to wait for an external event and did not get it from its own run.
+fn facts_waiting(facts: &[Fact]) -> Option<StepId> {
+    let took = facts.iter().any(|fact| matches!(fact.event, Event::SignalConsumed(_)));
+    facts.iter().filter(|_| !took).find_map(|fact| match &fact.event {
+        Event::StepWaiting(e) if e.reason == Some(crate::step::Wait::Event) => Some(e.step.clone()),
+        // tidy: every other fact is about something else.
+        _ => None,
+    })
 }
 
 fn begin(view: &dyn View, id: RunId, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
@@ -670,6 +691,7 @@ fn tick(view: &dyn View, stream: &StreamId, given: &mut Given<'_>) -> Result<Out
             decide(view, &Command::Key { key: key.clone(), input: crate::idempotency::Input::Tick }, given)
         }
         StreamId::Item(item) => crate::dispatch::tick(view, *item, given),
+        StreamId::Signal(id) => crate::signal::tick(view, id, given),
         // A schedule's slots are computed by the shell and come as an input of their own. The rest have no times.
         StreamId::Schedule(_)
         | StreamId::Queue(_)

@@ -388,6 +388,9 @@ impl View for Forgetful {
     fn admit_step(&self, tenant: &Name, runbook: &Digest) -> Result<(), caps::Error> {
         self.all.admit_step(tenant, runbook)
     }
+    fn awaiting(&self, tenant: &Name, namespace: &Name, name: &Name, key: Option<&Name>) -> Vec<RunId> {
+        self.all.awaiting(tenant, namespace, name, key)
+    }
     fn caps(&self, tenant: &Name) -> caps::Caps {
         self.all.caps(tenant)
     }
