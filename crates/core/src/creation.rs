@@ -22,22 +22,6 @@ use serde_json::{Map, Value};
 
 /// Makes a run and lets it begin. A step whose call cannot be made is told, or it would wait for ever.
 pub(crate) fn create(view: &dyn View, create: &Create, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
-    match (make(view, create, given), &create.parent) {
-        (Err(Refusal::Error { message, .. }), Some((parent, step))) => {
-            let (step, status) = (Some(step.clone()), Status::Failed);
-            let told = Told::RunEnded { run: create.id, step, status, outputs: None, error: Some(message) };
-            let mut out = Outcome::reply(Reply::Nothing);
-            out.follow.push(Command::Tell { run: *parent, told });
-            Ok(out)
-        }
-        (made, _) => made,
-    }
-}
-
-fn make(view: &dyn View, create: &Create, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
-    if run_of(view, &create.id)?.is_some() {
-        return Err(Refusal::new(Code::IdempotencyConflict, "a run with this id exists"));
-    }
     match (new(view, create, given), &create.parent) {
         (Err(Refusal::Error { code, message }), Some((parent, step))) => {
             let (status, error) = (Status::Failed, Some(alloc::format!("{code}: {message}")));
@@ -52,6 +36,9 @@ fn make(view: &dyn View, create: &Create, given: &mut Given<'_>) -> Result<Outco
 }
 
 fn new(view: &dyn View, create: &Create, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
+    if run_of(view, &create.id)?.is_some() {
+        return Err(Refusal::new(Code::IdempotencyConflict, "a run with this id exists"));
+    }
     let runbook = runbook_of(view, &create.runbook)?.ok_or_else(|| missing("runbook", &create.runbook))?;
     let def = pipeline(runbook, &create.pipeline)?;
     for needed in &create.needs {

@@ -120,6 +120,8 @@ type Awaited = (Name, Name, Name, Option<Name>);
 #[derive(Clone, Debug, Default)]
 pub struct Indexes {
     cards: StreamMap<Card>,
+    /// Streams for which the clock was looked at without anything coming of it: at which version, and when.
+    looked: StreamMap<(u64, Millis)>,
     due: BTreeSet<(Millis, StreamId)>,
     leases: BTreeSet<(Millis, StreamId)>,
     ready: Fair<RunId>,
@@ -258,7 +260,10 @@ impl Indexes {
         if let StreamId::Runbook(hash) = id {
             self.file_runbook(hash, stream);
         }
-        let new = stream.map(|stream| card(stream, beats)).unwrap_or_default();
+        let mut new = stream.map(|stream| card(stream, beats)).unwrap_or_default();
+        if let Some(later) = self.later(id, stream, new.due) {
+            new.due = later;
+        }
         let old = match self.cards.get_mut(id) {
             Some(card) if *card == new => return,
             Some(card) => core::mem::take(card),
@@ -429,6 +434,36 @@ impl Indexes {
         if limited.is_none_or(|limited| limited.ready(&card.home.tenant, run, true)) {
             self.ready.push(entry(card, run));
         }
+    }
+
+    /// The clock was looked at for a stream, and nothing came of it: it is filed under what is due after that, until it
+    /// changes. An overdue attempt has been told to stop, and a guard's question is on its way; to ask at once again
+    /// would keep a loop busy with nothing.
+    pub fn looked(&mut self, id: &StreamId, ver: u64, at: Millis) {
+        self.looked.insert(id.clone(), (ver, at));
+    }
+
+    /// When a stream for which the clock was looked at is due next; none where it was not, or has changed since.
+    fn later(
+        &mut self,
+        id: &StreamId,
+        stream: Option<&Stream>,
+        due: Option<Millis>,
+    ) -> Option<Option<Millis>> {
+        let &(ver, at) = self.looked.get(id)?;
+        let Some(stream) = stream.filter(|stream| stream.ver == ver) else {
+            self.looked.remove(id);
+            return None;
+        };
+        match &stream.body {
+            Body::Run(run) => Some(run.due_after(at)),
+            _ => Some(due.filter(|due| *due > at)),
+        }
+    }
+
+    /// What was looked at, for whoever builds the indexes anew.
+    pub(crate) fn with_looked(&self) -> Indexes {
+        Indexes { looked: self.looked.clone(), ..Indexes::default() }
     }
 
     /// Files a runbook by its caps. What its runs use of them is counted from their cards, because a restored log may

@@ -8,7 +8,7 @@ use crate::audit::Sealer;
 use crate::caps::Caps;
 use crate::digest::Digest;
 use crate::event::Event;
-use crate::id::{Name, RunId, Scoped};
+use crate::id::{Holder, Name, RunId, Scoped};
 use crate::idempotency::Key;
 use crate::index::Indexes;
 use crate::item::Item;
@@ -165,6 +165,9 @@ pub enum ReplayError {
     Record(#[from] Error),
 }
 
+/// How many heartbeats are kept without asking whether anybody needs them.
+const BEATS_MIN: usize = 1_024;
+
 /// Everything.
 #[derive(Clone, Debug, Default)]
 pub struct State {
@@ -173,6 +176,8 @@ pub struct State {
     pool: Pool,
     /// Heartbeats: outside log and snapshot.
     pub beats: Beats,
+    /// With how many heartbeats those that nobody needs are looked for.
+    beats_max: usize,
 }
 
 impl PartialEq for State {
@@ -443,17 +448,36 @@ impl State {
     }
 
     /// Notes a heartbeat: what the holder holds is due later.
-    pub fn beat(&mut self, holder: crate::id::Holder, at: Millis) {
+    pub fn beat(&mut self, holder: Holder, at: Millis) {
         let held = self.indexes.beaten_by(&holder);
         self.beats.seen.insert(holder, at);
         held.iter().for_each(|stream| self.refresh(stream));
+        if self.beats.seen.len() > self.beats_max.max(BEATS_MIN) {
+            self.prune_beats();
+        }
+    }
+
+    /// Forgets the heartbeats of those who hold nothing any more. It is done whenever there are twice as many as were left
+    /// the last time, so a heartbeat costs no more for it.
+    fn prune_beats(&mut self) {
+        let mut beats = core::mem::take(&mut self.beats);
+        beats.seen.retain(|holder, _| match holder {
+            Holder::Run(run) => self.run(*run).is_some_and(|run| !run.is_terminal()),
+            Holder::Step(run, step) => {
+                let step = self.run(*run).and_then(|run| run.step(step));
+                step.is_some_and(|step| !step.status.is_terminal())
+            }
+            Holder::Worker(_) | Holder::Outside(_) => !self.indexes.beaten_by(holder).is_empty(),
+        });
+        self.beats_max = beats.seen.len() * 2;
+        self.beats = beats;
     }
 
     /// The indexes as they follow from the streams alone, brought up to a time. Those that were kept on the way
     /// must equal them once they are brought up to it too.
     #[must_use]
     pub fn rebuilt_indexes(&self, at: Millis) -> Indexes {
-        let mut indexes = Indexes::default();
+        let mut indexes = self.indexes.with_looked();
         for (id, stream) in self.streams.iter() {
             indexes.file(&id, Some(stream), &self.beats);
         }
@@ -514,6 +538,13 @@ impl Overlay for State {
 
     fn woken(&mut self) -> Vec<Scoped> {
         self.indexes.woken()
+    }
+
+    fn looked(&mut self, stream: &StreamId, at: Millis) {
+        if let Some(ver) = self.streams.get(stream).map(|stream| stream.ver) {
+            self.indexes.looked(stream, ver, at);
+            self.refresh(stream);
+        }
     }
 
     fn woken_by(&self, facts: &[crate::command::Fact]) -> Vec<Scoped> {

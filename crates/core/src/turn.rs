@@ -546,18 +546,14 @@ fn report(
     let step = run.need(step)?;
     let node = loaded.node(step)?;
     let stream = effect_key(run, node, step);
-    let mut settled = Vec::new();
-    if let Some(stream) = &stream
-        && let Some(known) = effect_of(view, stream)?
-    {
-        let mut known = known.clone();
-        for input in evidence(report, receipted, run, step, epoch, given) {
-            // A receipt that the key refuses is not worth losing the report for.
-            let Ok(decision) = known.decide(&input, given.at) else { break };
-            known = decision.facts.iter().fold(known, |known, fact| known.apply(fact, given.at));
-            settled.extend(decision.facts);
+    // A plain step has no key, and what it gives need not be copied for one.
+    let settled = match &stream {
+        Some(stream) => {
+            let inputs = evidence(report, receipted, run, step, epoch, given);
+            settle_key(view, Some(stream), inputs, given)?
         }
-    }
+        None => Vec::new(),
+    };
     // Whoever stops an effect, or fails to say whether it happened, leaves it unknown. A shell command that fails has
     // said so by its exit; an idempotent write can be done again all the same.
     let lost = attempt::Report::Lost { last_seen: Some(given.at) };
@@ -578,6 +574,26 @@ fn report(
             .extend(of_stream(StreamId::Effect(stream), &run.born.home.tenant, settled, Reply::Done).facts);
     }
     Ok(out)
+}
+
+/// What an effect key makes of what is known about its effect. What it refuses is not worth losing the word for that
+/// came with it.
+fn settle_key(
+    view: &dyn View,
+    stream: Option<&Scoped>,
+    inputs: Vec<key::Input>,
+    given: &Given<'_>,
+) -> Result<Vec<Event>, Refusal> {
+    let Some(known) = stream.map(|stream| effect_of(view, stream)).transpose()?.flatten() else {
+        return Ok(Vec::new());
+    };
+    let (mut known, mut settled) = (known.clone(), Vec::new());
+    for input in inputs {
+        let Ok(decision) = known.decide(&input, given.at) else { break };
+        known = decision.facts.iter().fold(known, |known, fact| known.apply(fact, given.at));
+        settled.extend(decision.facts);
+    }
+    Ok(settled)
 }
 
 /// What a report says about the effect itself, where it brings no receipt of its own.
@@ -648,16 +664,13 @@ fn resolve(
     let step = run.need(step)?;
     let node = loaded.node(step)?;
     let stream = effect_key(run, node, step);
-    let mut settled = Vec::new();
-    if let Some(known) = stream.as_ref().map(|stream| effect_of(view, stream)).transpose()?.flatten() {
-        let outcome = match resolution {
-            Resolution::Done => receipt::Settled::Done,
-            Resolution::Retry => receipt::Settled::NotDone,
-            Resolution::Fail => receipt::Settled::Abandoned,
-        };
-        let input = key::Input::Settle { attempt: attempt_of(run, step, step.epoch), outcome, probed };
-        settled = known.decide(&input, given.at).map(|decision| decision.facts).unwrap_or_default();
-    }
+    let outcome = match resolution {
+        Resolution::Done => receipt::Settled::Done,
+        Resolution::Retry => receipt::Settled::NotDone,
+        Resolution::Fail => receipt::Settled::Abandoned,
+    };
+    let input = key::Input::Settle { attempt: attempt_of(run, step, step.epoch), outcome, probed };
+    let settled = settle_key(view, stream.as_ref(), alloc::vec![input], given)?;
     let resolved = attempt::resolve(run, step, resolution, probed, reason, output, given)?;
     let mut out = of_run(view, run, resolved, Reply::Done);
     if let Some(stream) = stream {
