@@ -289,7 +289,7 @@ fn summary(world: &World) -> Vec<String> {
 fn story(follow_max: Option<usize>) -> Vec<String> {
     let mut world = entangled_world();
     world.follow_max = follow_max;
-    let outside = windlass_core::id::Holder::Outside(name("ci"));
+    let outside = Holder::Outside(name("ci"));
     let ask = lock::Ask { holder: outside.clone(), metadata: None, wait: true, give_up_at: None };
     world.send(&Command::Lock { lock: scoped("db"), input: lock::Input::Acquire(ask) }).unwrap();
     let first = world.start();
