@@ -433,6 +433,31 @@ fn more_than_may_be_pending_waits_for_the_writer() {
 }
 
 #[test]
+fn a_page_is_read_from_the_indexes_by_plans_that_are_made_once() {
+    let place = filled();
+    let connection = file::open_reader(&place.file("history.db")).unwrap();
+    for sql in read::STATEMENTS {
+        let mut plan = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+        let steps = plan.raw_query().mapped(|row| row.get::<_, String>("detail"));
+        let steps: Vec<String> = steps.map(Result::unwrap).collect();
+        let good =
+            |step: &String| step.starts_with("SEARCH") || step.starts_with("CORRELATED SCALAR SUBQUERY");
+        assert!(steps.iter().all(good), "{sql}: {steps:?}");
+        for _ in 0..3 {
+            let mut statement = connection.prepare_cached(sql).unwrap();
+            for parameter in 1..=statement.parameter_count() {
+                statement.raw_bind_parameter(parameter, 1).unwrap();
+            }
+            assert!(statement.raw_query().next().is_ok());
+        }
+        let statement = connection.prepare_cached(sql).unwrap();
+        let status = |which| statement.get_status(which);
+        use rusqlite::StatementStatus::{RePrepare, Run, Sort};
+        assert_eq!((status(Run), status(RePrepare), status(Sort)), (3, 0, 0), "{sql}");
+    }
+}
+
+#[test]
 fn a_page_has_a_bound() {
     let place = Place::new();
     let history = place.open();
