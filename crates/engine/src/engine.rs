@@ -93,8 +93,6 @@ pub struct Engine<S> {
     /// When executors elsewhere were last heard of.
     heard: BTreeMap<(RunId, StepId), (u64, Millis)>,
     next_expiry: Millis,
-    /// Streams that had nothing to say when they were due, as they were.
-    quiet: HashMap<StreamId, u64>,
     flight: Arc<Flight>,
     /// How often the view was loaded again. A batch of an earlier one fails with the rest.
     generation: u64,
@@ -142,7 +140,6 @@ impl<S: Store + 'static> Engine<S> {
             executing: HashMap::new(),
             heard: BTreeMap::new(),
             next_expiry: at,
-            quiet: HashMap::new(),
             flight: Arc::default(),
             generation: 0,
             full: None,
@@ -409,23 +406,10 @@ impl<S: Store + 'static> Engine<S> {
         self.decide(by, command, turn).map(|_| ())
     }
 
-    /// Looks at the clock for the streams that are due.
+    /// Looks at the clock for the streams that are due. One that had nothing to say is not offered again.
     fn due(&mut self, at: Millis, turn: &mut Turning) -> Result<(), Fault> {
-        for (stream, ver) in self.parts.store.pick_due(at, TICKS_MAX) {
-            // One that had nothing to say is not asked again until something happens to it.
-            if self.quiet.get(&stream) == Some(&ver) {
-                continue;
-            }
-            let before = turn.facts.len();
-            self.follow(&Actor::SYSTEM, Command::Tick(stream.clone()), turn)?;
-            if turn.facts.len() == before {
-                if self.quiet.len() > TICKS_MAX * 16 {
-                    self.quiet.clear();
-                }
-                self.quiet.insert(stream, ver);
-            } else {
-                self.quiet.remove(&stream);
-            }
+        for stream in self.parts.store.pick_due(at, TICKS_MAX) {
+            self.follow(&Actor::SYSTEM, Command::Tick(stream), turn)?;
         }
         Ok(())
     }
@@ -568,7 +552,6 @@ impl<S: Store + 'static> Engine<S> {
         }
         self.parts.store.reload()?;
         self.generation += 1;
-        self.quiet.clear();
         // Only what was released is under way; a lease that did not last was never given.
         let executing = std::mem::take(&mut self.executing);
         for ((run, step), epoch) in executing {
@@ -599,6 +582,12 @@ impl<S: Store + 'static> Engine<S> {
             self.ask(by, command, true, Box::new(|_| {}), turn)?;
         }
         Ok(())
+    }
+
+    /// Whether everything that was decided is durable, or has failed.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.flying() == 0
     }
 
     /// The store, when the loop is over.

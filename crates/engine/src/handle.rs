@@ -57,6 +57,13 @@ pub struct Inbox<S> {
 }
 
 impl<S> Inbox<S> {
+    /// The next message, if one waits.
+    pub fn next(&self) -> Option<Message<S>> {
+        let message = self.receiver.try_recv().ok()?;
+        self.took(&message);
+        Some(message)
+    }
+
     /// Notes that a message was taken.
     pub(crate) fn took(&self, message: &Message<S>) {
         if matches!(message, Message::Ask { .. } | Message::Read(_)) {

@@ -12,6 +12,8 @@
 
 mod listing;
 mod live;
+#[cfg(test)]
+mod tests;
 
 pub use crate::history::Filter as RunFilter;
 
@@ -458,10 +460,8 @@ impl Store for Embedded {
         self.live.state.indexes_mut().put_back(run);
     }
 
-    fn pick_due(&mut self, at: Millis, max: usize) -> Vec<(StreamId, u64)> {
-        let state = &self.live.state;
-        let ver = |id: &StreamId| state.stream(id).map_or(0, |stream| stream.ver);
-        state.indexes().due(at).take(max).map(|id| (id.clone(), ver(id))).collect()
+    fn pick_due(&mut self, at: Millis, max: usize) -> Vec<StreamId> {
+        self.live.state.indexes().due(at).take(max).cloned().collect()
     }
 
     fn next_due(&mut self) -> Option<Millis> {

@@ -26,6 +26,7 @@ pub(super) fn options() -> Options {
         // Tests mark by themselves: what a test sees must not hang on the time it takes.
         idle: Duration::from_secs(3_600),
         snapshots_kept: 2,
+        halt_when_full: false,
     }
 }
 

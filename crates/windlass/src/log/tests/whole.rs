@@ -33,7 +33,7 @@ fn records(log: &Log, from: u64) -> Vec<Record> {
 fn save_all(log: &Log, state: &State) {
     let (seen, _) = log.snapshots();
     let mut entries = vec![Entry::Begin];
-    entries.extend(state.streams().map(|(id, _)| Entry::Snapshot(Box::new(state.save(id).unwrap()))));
+    entries.extend(state.streams().map(|(id, _)| Entry::Snapshot(Box::new(state.save(&id).unwrap()))));
     entries.push(Entry::End);
     log.commit_and_wait(entries).unwrap();
     log.wait_for_snapshot(seen).unwrap().unwrap();
