@@ -30,8 +30,6 @@ pub enum Message<S> {
     Beat(Holder),
     /// How many attempts may run here at once.
     Slots(usize),
-    /// A batch failed, of the view that was loaded so often.
-    Failed { fault: Fault, generation: u64 },
     /// Nothing; the loop looks around.
     Nudge,
     /// The loop ends once everything is durable.

@@ -295,10 +295,15 @@ impl Log {
         self.shared.poison().cloned()
     }
 
-    /// Whether there was room for the next segment when it was last looked for.
+    /// Whether there was room for the next segment when it was last looked for. Where there was none it is looked for
+    /// again, so that whoever asks again later hears of it.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        self.space.has_room()
+        let room = self.space.has_room();
+        if !room {
+            self.space.ask();
+        }
+        room
     }
 
     /// Takes batches again after one found no room, where [`Options::halt_when_full`] says that the log halts then.

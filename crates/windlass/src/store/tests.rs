@@ -33,7 +33,8 @@ struct Disked {
 
 fn options() -> Options {
     // Small segments and frequent snapshots, so that tests come to their ends.
-    let log = log::Options { segment_bytes: 16 << 10, idle: Duration::from_secs(3_600), ..log::Options::default() };
+    let log =
+        log::Options { segment_bytes: 16 << 10, idle: Duration::from_secs(3_600), ..log::Options::default() };
     Options { log, snapshot_every: Some(20) }
 }
 
@@ -190,6 +191,7 @@ fn a_full_disk_refuses_writes_serves_reads_and_needs_no_restart() {
         assert!(made.len() < 1_000, "the disk never gets full");
     };
     assert_eq!(refused, Code::StoreFull);
+    stage.turn();
     // Reads go on, and show what was acknowledged and nothing else.
     let count = |stage: &mut Stage| {
         let filter = super::RunFilter { limit: 500, ..super::RunFilter::of(&Name::clean("default")) };
@@ -199,11 +201,13 @@ fn a_full_disk_refuses_writes_serves_reads_and_needs_no_restart() {
     assert_eq!(stage.ask(create(1, "p", vars(1))), Err(Code::StoreFull));
     // There is room again, and nobody has to restart anything.
     disk.set_capacity(None);
-    stage.clock.pass(5_000);
-    stage.turn();
-    stage.clock.pass(5_000);
-    stage.turn();
-    assert_eq!(stage.ask(create(2, "p", vars(2))), Ok(()));
+    let again = (0..1_000_000).any(|_| {
+        stage.clock.pass(1_000);
+        stage.turn();
+        std::thread::yield_now();
+        stage.ask(create(2, "p", vars(2))).is_ok()
+    });
+    assert!(again, "room is never found again");
     assert_eq!(count(&mut stage), made.len() + 1);
     // All of it, and nothing else, is there after a crash.
     let Stage { engine, .. } = stage;
