@@ -98,6 +98,7 @@ impl Default for Options {
 
 /// What a batch consists of.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // Nearly all are facts, and a box for each would cost more than it saves.
 pub enum Entry {
     /// A fact: the next record of its stream.
     Fact {
@@ -151,6 +152,7 @@ pub struct Durable {
 
 /// What recovery hands over: first the streams of a snapshot, then the records that came after.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // Nearly all are records.
 pub enum Line<'a> {
     /// A stream as a snapshot has it.
     Saved(Box<Snapshot>),

@@ -89,7 +89,7 @@ fn crashes(seed: u64) {
             }
             // The disk may be gone before the log is open; damage there is none.
             Err(error) => {
-                assert!(!matches!(error, Error::Corrupt { .. } | Error::Refused { .. }), "{what}: {error}")
+                assert!(!matches!(error, Error::Corrupt { .. } | Error::Refused { .. }), "{what}: {error}");
             }
         }
         if dice.one_in(4) { disk.kill() } else { disk.crash(dice.roll()) }
