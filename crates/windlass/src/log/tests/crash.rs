@@ -102,7 +102,7 @@ fn crashes(seed: u64) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(80))]
+    #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
     fn what_was_acknowledged_survives_and_nothing_is_there_by_halves(seed: u64) {
