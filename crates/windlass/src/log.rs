@@ -75,6 +75,9 @@ pub struct Options {
     pub spares_max: usize,
     /// How many bytes are gathered into one write, at about the most.
     pub group_bytes_max: usize,
+    /// Up to how many entries a batch is written by the thread that commits it, if nothing is under way. For more, the
+    /// hand-over costs little, and that thread has better things to do.
+    pub inline_max: usize,
     /// How many batches may wait.
     pub waiting_max: usize,
     /// After how long without a batch the log says of itself that all of it is durable.
@@ -92,6 +95,7 @@ impl Default for Options {
             segment_bytes: 32 << 20,
             spares_max: 2,
             group_bytes_max: 4 << 20,
+            inline_max: 64,
             waiting_max: 1 << 16,
             idle: Duration::from_millis(100),
             snapshots_kept: 2,
@@ -102,6 +106,7 @@ impl Default for Options {
 
 /// What a batch consists of.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // Nearly all are facts, and a box for each would cost more than it saves.
 pub enum Entry {
     /// A fact: the next record of its stream.
     Fact {
@@ -155,6 +160,7 @@ pub struct Durable {
 
 /// What recovery hands over: first the streams of a snapshot, then the records that came after.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // Nearly all are records.
 pub enum Line<'a> {
     /// A stream as a snapshot has it.
     Saved(Box<Snapshot>),
@@ -258,7 +264,8 @@ impl Log {
         self.shared.submit(batch);
     }
 
-    /// Makes a batch durable on this thread, if nothing is under way; otherwise puts it in line like [`Log::submit`].
+    /// Makes a small batch durable on this thread, if nothing is under way; otherwise puts it in line like
+    /// [`Log::submit`].
     pub fn commit(&self, batch: Batch) {
         self.shared.commit(batch);
     }

@@ -169,8 +169,11 @@ impl Shared {
         }
     }
 
-    /// Writes a batch on this thread if nothing is under way; otherwise puts it in line.
+    /// Writes a small batch on this thread if nothing is under way; otherwise puts it in line.
     pub(super) fn commit(&self, batch: Batch) {
+        if batch.entries.len() > self.options.inline_max {
+            return self.submit(batch);
+        }
         let Some(mut tail) = try_lock(&self.tail) else { return self.submit(batch) };
         let Some(mut encoder) = try_lock(&self.encoder) else { return self.submit(batch) };
         {

@@ -116,7 +116,7 @@ fn create(
     let incarnation = salts.incarnation();
     let header = Header { kind: Kind::Segment, incarnation, first: 1, through: 0, prev: 0 };
     let (path, file) = space.take_small(FIRST_BYTES)?;
-    let (piece, len) = begin(&**disk, layout, header, path, file)?;
+    let (piece, len) = begin(&**disk, layout, header, &path, file)?;
     let tail = Tail {
         disk: Arc::clone(disk),
         layout: layout.clone(),

@@ -10,7 +10,7 @@ use super::layout::{Layout, Piece};
 use super::space::Space;
 use super::walk::Tie;
 use crate::disk::{Disk, File, is_full, write_full};
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 /// The segment that is written to.
@@ -103,7 +103,7 @@ impl Tail {
             through: 0,
             prev: self.tie.prev,
         };
-        let (piece, len) = begin(&*self.disk, &self.layout, header, path, file)?;
+        let (piece, len) = begin(&*self.disk, &self.layout, header, &path, file)?;
         self.offset = piece.start;
         self.len = len;
         self.ended.push(std::mem::replace(&mut self.piece, piece));
@@ -133,14 +133,14 @@ pub(super) fn begin(
     disk: &dyn Disk,
     layout: &Layout,
     header: Header,
-    spare: PathBuf,
+    spare: &Path,
     file: Arc<dyn File>,
 ) -> Result<(Piece, u64), Error> {
     let line = header.to_line();
     let path = layout.segment(header.first);
-    write_full(&*file, &line, 0).map_err(Error::io("cannot write", &spare))?;
-    file.sync_data().map_err(Error::sync(&spare))?;
-    disk.rename(&spare, &path).map_err(Error::sync(&path))?;
+    write_full(&*file, &line, 0).map_err(Error::io("cannot write", spare))?;
+    file.sync_data().map_err(Error::sync(spare))?;
+    disk.rename(spare, &path).map_err(Error::sync(&path))?;
     disk.sync_dir(&layout.log).map_err(Error::sync(&layout.log))?;
     let len = file.len().map_err(Error::io("cannot read", &path))?;
     let file_name = layout.short(&path);

@@ -89,7 +89,7 @@ fn crashes(seed: u64) {
             }
             // The disk may be gone before the log is open; damage there is none.
             Err(error) => {
-                assert!(!matches!(error, Error::Corrupt { .. } | Error::Refused { .. }), "{what}: {error}")
+                assert!(!matches!(error, Error::Corrupt { .. } | Error::Refused { .. }), "{what}: {error}");
             }
         }
         if dice.one_in(4) { disk.kill() } else { disk.crash(dice.roll()) }
@@ -102,7 +102,7 @@ fn crashes(seed: u64) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(80))]
+    #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
     fn what_was_acknowledged_survives_and_nothing_is_there_by_halves(seed: u64) {
