@@ -42,11 +42,22 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Help and version are answers; everything else that does not parse is bad usage.
+/// Help and version are answers; everything else that does not parse is bad usage, and has a code like any refusal.
 fn usage(error: &clap::Error) -> ExitCode {
-    // A reader that closed the pipe has seen enough.
-    let _ = error.print();
-    ExitCode::from(if error.use_stderr() { Code::InvalidInput.exit() } else { 0 })
+    if !error.use_stderr() {
+        // A reader that closed the pipe has seen enough.
+        let _ = error.print();
+        return ExitCode::SUCCESS;
+    }
+    let text = error.to_string();
+    let detail = match text.strip_prefix("error: ") {
+        Some(detail) => detail.trim_end().to_owned(),
+        // Without a word there is nothing to complain about but that, and the help says what there is.
+        None => format!("a command is missing\n\n{}", text.trim_end()),
+    };
+    // What was typed is all there is to tell how to speak.
+    let json = std::env::args_os().any(|word| word == "--json");
+    Say::new(json, false, true).failure(&Failure::new(Code::InvalidInput, detail))
 }
 
 /// Where commands go: a named server, whoever holds the data directory, or an engine in this process.

@@ -15,12 +15,53 @@ fn stdout(words: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+fn json(words: &[&str]) -> serde_json::Value {
+    serde_json::from_str(&stdout(words)).unwrap()
+}
+
 #[test]
 fn it_tells_its_version_and_its_commands() {
     assert_eq!(stdout(&["--version"]), format!("windlass {}\n", env!("CARGO_PKG_VERSION")));
     let help = stdout(&["--help"]);
-    for command in ["codes", "events --types"] {
-        assert!(help.contains(command), "{command}");
+    let commands = [
+        "init",
+        "run",
+        "check",
+        "runs",
+        "runbooks",
+        "show",
+        "watch",
+        "logs",
+        "why",
+        "resume",
+        "cancel",
+        "suspend",
+        "retry",
+        "fork",
+        "signal",
+        "resolve",
+        "approvals",
+        "approve",
+        "reject",
+        "locks",
+        "lock",
+        "semaphores",
+        "semaphore",
+        "events",
+        "store",
+        "doctor",
+        "bench",
+        "codes",
+        "completions",
+    ];
+    for command in commands {
+        assert!(
+            help.lines().any(|line| line.split_whitespace().next() == Some(command)),
+            "{command}\n{help}"
+        );
+        let own = stdout(&[command, "--help"]);
+        assert!(own.contains("Usage: windlass"), "{command}: {own}");
+        assert!(own.contains("examples:"), "{command} shows no examples:\n{own}");
     }
 }
 
@@ -31,9 +72,10 @@ fn it_prints_the_codes() {
         codes.lines().any(|line| line.starts_with("LEASE_STALE_EPOCH") && line.contains(" 409 ")),
         "{codes}"
     );
-    let json = stdout(&["codes", "--json"]);
-    assert!(json.starts_with(r#"{"items":[{"code":"#) && json.ends_with("}]}\n"));
-    assert!(json.contains(r#""code":"LEASE_STALE_EPOCH","http":409,"exit":6,"#), "{json}");
+    let json = json(&["codes", "--json"]);
+    let stale =
+        json["items"].as_array().unwrap().iter().find(|item| item["code"] == "LEASE_STALE_EPOCH").unwrap();
+    assert_eq!((&stale["http"], &stale["exit"]), (&409.into(), &6.into()), "{stale}");
 }
 
 #[test]
@@ -43,16 +85,25 @@ fn it_prints_the_kinds_of_events() {
         types.lines().any(|line| line.starts_with("step:completed") && line.contains(" fact ")),
         "{types}"
     );
-    let json = stdout(&["events", "--types", "--json"]);
-    assert!(json.contains(r#"{"type":"system:shutdown","category":"signal","stream":"system","fields":{}}"#));
+    let json = json(&["events", "--types", "--json"]);
+    let kind =
+        json["items"].as_array().unwrap().iter().find(|item| item["type"] == "system:shutdown").unwrap();
+    assert_eq!((&kind["category"], &kind["stream"]), (&"signal".into(), &"system".into()), "{kind}");
 }
 
 #[test]
 fn what_it_does_not_know_is_refused_with_a_code() {
-    for words in [&[][..], &["run"], &["events"], &["codes", "--yaml"]] {
+    for words in
+        [&[][..], &["runn"], &["run", "--yaml"], &["show"], &["resolve", "a", "b", "maybe", "--reason", "c"]]
+    {
         let output = windlass(words);
         assert_eq!(output.status.code(), Some(2), "{words:?}");
-        assert!(output.stdout.is_empty());
-        assert!(String::from_utf8(output.stderr).unwrap().contains("INVALID_INPUT"), "{words:?}");
+        assert!(output.stdout.is_empty(), "{words:?}");
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(error.starts_with("windlass: INVALID_INPUT: "), "{words:?}: {error}");
+        assert!(error.contains("--help"), "{words:?}: {error}");
     }
+    let output = windlass(&["runn", "--json"]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.starts_with(r#"{"code":"INVALID_INPUT","detail":"#), "{error}");
 }

@@ -250,12 +250,16 @@ pub(super) enum Verb {
         types: bool,
     },
     /// Look after the data directory
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "examples:\n  windlass store verify\n  windlass store backup /backups/monday\n  windlass store compact --retention 30d"
+    )]
     Store(StoreVerb),
     /// Look whether this machine has what is needed
     #[command(after_help = "examples:\n  windlass doctor")]
     Doctor,
     /// Measure
+    #[command(after_help = "examples:\n  windlass bench steps\n  windlass bench recovery --json")]
     Bench(crate::bench::Wish),
     /// List error codes
     #[command(after_help = "examples:\n  windlass codes | grep LEASE")]
