@@ -10,6 +10,7 @@ use crate::client::Failure;
 use crate::home::Home;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use windlass_core::code::Code;
@@ -91,10 +92,12 @@ pub fn main(wish: &Wish, as_json: bool) -> Result<u8, Failure> {
     figures["ratio"] = if raw > 0.0 { json!((events / raw * 1000.0).round() / 1000.0) } else { Value::Null };
     figures["limit"] = limit;
     figures["rss_mib"] = json!(rss_mib());
+    // A reader that closed the pipe has seen enough.
+    let mut out = std::io::stdout();
     if as_json {
-        println!("{figures}");
+        let _ = writeln!(out, "{figures}");
     } else {
-        println!("{}", serde_json::to_string_pretty(&figures).unwrap_or_default());
+        let _ = writeln!(out, "{}", serde_json::to_string_pretty(&figures).unwrap_or_default());
     }
     Ok(0)
 }

@@ -109,7 +109,7 @@ impl Embedded {
     ///
     /// # Errors
     /// Another process has it, it is damaged, a newer version wrote it, or the system says no.
-    pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: Options) -> Result<(Embedded, Recovery), Error> {
+    pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &Options) -> Result<(Embedded, Recovery), Error> {
         let mut state = State::new();
         let mut first_seqs = HashMap::new();
         let mut folded = 0;
@@ -127,7 +127,7 @@ impl Embedded {
             applied.map_err(|error| error.to_string())
         };
         // Every batch is decided on those before it, so one that finds no room takes the rest along.
-        let log_options = log::Options { halt_when_full: true, ..options.log };
+        let log_options = log::Options { halt_when_full: true, ..options.log.clone() };
         let (log, recovery) = Log::open(disk, dir, log_options, visit)?;
         state.refresh_all();
         let history = History::open(&Embedded::history_path(dir))?;

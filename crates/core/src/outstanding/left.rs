@@ -157,6 +157,7 @@ impl State {
             (Some(Body::Signal(kept)), Some(Waiting { on: Some(on), key, .. })) => {
                 kept.first(on, key.as_ref(), run.updated_at).is_some()
             }
+            // tidy: nothing is kept, or the step does not wait for an event.
             _ => false,
         }
     }

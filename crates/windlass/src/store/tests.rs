@@ -45,7 +45,7 @@ fn path(dir: &tempfile::TempDir) -> PathBuf {
 impl Disked {
     fn new() -> Disked {
         let (disk, dir) = (Faulty::new(), Arc::new(tempfile::tempdir().unwrap()));
-        let (store, _) = Embedded::open(Arc::new(disk.clone()), &path(&dir), options()).unwrap();
+        let (store, _) = Embedded::open(Arc::new(disk.clone()), &path(&dir), &options()).unwrap();
         Disked { store, disk, dir, crashes: 0 }
     }
 }
@@ -97,7 +97,7 @@ impl Subject for Disked {
         let Disked { store, disk, dir, crashes } = self;
         drop(store);
         disk.crash(crashes);
-        let (store, _) = Embedded::open(Arc::new(disk.clone()), &path(&dir), options()).unwrap();
+        let (store, _) = Embedded::open(Arc::new(disk.clone()), &path(&dir), &options()).unwrap();
         Disked { store, disk, dir, crashes: crashes + 1 }
     }
 
@@ -173,7 +173,7 @@ impl Stage {
 #[test]
 fn a_full_disk_refuses_writes_serves_reads_and_needs_no_restart() {
     let (disk, dir) = (Faulty::new(), tempfile::tempdir().unwrap());
-    let (store, _) = Embedded::open(Arc::new(disk.clone()), &path(&dir), options()).unwrap();
+    let (store, _) = Embedded::open(Arc::new(disk.clone()), &path(&dir), &options()).unwrap();
     let mut stage = Stage::new(store);
     let book = json!({ "name": "b", "version": 1, "pipelines": { "p": {
         "vars": { "text": {} }, "nodes": [{ "id": "a", "kind": { "run": { "command": "true" } } }], "steps": [0] } } });
@@ -213,7 +213,7 @@ fn a_full_disk_refuses_writes_serves_reads_and_needs_no_restart() {
     let Stage { engine, .. } = stage;
     drop(engine.into_store());
     disk.crash(7);
-    let (mut store, _) = Embedded::open(Arc::new(disk), &path(&dir), options()).unwrap();
+    let (mut store, _) = Embedded::open(Arc::new(disk), &path(&dir), &options()).unwrap();
     let filter = super::RunFilter { limit: 500, ..super::RunFilter::of(&Name::clean("default")) };
     let listed = store.list_runs(&filter).0;
     assert_eq!(listed.len(), made.len() + 1);
