@@ -252,10 +252,12 @@ impl Shared {
     /// Readers may see what was written. A segment may have been begun even if nothing was.
     fn publish(&self, tail: &mut Tail) {
         let ended = std::mem::take(&mut tail.ended);
+        let count = ended.len();
         self.change_view(|view| {
-            if !ended.is_empty() {
-                view.ended.extend(ended.into_iter().map(Arc::new));
-                view.last = Arc::new(tail.piece.clone());
+            for piece in ended.into_iter().skip(1).chain([tail.piece.clone()]).take(count) {
+                // The last one goes on as the same, so that whoever reads it is still known to.
+                let last = std::mem::replace(&mut view.last, Arc::new(piece));
+                view.ended.push(last);
             }
             view.end = tail.offset;
             view.seq = tail.tie.seq;

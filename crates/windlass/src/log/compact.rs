@@ -185,7 +185,8 @@ impl Log {
         let alone = Arc::strong_count(view) == 1;
         for piece in view.ended.iter().filter(|piece| piece.path != carried) {
             let len = piece.file.len().map_err(Error::io("cannot read", &piece.path))?;
-            if alone && Arc::strong_count(piece) == 1 && piece.header.kind == Kind::Segment {
+            let unread = alone && Arc::strong_count(piece) == 1 && Arc::strong_count(&piece.file) == 1;
+            if unread && piece.header.kind == Kind::Segment {
                 self.space.recycle(&piece.path, len)?;
             } else {
                 self.disk.remove(&piece.path).map_err(Error::io("cannot remove", &piece.path))?;
