@@ -27,7 +27,7 @@ pub fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|word| word == "__keeper") {
         return crate::shell::keeper::main();
     }
-    let args = match Args::try_parse() {
+    let args = match Args::try_parse_from(args::renamed(std::env::args_os())) {
         Ok(args) => args,
         Err(error) => return usage(&error),
     };
@@ -127,8 +127,8 @@ async fn ask(args: &Args, client: &Client, say: &Say) -> Outcome {
         }
         Verb::Retry { run } => run::retry(client, run, say).await,
         Verb::Fork { run, from, runbook } => run::fork(client, run, from, runbook.as_deref(), say).await,
-        Verb::Signal { run, key, name, data } => {
-            run::signal(client, (run.as_deref(), key.as_deref()), name, data.as_deref(), say).await
+        Verb::Signal { run, key, name, payload } => {
+            run::signal(client, (run.as_deref(), key.as_deref()), name, payload.as_deref(), say).await
         }
         Verb::Resolve { run, step, resolution, reason } => {
             run::resolve(client, (run, step), resolution, reason, say).await

@@ -4,6 +4,7 @@
 //! What cannot be gathered is left out, which the core reads as unknown. Everything is bounded: how long a command may
 //! take, and how much of a file or of an answer is read.
 
+use crate::shell::Environment;
 use crate::store::Embedded;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,13 +38,15 @@ struct Asked {
     needs: Needs,
     inputs: GuardInputs,
     cwd: PathBuf,
+    /// The pipeline's variables, for commands: they get values as steps do.
+    vars: Vec<(String, String)>,
 }
 
 /// Gathers what the guards of a step need. What cannot be told is not in it.
 #[must_use]
 pub fn gather(engine: &Handle<Embedded>, run: RunId, node: u32, after: bool) -> GuardInputs {
     let asked = engine.read(move |store| look(store, run, node, after));
-    let Ok(Some(Asked { needs, mut inputs, cwd })) = asked else { return GuardInputs::default() };
+    let Ok(Some(Asked { needs, mut inputs, cwd, vars })) = asked else { return GuardInputs::default() };
     for (branch, into) in &needs.branches {
         if let Some(info) = look_at_branch(&cwd, branch, into) {
             inputs.branches.insert(branch.clone(), info);
@@ -55,7 +58,7 @@ pub fn gather(engine: &Handle<Embedded>, run: RunId, node: u32, after: bool) -> 
         }
     }
     for command in &needs.commands {
-        if let Some(success) = succeeds(&cwd, command) {
+        if let Some(success) = succeeds(&cwd, command, &vars) {
             inputs.commands.insert(command.clone(), CommandResult { success });
         }
     }
@@ -102,7 +105,17 @@ fn look(store: &mut Embedded, id: RunId, node: u32, after: bool) -> Option<Asked
             inputs.pipelines.insert(*other, PipelineInfo { status: found.status(), step });
         }
     }
-    Some(Asked { needs, inputs, cwd: PathBuf::from(&run.born.home.cwd) })
+    Some(Asked { needs, inputs, cwd: PathBuf::from(&run.born.home.cwd), vars: variables(&run.vars.get()) })
+}
+
+/// Variables as a command sees them. One that no environment can hold is left out here; the step itself says so.
+fn variables(vars: &Value) -> Vec<(String, String)> {
+    let mut env = Environment::inherited_from(|_| None);
+    for (name, value) in vars.as_object().into_iter().flatten() {
+        let _ = env.set_var(name, value);
+    }
+    let named = env.iter().filter(|(name, _)| name.starts_with("WL_VAR_"));
+    named.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
 /// A program without the surroundings of this process, in a directory.
@@ -206,9 +219,9 @@ fn contains(content: &[u8], text: &[u8]) -> bool {
     text.is_empty() || content.windows(text.len()).any(|window| window == text)
 }
 
-fn succeeds(dir: &Path, command: &str) -> Option<bool> {
+fn succeeds(dir: &Path, command: &str, vars: &[(String, String)]) -> Option<bool> {
     let mut process = process(dir, "bash", &["-eo", "pipefail", "-c", command]);
-    wait(process.stdout(Stdio::null()).spawn().ok()?)
+    wait(process.envs(vars.iter().cloned()).stdout(Stdio::null()).spawn().ok()?)
 }
 
 fn list_issues(dir: &Path, filter: &IssueFilter) -> Option<Vec<Issue>> {

@@ -1,7 +1,37 @@
 //! What can be typed.
 
 use clap::{Args as Flags, Parser, Subcommand};
+use std::ffi::OsString;
 use std::path::PathBuf;
+
+/// Global flags that take a value.
+const VALUED: [&str; 3] = ["--data", "--server", "--token"];
+/// Commands with a `--data` of their own.
+const WITH_DATA: [&str; 1] = ["signal"];
+
+/// The words as the parser is to see them. `--data` names the data directory, and after some commands what they bring:
+/// the parser knows each flag once, so the second one goes by another name there.
+pub(super) fn renamed(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut words: Vec<OsString> = words.collect();
+    let mut at = 1;
+    while words.get(at).is_some_and(|word| word.to_string_lossy().starts_with('-')) {
+        at += if VALUED.iter().any(|flag| words[at] == *flag) { 2 } else { 1 };
+    }
+    if words.get(at).is_none_or(|verb| WITH_DATA.iter().all(|name| verb != name)) {
+        return words;
+    }
+    for word in words.iter_mut().skip(at + 1) {
+        if word == "--" {
+            break;
+        }
+        match word.to_str().and_then(|text| text.strip_prefix("--data")) {
+            Some("") => *word = "--payload".into(),
+            Some(rest) if rest.starts_with('=') => *word = format!("--payload{rest}").into(),
+            Some(_) | None => {}
+        }
+    }
+    words
+}
 
 /// Runs runbooks for agents and humans, durably.
 #[derive(Parser, Debug)]
@@ -163,9 +193,9 @@ pub(super) enum Verb {
         /// The key that runs wait for
         #[arg(long)]
         key: Option<String>,
-        /// What it brings, as JSON
-        #[arg(long)]
-        data: Option<String>,
+        /// What it brings, as JSON; after `signal`, `--data` means this too
+        #[arg(long, value_name = "JSON")]
+        payload: Option<String>,
     },
     /// Settle an unknown outcome or an escalation
     #[command(after_help = "examples:\n  windlass resolve RUN charge done --reason 'seen in the ledger'")]
@@ -259,7 +289,6 @@ pub(super) enum Verb {
     #[command(after_help = "examples:\n  windlass doctor")]
     Doctor,
     /// Measure
-    #[command(after_help = "examples:\n  windlass bench steps\n  windlass bench recovery --json")]
     Bench(crate::bench::Wish),
     /// List error codes
     #[command(after_help = "examples:\n  windlass codes | grep LEASE")]

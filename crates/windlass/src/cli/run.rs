@@ -25,12 +25,11 @@ fn invalid(text: impl Into<String>) -> Failure {
 
 /// Reads a runbook; what is wrong with it is shown where it stands.
 pub(super) fn load(path: &Path, say: &Say) -> Result<Loaded, Failure> {
-    runbook::load(path).map_err(|problems| Failure {
-        code: Code::RunbookInvalid,
-        detail: problems.render(say.colour),
-        problem: say
-            .json
-            .then(|| json!({ "code": Code::RunbookInvalid.as_str(), "problems": problems.json() })),
+    runbook::load(path).map_err(|problems| {
+        let detail = problems.render(say.colour);
+        let mut problem = problems.json();
+        problem["detail"] = Value::String(detail.clone());
+        Failure { code: Code::RunbookInvalid, detail, problem: say.json.then_some(problem) }
     })
 }
 
@@ -49,7 +48,11 @@ fn vars(wish: &RunArgs, def: &Pipeline) -> Result<Map<String, Value>, Failure> {
         None => Map::new(),
         Some(path) => {
             let unreadable = |error: std::io::Error| invalid(format!("{}: {error}", path.display()));
-            if std::fs::metadata(path).map_err(unreadable)?.len() > VARS_MAX {
+            let metadata = std::fs::metadata(path).map_err(unreadable)?;
+            if !metadata.is_file() {
+                return Err(invalid(format!("{} is not a file: name a JSON or YAML file", path.display())));
+            }
+            if metadata.len() > VARS_MAX {
                 return Err(invalid(format!("{} is larger than 1 MiB", path.display())));
             }
             let text = std::fs::read_to_string(path).map_err(unreadable)?;

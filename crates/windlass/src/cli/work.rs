@@ -106,6 +106,7 @@ pub(super) async fn store(args: &Args, verb: &StoreVerb, say: &Say) -> Outcome {
         }
         StoreVerb::Backup { to } => {
             let (log, _) = open(&root)?;
+            vacant(to)?;
             let copied = log.backup(to).map_err(|error| failed(&error))?;
             say.answer(&verified(&copied), || {
                 format!(
@@ -117,6 +118,12 @@ pub(super) async fn store(args: &Args, verb: &StoreVerb, say: &Say) -> Outcome {
             });
         }
         StoreVerb::Restore { from } => {
+            if !from.is_dir() {
+                let text =
+                    format!("there is no backup {}: name the directory that it was made in", from.display());
+                return Err(Failure::new(Code::NotFound, text));
+            }
+            vacant(&root)?;
             let copied = log::restore(&Files, from, &root).map_err(|error| failed(&error))?;
             say.answer(&verified(&copied), || {
                 format!("✔ {} has {} records of {} streams", root.display(), copied.records, copied.streams)
@@ -124,6 +131,27 @@ pub(super) async fn store(args: &Args, verb: &StoreVerb, say: &Say) -> Outcome {
         }
     }
     Ok(0)
+}
+
+/// Whether a copy can be made there: nothing is ever written over.
+fn vacant(dir: &Path) -> Result<(), Failure> {
+    let refuse = |why: String| Failure::new(Code::InvalidInput, format!("{}: {why}", dir.display()));
+    match fs::read_dir(dir) {
+        Ok(mut entries) => match entries.next() {
+            Some(_) => Err(refuse("the directory is not empty; name one that is not there yet".to_owned())),
+            None => Ok(()),
+        },
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
+            match parent.is_none_or(Path::is_dir) {
+                true => Ok(()),
+                false => {
+                    Err(refuse("the directory that it would be in is not there; make it first".to_owned()))
+                }
+            }
+        }
+        Err(error) => Err(refuse(format!("{error}; name a directory that is not there yet"))),
+    }
 }
 
 fn verified(found: &log::Verified) -> Value {

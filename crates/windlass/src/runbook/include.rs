@@ -64,10 +64,15 @@ fn unreadable(error: &std::io::Error) -> Problem {
 
 /// Reads a file, never more of it than a runbook may have.
 pub(super) fn read(path: &Path) -> Result<String, Problem> {
+    let no_file = || Problem::whole("this is not a file").help("name a YAML file");
+    // A pipe would be waited for when it is opened, so what it is comes first. What is opened is looked at again.
+    if !std::fs::metadata(path).map_err(|error| unreadable(&error))?.is_file() {
+        return Err(no_file());
+    }
     let file = File::open(path).map_err(|error| unreadable(&error))?;
     let metadata = file.metadata().map_err(|error| unreadable(&error))?;
     if !metadata.is_file() {
-        return Err(Problem::whole("this is not a file").help("name a YAML file"));
+        return Err(no_file());
     }
     if metadata.len() > FILE_LEN_MAX as u64 {
         return Err(too_large(metadata.len()));
