@@ -145,7 +145,10 @@ impl Embedded {
             snapshot_every: options.snapshot_every.unwrap_or(SNAPSHOT_EVERY),
             saving: None,
         };
-        store.catch_up()?;
+        // Without a snapshot every run was read just now, and those that ended are listed as they leave memory.
+        if recovery.snapshot.is_some() {
+            store.catch_up()?;
+        }
         store.note_ended();
         Ok((store, recovery))
     }
