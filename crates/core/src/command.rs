@@ -97,6 +97,23 @@ pub struct Receipted {
     pub response: Option<Value>,
 }
 
+/// An external event that is known by its key and not by its run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Signal {
+    /// Whose it is.
+    pub tenant: Name,
+    /// The subdivision.
+    pub namespace: Name,
+    /// Its name.
+    pub name: Name,
+    /// Its key.
+    pub key: Option<Name>,
+    /// What comes with it.
+    pub data: Value,
+    /// The source's own id of it: one that is kept is not kept twice.
+    pub event_id: Option<Name>,
+}
+
 /// An item that is pushed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pushed {
@@ -136,6 +153,10 @@ pub enum Command {
     Cancel { run: RunId, initiator: Initiator, user: Option<Name>, reason: Option<String> },
     /// An external event arrives.
     Signal { run: RunId, name: Name, key: Option<Name>, data: Value, event_id: Option<Name> },
+    /// An external event arrives by its key, for whichever run waits for it; kept where none does.
+    SignalKey(Box<Signal>),
+    /// A step that waits for an external event looks whether it was kept.
+    TakeSignal { run: RunId, step: StepId },
     /// A run hears from another stream.
     Tell { run: RunId, told: Told },
     /// Recovery found the run without an executor.
@@ -230,6 +251,8 @@ pub enum Reply {
     Done,
     /// The run that was made.
     Created(RunId),
+    /// No run waits for the event: it is kept for one that will.
+    SignalKept,
     /// The delivery was known: the first answer.
     Known { run: Option<RunId>, in_flight: bool },
     /// The lease.
@@ -322,5 +345,5 @@ macro_rules! refusals {
 refusals! {
     crate::run::Error, crate::step::Error, lock::Error, semaphore::Error, queue::Error, item::Error, worker::Error,
     schedule::Error, crate::idempotency::Error, receipt::Error, receipt::key::Error, workspace::Error, workspace::session::Error, crate::caps::Error,
-    crate::runbook::Error, task::Error,
+    crate::runbook::Error, task::Error, crate::signal::Error,
 }

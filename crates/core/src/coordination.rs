@@ -234,7 +234,8 @@ impl CoordinationState {
             | StreamId::Workspace(_)
             | StreamId::Session(_)
             | StreamId::Tenant(_)
-            | StreamId::System => {}
+            | StreamId::System
+            | StreamId::Signal(_) => {}
         }
         self
     }

@@ -1,6 +1,7 @@
 //! Creation: how runs come to be, once per delivery, with variables that fit.
 
 use crate::budget::Limits;
+use crate::caps::Caps;
 use crate::code::Code;
 use crate::command::{Command, Create, Outcome, Refusal, Reply};
 use crate::digest::Digest;
@@ -21,22 +22,6 @@ use serde_json::{Map, Value};
 
 /// Makes a run and lets it begin. A step whose call cannot be made is told, or it would wait for ever.
 pub(crate) fn create(view: &dyn View, create: &Create, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
-    match (make(view, create, given), &create.parent) {
-        (Err(Refusal::Error { message, .. }), Some((parent, step))) => {
-            let (step, status) = (Some(step.clone()), Status::Failed);
-            let told = Told::RunEnded { run: create.id, step, status, outputs: None, error: Some(message) };
-            let mut out = Outcome::reply(Reply::Nothing);
-            out.follow.push(Command::Tell { run: *parent, told });
-            Ok(out)
-        }
-        (made, _) => made,
-    }
-}
-
-fn make(view: &dyn View, create: &Create, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
-    if run_of(view, &create.id)?.is_some() {
-        return Err(Refusal::new(Code::IdempotencyConflict, "a run with this id exists"));
-    }
     match (new(view, create, given), &create.parent) {
         (Err(Refusal::Error { code, message }), Some((parent, step))) => {
             let (status, error) = (Status::Failed, Some(alloc::format!("{code}: {message}")));
@@ -51,16 +36,20 @@ fn make(view: &dyn View, create: &Create, given: &mut Given<'_>) -> Result<Outco
 }
 
 fn new(view: &dyn View, create: &Create, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
+    if run_of(view, &create.id)?.is_some() {
+        return Err(Refusal::new(Code::IdempotencyConflict, "a run with this id exists"));
+    }
     let runbook = runbook_of(view, &create.runbook)?.ok_or_else(|| missing("runbook", &create.runbook))?;
     let def = pipeline(runbook, &create.pipeline)?;
     for needed in &create.needs {
         run_of(view, needed)?.ok_or_else(|| missing("run", needed))?;
     }
     if create.parent.is_none() {
-        view.admit_run(&create.tenant, given.at)?;
+        view.admit_run(&create.tenant, &create.runbook, given.at)?;
     }
     let lineage = Lineage { root_run: create.id, resumed_from: None, resume_count: 0 };
-    let created = created(create, runbook, def, lineage, given)?;
+    let caps = view.caps(&create.tenant).tighten(runbook.caps.unwrap_or_default());
+    let created = created(create, (runbook, caps), def, lineage, given)?;
     Ok(born(create, Decision::new().fact(created)))
 }
 
@@ -84,7 +73,7 @@ fn born(create: &Create, decision: Decision) -> Outcome {
 
 fn created(
     create: &Create,
-    runbook: &Runbook,
+    (runbook, caps): (&Runbook, Caps),
     def: &Pipeline,
     lineage: Lineage,
     given: &Given<'_>,
@@ -127,7 +116,7 @@ fn created(
         initial_node: first,
         budget_usd_micros: lowest(|b| b.usd_micros),
         budget_tokens: lowest(|b| b.tokens),
-        writes_max: runbook.caps.and_then(|caps| caps.max_writes_per_run),
+        writes_max: caps.max_writes_per_run,
         workspace: create.workspace,
         budget_time_ms: lowest(|b| b.time_ms),
     })
@@ -267,7 +256,8 @@ pub(crate) fn descend(
         workspace: born_of.workspace(),
         policy: run.policy().for_child(new),
     };
-    let created = created(&create, runbook, def, born_of.lineage().clone(), given)?;
+    let caps = view.caps(&create.tenant).tighten(runbook.caps.unwrap_or_default());
+    let created = created(&create, (runbook, caps), def, born_of.lineage(), given)?;
     let descended = lifecycle::descend(run, new, from, created)?;
     let mut out = born(&create, descended);
     let action: Event = match from {

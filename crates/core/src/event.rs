@@ -178,7 +178,7 @@ events! {
     PipelineAdvanced, PipelineUpdated, PipelineEntered, PipelineSuspended, PipelineResumed, PipelineCancelling,
     PipelineCompleted, PipelineFailed, PipelineCancelled, PipelineOrphaned, PipelineDeleted,
     PipelineResume, PipelineCancel, PipelineSuspend, PipelineRetry, PipelineFork, PipelineUndo,
-    CheckpointSaved, SignalReceived, SignalConsumed, BudgetReserved, BudgetReleased, BudgetExceeded, BudgetRaised,
+    CheckpointSaved, SignalReceived, SignalConsumed, SignalKept, SignalTaken, SignalExpired, BudgetReserved, BudgetReleased, BudgetExceeded, BudgetRaised,
     CostRecorded,
     // step.rs
     StepStarted, StepWaiting, StepReady, StepCompleted, StepFailed, StepRetrying, StepReturned, StepExpired,

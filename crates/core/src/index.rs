@@ -3,9 +3,13 @@
 //! Each stream is filed by a few facts about it. When it changes, what it was filed by before is taken out and
 //! what it is filed by now is put in: O(log n) for each, whatever the number of streams.
 
+mod limited;
+use limited::Limited;
+
 use crate::bus::Pattern;
 use crate::caps::{Caps, Entry, Fair, Window};
 use crate::command::Fact;
+use crate::digest::Digest;
 use crate::event::Event;
 use crate::id::{ApprovalId, Holder, ItemId, Name, RunId, Scoped};
 use crate::item::{Claim, Item};
@@ -116,11 +120,15 @@ type Awaited = (Name, Name, Name, Option<Name>);
 #[derive(Clone, Debug, Default)]
 pub struct Indexes {
     cards: StreamMap<Card>,
+    /// Streams for which the clock was looked at without anything coming of it: at which version, and when.
+    looked: StreamMap<(u64, Millis)>,
     due: BTreeSet<(Millis, StreamId)>,
     leases: BTreeSet<(Millis, StreamId)>,
     ready: Fair<RunId>,
     active: BTreeMap<Name, u32>,
     caps: BTreeMap<Name, Caps>,
+    /// Runbooks with caps of their own.
+    limited: BTreeMap<Digest, Limited>,
     windows: BTreeMap<Name, Window>,
     dependents: BTreeMap<RunId, BTreeSet<RunId>>,
     approvals: BTreeMap<ApprovalId, RunId>,
@@ -143,7 +151,13 @@ impl PartialEq for Indexes {
         self.cards == other.cards
             && self.due == other.due
             && self.leases == other.leases
-            && self.ready.entries().eq(other.ready.entries())
+            && self.in_line() == other.in_line()
+            && self.limited.len() == other.limited.len()
+            && self
+                .limited
+                .iter()
+                .zip(&other.limited)
+                .all(|(a, b)| a.0 == b.0 && a.1.derived().eq(b.1.derived()))
             && self.active == other.active
             && self.caps == other.caps
             && self.dependents == other.dependents
@@ -207,6 +221,7 @@ fn card(stream: &Stream, beats: &Beats) -> Card {
         }
         Body::Schedule(schedule) => card.due = schedule.due(),
         Body::Trigger(key) => card.due = key.due(),
+        Body::Signal(kept) => card.due = kept.due(),
         Body::Worker(worker) => {
             if let (Some(queue), Some(settings)) = (worker.queue(), worker.settings()) {
                 let wake_on = settings.wake_on.clone();
@@ -242,7 +257,13 @@ impl Indexes {
         if let (StreamId::Tenant(name), None) = (id, stream) {
             self.caps.remove(name);
         }
-        let new = stream.map(|stream| card(stream, beats)).unwrap_or_default();
+        if let StreamId::Runbook(hash) = id {
+            self.file_runbook(hash, stream);
+        }
+        let mut new = stream.map(|stream| card(stream, beats)).unwrap_or_default();
+        if let Some(later) = self.later(id, stream, new.due) {
+            new.due = later;
+        }
         let old = match self.cards.get_mut(id) {
             Some(card) if *card == new => return,
             Some(card) => core::mem::take(card),
@@ -277,13 +298,23 @@ impl Indexes {
         if old.is_none() {
             self.windows.entry(card.home.tenant.clone()).or_default().record(card.created_at);
         }
-        if new.is_some_and(|new| new.ready) {
+        let (was, is) = (old.map_or(0, |old| old.active), new.map_or(0, |new| new.active));
+        let ready = new.is_some_and(|new| new.ready);
+        let mut in_line = ready;
+        if let Some(limited) = self.limited.get_mut(&card.home.runbook) {
+            if old.is_none() {
+                limited.made(&card.home.tenant, card.created_at);
+            }
+            limited.moved(&card.home.tenant, was, is);
+            in_line = limited.ready(&card.home.tenant, run, ready);
+        }
+        if in_line {
             // One that was picked goes back in line when it changes.
             self.ready.push(entry(card, run));
         } else if old.is_some_and(|old| old.ready) {
             self.ready.remove(entry(card, run));
         }
-        let (was, is) = (old.map_or(0, |old| old.active), new.map_or(0, |new| new.active));
+        self.unpark(&card.home);
         if was != is {
             count(&mut self.active, &card.home.tenant, was, false);
             count(&mut self.active, &card.home.tenant, is, true);
@@ -380,16 +411,107 @@ impl Indexes {
     /// The run whose turn it is to get a step leased, by fairness, priority and age, within the caps. It goes back in
     /// line when it changes; [`Indexes::put_back`] puts back one that was not leased.
     pub fn next_ready(&mut self) -> Option<RunId> {
-        self.ready.next(&self.active, &self.caps).map(|entry| entry.key)
+        // Whoever is picked and may not is parked, so this ends.
+        loop {
+            let run = self.ready.next(&self.active, &self.caps)?.key;
+            let Some(card) = self.cards.get(&StreamId::Run(run)).and_then(Card::run) else {
+                return Some(run);
+            };
+            let limited = self.limited.get_mut(&card.home.runbook);
+            if limited.is_none_or(|limited| limited.ready(&card.home.tenant, run, true)) {
+                return Some(run);
+            }
+        }
     }
 
     /// Puts a run back in line.
     pub fn put_back(&mut self, run: RunId) {
-        if let Some(card) = self.cards.get(&StreamId::Run(run)).and_then(Card::run)
-            && card.ready
-        {
+        let Some(card) = self.cards.get(&StreamId::Run(run)).and_then(Card::run).filter(|card| card.ready)
+        else {
+            return;
+        };
+        let limited = self.limited.get_mut(&card.home.runbook);
+        if limited.is_none_or(|limited| limited.ready(&card.home.tenant, run, true)) {
             self.ready.push(entry(card, run));
         }
+    }
+
+    /// The clock was looked at for a stream, and nothing came of it: it is filed under what is due after that, until it
+    /// changes. An overdue attempt has been told to stop, and a guard's question is on its way; to ask at once again
+    /// would keep a loop busy with nothing.
+    pub fn looked(&mut self, id: &StreamId, ver: u64, at: Millis) {
+        self.looked.insert(id.clone(), (ver, at));
+    }
+
+    /// When a stream for which the clock was looked at is due next; none where it was not, or has changed since.
+    fn later(
+        &mut self,
+        id: &StreamId,
+        stream: Option<&Stream>,
+        due: Option<Millis>,
+    ) -> Option<Option<Millis>> {
+        let &(ver, at) = self.looked.get(id)?;
+        let Some(stream) = stream.filter(|stream| stream.ver == ver) else {
+            self.looked.remove(id);
+            return None;
+        };
+        match &stream.body {
+            Body::Run(run) => Some(run.due_after(at)),
+            _ => Some(due.filter(|due| *due > at)),
+        }
+    }
+
+    /// What was looked at, for whoever builds the indexes anew.
+    pub(crate) fn with_looked(&self) -> Indexes {
+        Indexes { looked: self.looked.clone(), ..Indexes::default() }
+    }
+
+    /// Files a runbook by its caps. What its runs use of them is counted from their cards, because a restored log may
+    /// bring the runs first.
+    fn file_runbook(&mut self, hash: &Digest, stream: Option<&Stream>) {
+        let caps = match stream.map(|stream| &stream.body) {
+            Some(Body::Runbook(runbook)) => runbook.caps.unwrap_or_default(),
+            Some(_) | None => Caps::default(),
+        };
+        if stream.is_none() {
+            for run in self.limited.remove(hash).iter().flat_map(Limited::parked) {
+                if let Some(card) = self.cards.get(&StreamId::Run(run)).and_then(Card::run) {
+                    self.ready.push(entry(card, run));
+                }
+            }
+        }
+        let tight = caps.max_concurrency.is_some() || caps.max_runs_per_min.is_some();
+        if !tight || self.limited.contains_key(hash) {
+            return;
+        }
+        let mut limited = Limited::new(caps);
+        for (id, card) in self.cards.iter() {
+            if let (StreamId::Run(run), Some(card)) =
+                (id, card.run().filter(|card| card.home.runbook == *hash))
+            {
+                limited.made(&card.home.tenant, card.created_at);
+                limited.moved(&card.home.tenant, 0, card.active);
+                if card.ready && !limited.ready(&card.home.tenant, run, true) {
+                    self.ready.remove(entry(card, run));
+                }
+            }
+        }
+        self.limited.insert(*hash, limited);
+    }
+
+    /// Lets as many parked runs of a runbook back into line as there is room for.
+    fn unpark(&mut self, home: &Home) {
+        while let Some(run) = self.limited.get_mut(&home.runbook).and_then(|l| l.unpark(&home.tenant)) {
+            if let Some(card) = self.cards.get(&StreamId::Run(run)).and_then(Card::run) {
+                self.ready.push(entry(card, run));
+            }
+        }
+    }
+
+    /// Every run that a step can be leased of, wherever it waits for that.
+    fn in_line(&self) -> BTreeSet<RunId> {
+        let parked = self.limited.values().flat_map(Limited::parked);
+        self.ready.entries().map(|(_, _, entry)| entry.2).chain(parked).collect()
     }
 
     /// How many runs have a step that can be leased.
@@ -468,15 +590,30 @@ impl Indexes {
         self.consumers.get(queue).map(|set| set.iter().cloned().collect()).unwrap_or_default()
     }
 
-    /// Whether a tenant may begin another run.
+    /// Whether a tenant may begin another run of a runbook.
     ///
     /// # Errors
     /// The cap that says no.
-    pub fn admit_run(&self, tenant: &Name, at: Millis) -> Result<(), crate::caps::Error> {
-        match (self.caps.get(tenant), self.windows.get(tenant)) {
-            (Some(caps), Some(window)) => caps.admit_run(window, at),
-            (None, _) | (_, None) => Ok(()),
+    pub fn admit_run(&self, tenant: &Name, runbook: &Digest, at: Millis) -> Result<(), crate::caps::Error> {
+        if let (Some(caps), Some(window)) = (self.caps.get(tenant), self.windows.get(tenant)) {
+            caps.admit_run(window, at)?;
         }
+        self.limited.get(runbook).map_or(Ok(()), |limited| limited.admit_run(tenant, at))
+    }
+
+    /// Whether a tenant may have another step of a runbook under way.
+    ///
+    /// # Errors
+    /// The cap that says no.
+    pub fn admit_step(&self, tenant: &Name, runbook: &Digest) -> Result<(), crate::caps::Error> {
+        self.caps(tenant).admit_step(self.active(tenant))?;
+        self.limited.get(runbook).map_or(Ok(()), |limited| limited.admit_step(tenant))
+    }
+
+    /// What a tenant may do at most.
+    #[must_use]
+    pub fn caps(&self, tenant: &Name) -> Caps {
+        self.caps.get(tenant).copied().unwrap_or_default()
     }
 
     /// Steps under way for a tenant.

@@ -50,6 +50,7 @@ pub mod runbook;
 pub mod schedule;
 pub mod scope;
 pub mod semaphore;
+pub mod signal;
 pub mod state;
 pub mod step;
 pub mod strategy;

@@ -164,7 +164,8 @@ impl State {
                 | Body::Runbook(_)
                 | Body::Deployment(_)
                 | Body::Tenant(_)
-                | Body::System(_) => {}
+                | Body::System(_)
+                | Body::Signal(_) => {}
             }
         }
         out

@@ -10,7 +10,7 @@ use crate::machine::{Decision, Given};
 use crate::run::{Initiator, Run, Section, Source, Status, Trigger};
 use crate::semaphore::{self, Semaphore};
 use crate::stream::StreamId;
-use crate::turn::{View, lock_of, of_stream, semaphore_of, tenant_of};
+use crate::turn::{View, lock_of, of_run, of_stream, run_of, semaphore_of, tenant_of};
 use crate::workspace::Workspace;
 use crate::workspace::session::Session;
 use alloc::boxed::Box;
@@ -161,7 +161,11 @@ pub(crate) fn run_ended(
 }
 
 /// Locks and semaphores.
-pub(crate) fn coordinate(view: &dyn View, command: &Command, given: &Given<'_>) -> Result<Outcome, Refusal> {
+pub(crate) fn coordinate(
+    view: &dyn View,
+    command: &Command,
+    given: &mut Given<'_>,
+) -> Result<Outcome, Refusal> {
     match command {
         Command::Lock { lock, input } => on_lock(view, lock, input, given),
         Command::LetGoLock { lock, holder } => {
@@ -172,18 +176,7 @@ pub(crate) fn coordinate(view: &dyn View, command: &Command, given: &Given<'_>) 
             };
             on_lock(view, lock, &input, given)
         }
-        Command::OustHolder { lock, by } => {
-            let mut out = Outcome::reply(Reply::Done);
-            let known = lock_of(view, lock)?;
-            // Whoever stands in line has said so before: the holder of today may be another one.
-            let in_line = known.is_some_and(|lock| lock.position(by).is_some());
-            let holder = known.filter(|_| !in_line).and_then(Lock::holder);
-            if let Some(run) = holder.filter(|holder| holder.run() != by.run()).and_then(Holder::run) {
-                let reason = Some(alloc::format!("{by} takes its lock {}", lock.name()));
-                out.follow.push(Command::Cancel { run, initiator: Initiator::System, user: None, reason });
-            }
-            Ok(out)
-        }
+        Command::OustHolder { lock, by } => oust(view, lock, by, given),
         Command::Semaphore { semaphore, input } => on_semaphore(view, semaphore, input, given),
         Command::LetGoSlots { semaphore, holder } => {
             let Some(known) = semaphore_of(view, semaphore)? else { return Ok(Outcome::reply(Reply::Done)) };
@@ -195,6 +188,26 @@ pub(crate) fn coordinate(view: &dyn View, command: &Command, given: &Given<'_>) 
         }
         // tidy: the turn sends nothing else here.
         _ => Ok(Outcome::reply(Reply::Nothing)),
+    }
+}
+
+/// Cancels the run that holds a lock, for another that is about to stand in line. Whoever stands there has said so
+/// before, and the holder of today may be another one. The cancel is part of this decision and the place in line follows,
+/// so that a turn that is cut short in between says it again.
+fn oust(view: &dyn View, lock: &Scoped, by: &Holder, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
+    let nothing = Outcome::reply(Reply::Done);
+    let Some(known) = lock_of(view, lock)?.filter(|known| known.position(by).is_none()) else {
+        return Ok(nothing);
+    };
+    let Some(id) = known.holder().and_then(Holder::run).filter(|run| by.run() != Some(*run)) else {
+        return Ok(nothing);
+    };
+    let Some(run) = run_of(view, &id)? else { return Ok(nothing) };
+    let reason = Some(alloc::format!("{by} takes its lock {}", lock.name()));
+    match lifecycle::cancel(run, Initiator::System, None, reason, given) {
+        Ok(cancelled) => Ok(of_run(view, run, cancelled, Reply::Done)),
+        // It has ended and its lock is on its way back.
+        Err(_) => Ok(nothing),
     }
 }
 

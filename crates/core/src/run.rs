@@ -613,13 +613,21 @@ impl Run {
     /// When it next wants a tick: a deadline, a time-out, a back-off, a wait, an approval that expires.
     #[must_use]
     pub fn due(&self) -> Option<Millis> {
-        if self.ending.is_some() {
-            return None;
-        }
+        self.dues().min()
+    }
+
+    /// When it wants one after this.
+    #[must_use]
+    pub fn due_after(&self, at: Millis) -> Option<Millis> {
+        self.dues().filter(|due| *due > at).min()
+    }
+
+    fn dues(&self) -> impl Iterator<Item = Millis> {
+        let open = self.ending.is_none();
         let deadline = self.born.deadline_at.filter(|_| self.stopping.is_none());
         let steps = self.live().filter_map(Step::due);
         let approvals = self.rare().approvals.values().filter_map(Approval::due);
-        deadline.into_iter().chain(steps).chain(approvals).min()
+        deadline.into_iter().chain(steps).chain(approvals).filter(move |_| open)
     }
 
     /// Leases of executors. A call is the engine's own: its child has executors and a life of its own.

@@ -8,7 +8,7 @@ use crate::audit::Sealer;
 use crate::caps::Caps;
 use crate::digest::Digest;
 use crate::event::Event;
-use crate::id::{Name, RunId, Scoped};
+use crate::id::{Holder, Name, RunId, Scoped};
 use crate::idempotency::Key;
 use crate::index::Indexes;
 use crate::item::Item;
@@ -22,6 +22,7 @@ use crate::run::Run;
 use crate::runbook::Runbook;
 use crate::schedule::Schedule;
 use crate::semaphore::Semaphore;
+use crate::signal::Signals;
 use crate::stream::{StreamId, StreamMap};
 use crate::time::Millis;
 use crate::turn::{Found, Overlay, View};
@@ -69,6 +70,8 @@ pub enum Body {
     Tenant(Box<Tenant>),
     /// The installation.
     System(Box<Sealer>),
+    /// Events that are kept.
+    Signal(Box<Signals>),
 }
 
 /// What is known of a tenant.
@@ -162,6 +165,9 @@ pub enum ReplayError {
     Record(#[from] Error),
 }
 
+/// How many heartbeats are kept without asking whether anybody needs them.
+const BEATS_MIN: usize = 1_024;
+
 /// Everything.
 #[derive(Clone, Debug, Default)]
 pub struct State {
@@ -170,6 +176,8 @@ pub struct State {
     pool: Pool,
     /// Heartbeats: outside log and snapshot.
     pub beats: Beats,
+    /// With how many heartbeats those that nobody needs are looked for.
+    beats_max: usize,
 }
 
 impl PartialEq for State {
@@ -206,6 +214,7 @@ fn begin(stream: &StreamId, event: &Event, tenant: &Name, at: Millis) -> Result<
         (StreamId::Session(id), _) => Body::Session(Box::new(Session::new(*id))),
         (StreamId::Tenant(_), _) => Body::Tenant(Box::new(Tenant { weight: 1, ..Tenant::default() })),
         (StreamId::System, _) => Body::System(Box::default()),
+        (StreamId::Signal(id), _) => Body::Signal(Box::new(Signals::new(id.clone()))),
     })
 }
 
@@ -242,6 +251,7 @@ impl Body {
             Body::Session(session) => through!(&mut **session, Session::new(session.id), event, at),
             Body::Tenant(tenant) => tenant.apply(event),
             Body::System(sealer) => through!(&mut **sealer, Sealer::default(), event, at),
+            Body::Signal(kept) => through!(&mut **kept, Signals::new(kept.id.clone()), event, at),
         }
     }
 }
@@ -462,17 +472,36 @@ impl State {
     }
 
     /// Notes a heartbeat: what the holder holds is due later.
-    pub fn beat(&mut self, holder: crate::id::Holder, at: Millis) {
+    pub fn beat(&mut self, holder: Holder, at: Millis) {
         let held = self.indexes.beaten_by(&holder);
         self.beats.seen.insert(holder, at);
         held.iter().for_each(|stream| self.refresh(stream));
+        if self.beats.seen.len() > self.beats_max.max(BEATS_MIN) {
+            self.prune_beats();
+        }
+    }
+
+    /// Forgets the heartbeats of those who hold nothing any more. It is done whenever there are twice as many as were left
+    /// the last time, so a heartbeat costs no more for it.
+    fn prune_beats(&mut self) {
+        let mut beats = core::mem::take(&mut self.beats);
+        beats.seen.retain(|holder, _| match holder {
+            Holder::Run(run) => self.run(*run).is_some_and(|run| !run.is_terminal()),
+            Holder::Step(run, step) => {
+                let step = self.run(*run).and_then(|run| run.step(step));
+                step.is_some_and(|step| !step.status.is_terminal())
+            }
+            Holder::Worker(_) | Holder::Outside(_) => !self.indexes.beaten_by(holder).is_empty(),
+        });
+        self.beats_max = beats.seen.len() * 2;
+        self.beats = beats;
     }
 
     /// The indexes as they follow from the streams alone, brought up to a time. Those that were kept on the way
     /// must equal them once they are brought up to it too.
     #[must_use]
     pub fn rebuilt_indexes(&self, at: Millis) -> Indexes {
-        let mut indexes = Indexes::default();
+        let mut indexes = self.indexes.with_looked();
         for (id, stream) in self.streams.iter() {
             indexes.file(&id, Some(stream), &self.beats);
         }
@@ -509,8 +538,20 @@ impl View for State {
         self.indexes.consumers(queue)
     }
 
-    fn admit_run(&self, tenant: &Name, at: Millis) -> Result<(), crate::caps::Error> {
-        self.indexes.admit_run(tenant, at)
+    fn admit_run(&self, tenant: &Name, runbook: &Digest, at: Millis) -> Result<(), crate::caps::Error> {
+        self.indexes.admit_run(tenant, runbook, at)
+    }
+
+    fn admit_step(&self, tenant: &Name, runbook: &Digest) -> Result<(), crate::caps::Error> {
+        self.indexes.admit_step(tenant, runbook)
+    }
+
+    fn awaiting(&self, tenant: &Name, namespace: &Name, name: &Name, key: Option<&Name>) -> Vec<RunId> {
+        self.indexes.awaiting(tenant, namespace, name, key)
+    }
+
+    fn caps(&self, tenant: &Name) -> Caps {
+        self.indexes.caps(tenant)
     }
 }
 
@@ -521,6 +562,13 @@ impl Overlay for State {
 
     fn woken(&mut self) -> Vec<Scoped> {
         self.indexes.woken()
+    }
+
+    fn looked(&mut self, stream: &StreamId, at: Millis) {
+        if let Some(ver) = self.streams.get(stream).map(|stream| stream.ver) {
+            self.indexes.looked(stream, ver, at);
+            self.refresh(stream);
+        }
     }
 
     fn woken_by(&self, facts: &[crate::command::Fact]) -> Vec<Scoped> {

@@ -44,6 +44,8 @@ pub enum StreamId {
     Tenant(Name),
     /// The installation itself: starts, seals, keys.
     System,
+    /// External events of one name and key that nobody waited for yet.
+    Signal(Scoped),
 }
 
 impl StreamId {
@@ -66,6 +68,7 @@ impl StreamId {
             StreamId::Session(_) => "session",
             StreamId::Tenant(_) => "tenant",
             StreamId::System => "system",
+            StreamId::Signal(_) => "signal",
         }
     }
 
@@ -92,6 +95,7 @@ impl StreamId {
             "workspace" => StreamId::Workspace(WorkspaceId::parse(rest)?),
             "session" => StreamId::Session(SessionId::parse(rest)?),
             "tenant" => StreamId::Tenant(Name::new(rest)?),
+            "signal" => StreamId::Signal(Scoped::parse(rest)?),
             "system" if text == "system" => StreamId::System,
             _ => return Err(Error::Stream(wire::shorten(text))),
         })
@@ -118,6 +122,7 @@ impl StreamId {
             StreamId::Session(_) => 12,
             StreamId::Tenant(_) => 13,
             StreamId::System => 14,
+            StreamId::Signal(_) => 15,
         }
     }
 
@@ -138,7 +143,8 @@ impl StreamId {
             | StreamId::Schedule(scoped)
             | StreamId::Trigger(scoped)
             | StreamId::Effect(scoped)
-            | StreamId::Deployment(scoped) => (0, scoped.as_str().as_bytes()),
+            | StreamId::Deployment(scoped)
+            | StreamId::Signal(scoped) => (0, scoped.as_str().as_bytes()),
         }
     }
 }
@@ -178,7 +184,8 @@ impl fmt::Display for StreamId {
             | StreamId::Schedule(s)
             | StreamId::Trigger(s)
             | StreamId::Effect(s)
-            | StreamId::Deployment(s) => write!(f, "{}/{s}", self.kind()),
+            | StreamId::Deployment(s)
+            | StreamId::Signal(s) => write!(f, "{}/{s}", self.kind()),
         }
     }
 }
@@ -191,7 +198,7 @@ mod tests {
     use alloc::string::ToString;
 
     /// One of each kind, in their order.
-    fn one_of_each() -> [StreamId; 15] {
+    fn one_of_each() -> [StreamId; 16] {
         let scoped = Scoped::parse("acme/prod/a b/c").unwrap();
         [
             StreamId::Run(RunId(1)),
@@ -204,11 +211,12 @@ mod tests {
             StreamId::Trigger(scoped.clone()),
             StreamId::Effect(scoped.clone()),
             StreamId::Runbook(Digest([7; 32])),
-            StreamId::Deployment(scoped),
+            StreamId::Deployment(scoped.clone()),
             StreamId::Workspace(WorkspaceId(1)),
             StreamId::Session(SessionId(1)),
             StreamId::Tenant(Name::clean("acme")),
             StreamId::System,
+            StreamId::Signal(scoped),
         ]
     }
 

@@ -59,11 +59,25 @@ pub trait View {
     fn depth(&self, queue: &Scoped, key: Option<&Name>) -> (u64, Option<ItemId>);
     /// The started workers of a queue.
     fn consumers(&self, queue: &Scoped) -> Vec<Scoped>;
-    /// Whether the tenant may begin another run now.
+    /// Whether the tenant may begin another run of a runbook now.
     ///
     /// # Errors
     /// The cap that says no.
-    fn admit_run(&self, tenant: &Name, at: crate::time::Millis) -> Result<(), crate::caps::Error>;
+    fn admit_run(
+        &self,
+        tenant: &Name,
+        runbook: &Digest,
+        at: crate::time::Millis,
+    ) -> Result<(), crate::caps::Error>;
+    /// Whether the tenant may have another step of a runbook under way.
+    ///
+    /// # Errors
+    /// The cap that says no.
+    fn admit_step(&self, tenant: &Name, runbook: &Digest) -> Result<(), crate::caps::Error>;
+    /// Runs that wait for an external event.
+    fn awaiting(&self, tenant: &Name, namespace: &Name, name: &Name, key: Option<&Name>) -> Vec<RunId>;
+    /// What a tenant may do at most.
+    fn caps(&self, tenant: &Name) -> crate::caps::Caps;
 }
 
 /// Looks a stream of one kind up.
@@ -104,6 +118,8 @@ lookup! {
     workspace_of(crate::id::WorkspaceId) -> Workspace, Workspace: crate::workspace::Workspace;
     /// A session.
     session_of(crate::id::SessionId) -> Session, Session: crate::workspace::session::Session;
+    /// Events that are kept.
+    signals_of(Scoped) -> Signal, Signal: crate::signal::Signals;
     /// An effect key.
     effect_of(Scoped) -> Effect, Effect: key::EffectKey;
 }
@@ -176,6 +192,8 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
             let signalled = lifecycle::signal(run, name, key.as_ref(), data, event_id.as_ref(), given)?;
             Ok(of_run(view, run, signalled, Reply::Done))
         }
+        Command::SignalKey(signal) => crate::signal::arrive(view, signal, given),
+        Command::TakeSignal { run, step } => crate::signal::take(view, *run, step, given),
         Command::Tell { run, told } => tell(view, *run, told, given),
         Command::Orphan { run, last_heartbeat_at } => {
             let run = load(view, *run)?.run;
@@ -333,13 +351,28 @@ pub(crate) fn of_run(view: &dyn View, run: &Run, decision: Decision, reply: Repl
     });
     let moved = !facts.is_empty();
     let mut out = of_stream(StreamId::Run(run.id()), &run.born.home.tenant, facts, reply);
+    let waits = facts_waiting(&out.facts);
     route::effects(effects, run, &mut out);
     match ended {
         Some((status, outputs, error)) => route::run_ended(view, run, status, outputs, error, &mut out),
-        None if moved && !run.is_terminal() => out.follow.push(Command::Advance(run.id())),
+        None if moved && !run.is_terminal() => {
+            // An event that came before anybody waited for it may be kept.
+            out.follow.extend(waits.map(|step| Command::TakeSignal { run: run.id(), step }));
+            out.follow.push(Command::Advance(run.id()));
+        }
         None => {}
     }
     out
+}
+
+/// The step that began to wait for an external event and did not get it from its own run.
+fn facts_waiting(facts: &[Fact]) -> Option<StepId> {
+    let took = facts.iter().any(|fact| matches!(fact.event, Event::SignalConsumed(_)));
+    facts.iter().filter(|_| !took).find_map(|fact| match &fact.event {
+        Event::StepWaiting(e) if e.reason == Some(crate::step::Wait::Event) => Some(e.step.clone()),
+        // tidy: every other fact is about something else.
+        _ => None,
+    })
 }
 
 fn begin(view: &dyn View, id: RunId, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
@@ -439,6 +472,8 @@ fn lease(
         // The step waits, for a human or for policy.
         return Ok(of_run(view, run, Decision { facts, effects, reply: () }, Reply::Nothing));
     };
+    // Over a cap nothing changes, and whoever asked may ask again.
+    view.admit_step(&run.born.home.tenant, &run.born.home.runbook)?;
     if let Some(lost) = lost_hold(view, run, step)? {
         return Ok(of_run(view, run, gate::take_again(run, step, lost, given), Reply::Nothing));
     }
@@ -511,18 +546,14 @@ fn report(
     let step = run.need(step)?;
     let node = loaded.node(step)?;
     let stream = effect_key(run, node, step);
-    let mut settled = Vec::new();
-    if let Some(stream) = &stream
-        && let Some(known) = effect_of(view, stream)?
-    {
-        let mut known = known.clone();
-        for input in evidence(report, receipted, run, step, epoch, given) {
-            // A receipt that the key refuses is not worth losing the report for.
-            let Ok(decision) = known.decide(&input, given.at) else { break };
-            known = decision.facts.iter().fold(known, |known, fact| known.apply(fact, given.at));
-            settled.extend(decision.facts);
+    // A plain step has no key, and what it gives need not be copied for one.
+    let settled = match &stream {
+        Some(stream) => {
+            let inputs = evidence(report, receipted, run, step, epoch, given);
+            settle_key(view, Some(stream), inputs, given)?
         }
-    }
+        None => Vec::new(),
+    };
     // Whoever stops an effect, or fails to say whether it happened, leaves it unknown. A shell command that fails has
     // said so by its exit; an idempotent write can be done again all the same.
     let lost = attempt::Report::Lost { last_seen: Some(given.at) };
@@ -543,6 +574,26 @@ fn report(
             .extend(of_stream(StreamId::Effect(stream), &run.born.home.tenant, settled, Reply::Done).facts);
     }
     Ok(out)
+}
+
+/// What an effect key makes of what is known about its effect. What it refuses is not worth losing the word for that
+/// came with it.
+fn settle_key(
+    view: &dyn View,
+    stream: Option<&Scoped>,
+    inputs: Vec<key::Input>,
+    given: &Given<'_>,
+) -> Result<Vec<Event>, Refusal> {
+    let Some(known) = stream.map(|stream| effect_of(view, stream)).transpose()?.flatten() else {
+        return Ok(Vec::new());
+    };
+    let (mut known, mut settled) = (known.clone(), Vec::new());
+    for input in inputs {
+        let Ok(decision) = known.decide(&input, given.at) else { break };
+        known = decision.facts.iter().fold(known, |known, fact| known.apply(fact, given.at));
+        settled.extend(decision.facts);
+    }
+    Ok(settled)
 }
 
 /// What a report says about the effect itself, where it brings no receipt of its own.
@@ -613,16 +664,13 @@ fn resolve(
     let step = run.need(step)?;
     let node = loaded.node(step)?;
     let stream = effect_key(run, node, step);
-    let mut settled = Vec::new();
-    if let Some(known) = stream.as_ref().map(|stream| effect_of(view, stream)).transpose()?.flatten() {
-        let outcome = match resolution {
-            Resolution::Done => receipt::Settled::Done,
-            Resolution::Retry => receipt::Settled::NotDone,
-            Resolution::Fail => receipt::Settled::Abandoned,
-        };
-        let input = key::Input::Settle { attempt: attempt_of(run, step, step.epoch), outcome, probed };
-        settled = known.decide(&input, given.at).map(|decision| decision.facts).unwrap_or_default();
-    }
+    let outcome = match resolution {
+        Resolution::Done => receipt::Settled::Done,
+        Resolution::Retry => receipt::Settled::NotDone,
+        Resolution::Fail => receipt::Settled::Abandoned,
+    };
+    let input = key::Input::Settle { attempt: attempt_of(run, step, step.epoch), outcome, probed };
+    let settled = settle_key(view, stream.as_ref(), alloc::vec![input], given)?;
     let resolved = attempt::resolve(run, step, resolution, probed, reason, output, given)?;
     let mut out = of_run(view, run, resolved, Reply::Done);
     if let Some(stream) = stream {
@@ -656,6 +704,7 @@ fn tick(view: &dyn View, stream: &StreamId, given: &mut Given<'_>) -> Result<Out
             decide(view, &Command::Key { key: key.clone(), input: crate::idempotency::Input::Tick }, given)
         }
         StreamId::Item(item) => crate::dispatch::tick(view, *item, given),
+        StreamId::Signal(id) => crate::signal::tick(view, id, given),
         // A schedule's slots are computed by the shell and come as an input of their own. The rest have no times.
         StreamId::Schedule(_)
         | StreamId::Queue(_)

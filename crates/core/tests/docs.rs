@@ -324,6 +324,7 @@ const MACHINES: &[(&str, &str)] = &[
     ("receipt/key.rs", "effect_key"),
     ("schedule.rs", "schedule"),
     ("semaphore.rs", "semaphore"),
+    ("signal.rs", "signal"),
     ("step.rs", "step"),
     ("strategy.rs", "strategy"),
     ("task.rs", "task"),

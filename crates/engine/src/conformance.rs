@@ -183,6 +183,9 @@ impl<S: Subject> Stage<S> {
         };
         let mut engine = Engine::new(parts, Options::default(), handle.clone());
         engine.recover()?;
+        while !engine.is_settled() {
+            std::thread::yield_now();
+        }
         let (answer, answers) = channel();
         let (attempts, approvals) = (Vec::new(), Vec::new());
         let mut stage =
@@ -206,6 +209,9 @@ impl<S: Subject> Stage<S> {
             }
             let quiet = messages.is_empty();
             self.engine.turn(messages.into_iter(), true)?;
+            while !self.engine.is_settled() {
+                std::thread::yield_now();
+            }
             if quiet && self.outside_is_quiet() {
                 return Ok(());
             }
@@ -347,7 +353,11 @@ fn tell<S: Subject>(
 /// The first story that comes to something else, and where.
 pub fn check<S: Subject>(mut fresh: impl FnMut() -> S) -> Result<usize, String> {
     let stories = stories();
+    let fills = fresh().fill(false);
     for story in &stories {
+        if !fills && story.acts.iter().any(|act| matches!(act, Act::Fill)) {
+            continue;
+        }
         for restarts in [false, true] {
             let expected = tell(Memory::default(), story, restarts)?;
             ended(story, &replay(&expected.0))?;

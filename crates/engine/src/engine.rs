@@ -12,9 +12,9 @@ use crate::handle::{Answer, Handle, Inbox, Message};
 use crate::port::{Batch, Clock, Decided, Fault, Ids, Leased, Outside, Policy, Store};
 use crate::release::{Waiting, Work};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use windlass_core::attempt::Report;
 use windlass_core::budget::Amount;
@@ -93,11 +93,7 @@ pub struct Engine<S> {
     /// When executors elsewhere were last heard of.
     heard: BTreeMap<(RunId, StepId), (u64, Millis)>,
     next_expiry: Millis,
-    /// Streams that had nothing to say when they were due, as they were.
-    quiet: HashMap<StreamId, u64>,
     flight: Arc<Flight>,
-    /// How often the view was loaded again. A batch of an earlier one fails with the rest.
-    generation: u64,
     full: Option<Full>,
     /// The store has work of its own left.
     unfinished: bool,
@@ -109,6 +105,15 @@ struct Flight {
     batches: AtomicUsize,
     /// The loop ends when the last of them has landed.
     stopping: AtomicBool,
+    /// Why one of them failed, until the loop has gone back. It is known before the batch counts as landed, so what the
+    /// view shows meanwhile is shown to nobody.
+    failed: Mutex<Option<Fault>>,
+}
+
+impl Flight {
+    fn failed(&self) -> MutexGuard<'_, Option<Fault>> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The store found no room.
@@ -142,9 +147,7 @@ impl<S: Store + 'static> Engine<S> {
             executing: HashMap::new(),
             heard: BTreeMap::new(),
             next_expiry: at,
-            quiet: HashMap::new(),
             flight: Arc::default(),
-            generation: 0,
             full: None,
             unfinished: false,
         }
@@ -241,6 +244,9 @@ impl<S: Store + 'static> Engine<S> {
     /// What is stored cannot be read.
     pub fn turn(&mut self, messages: impl Iterator<Item = Message<S>>, soon: bool) -> Result<(), Fault> {
         let at = self.tick_clock();
+        if self.flight.failed().is_some() {
+            self.go_back()?;
+        }
         let mut turn = Turning::default();
         for message in messages {
             self.take(message, &mut turn)?;
@@ -276,7 +282,6 @@ impl<S: Store + 'static> Engine<S> {
                 self.options.slots = slots;
                 Ok(())
             }
-            Message::Failed { fault, generation } => self.failed(fault, generation),
             Message::Nudge => Ok(()),
             Message::Stop => {
                 self.flight.stopping.store(true, Ordering::Release);
@@ -409,23 +414,10 @@ impl<S: Store + 'static> Engine<S> {
         self.decide(by, command, turn).map(|_| ())
     }
 
-    /// Looks at the clock for the streams that are due.
+    /// Looks at the clock for the streams that are due. One that had nothing to say is not offered again.
     fn due(&mut self, at: Millis, turn: &mut Turning) -> Result<(), Fault> {
-        for (stream, ver) in self.parts.store.pick_due(at, TICKS_MAX) {
-            // One that had nothing to say is not asked again until something happens to it.
-            if self.quiet.get(&stream) == Some(&ver) {
-                continue;
-            }
-            let before = turn.facts.len();
-            self.follow(&Actor::SYSTEM, Command::Tick(stream.clone()), turn)?;
-            if turn.facts.len() == before {
-                if self.quiet.len() > TICKS_MAX * 16 {
-                    self.quiet.clear();
-                }
-                self.quiet.insert(stream, ver);
-            } else {
-                self.quiet.remove(&stream);
-            }
+        for stream in self.parts.store.pick_due(at, TICKS_MAX) {
+            self.follow(&Actor::SYSTEM, Command::Tick(stream), turn)?;
         }
         Ok(())
     }
@@ -532,21 +524,24 @@ impl<S: Store + 'static> Engine<S> {
         }
         let (outside, handle, flight) =
             (self.parts.outside.clone(), self.handle.clone(), self.flight.clone());
-        let (idle, generation) = (self.flying() == 0, self.generation);
+        let idle = self.flying() == 0;
         if facts.is_empty() && idle {
-            // Everything that was looked at is durable.
-            return waiting.release(Ok(()), &*outside);
+            // Everything that was looked at is durable, unless a batch has just failed.
+            let failed = self.flight.failed().clone();
+            return waiting.release(failed.as_ref().map_or(Ok(()), Err), &*outside);
         }
         self.flight.batches.fetch_add(1, Ordering::AcqRel);
         let done = Box::new(move |result: Result<(), Fault>| {
             if let Err(fault @ (Fault::Lost(_) | Fault::Corrupt(_))) = &result {
                 outside.fatal(fault);
             }
+            if let Err(fault) = &result {
+                flight.failed().get_or_insert_with(|| fault.clone());
+            }
             waiting.release(result.as_ref().map(|&()| ()), &*outside);
             let landed = flight.batches.fetch_sub(1, Ordering::AcqRel);
-            if let Err(fault) = result {
-                // The loop hears of the fault before it sees these again.
-                handle.tell(Message::Failed { fault, generation });
+            if result.is_err() {
+                handle.tell(Message::Nudge);
                 for (by, command) in must {
                     handle.report(by, command);
                 }
@@ -558,17 +553,13 @@ impl<S: Store + 'static> Engine<S> {
     }
 
     /// A batch found no room: what was decided since is as if it had never been.
-    fn failed(&mut self, fault: Fault, generation: u64) -> Result<(), Fault> {
-        if generation != self.generation {
-            return Ok(());
-        }
+    fn go_back(&mut self) -> Result<(), Fault> {
         // The store refuses what was decided after the batch that failed, so this does not take long.
         while self.flying() > 0 {
             std::thread::sleep(Duration::from_millis(1));
         }
         self.parts.store.reload()?;
-        self.generation += 1;
-        self.quiet.clear();
+        let Some(fault) = self.flight.failed().take() else { return Ok(()) };
         // Only what was released is under way; a lease that did not last was never given.
         let executing = std::mem::take(&mut self.executing);
         for ((run, step), epoch) in executing {
@@ -599,6 +590,12 @@ impl<S: Store + 'static> Engine<S> {
             self.ask(by, command, true, Box::new(|_| {}), turn)?;
         }
         Ok(())
+    }
+
+    /// Whether everything that was decided is durable, or has failed.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.flying() == 0
     }
 
     /// The store, when the loop is over.

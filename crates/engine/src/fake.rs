@@ -8,6 +8,7 @@ use crate::release::Released;
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use windlass_core::caps;
 use windlass_core::command::Fact;
 use windlass_core::digest::Digest;
 use windlass_core::id::{Holder, ItemId, Name, RunId, Scoped, StepId};
@@ -76,9 +77,8 @@ macro_rules! picks {
             self.$($state).+.indexes_mut().put_back(run);
         }
 
-        fn pick_due(&mut self, at: Millis, max: usize) -> Vec<(StreamId, u64)> {
-            let ver = |id: &StreamId| self.$($state).+.stream(id).map_or(0, |stream| stream.ver);
-            self.$($state).+.indexes().due(at).take(max).map(|id| (id.clone(), ver(id))).collect()
+        fn pick_due(&mut self, at: Millis, max: usize) -> Vec<StreamId> {
+            self.$($state).+.indexes().due(at).take(max).cloned().collect()
         }
 
         fn next_due(&mut self) -> Option<Millis> {
@@ -284,8 +284,20 @@ impl View for Loaded {
         self.hints.consumers(queue)
     }
 
-    fn admit_run(&self, tenant: &Name, at: Millis) -> Result<(), windlass_core::caps::Error> {
-        self.hints.admit_run(tenant, at)
+    fn admit_run(&self, tenant: &Name, runbook: &Digest, at: Millis) -> Result<(), caps::Error> {
+        self.hints.admit_run(tenant, runbook, at)
+    }
+
+    fn admit_step(&self, tenant: &Name, runbook: &Digest) -> Result<(), caps::Error> {
+        self.hints.admit_step(tenant, runbook)
+    }
+
+    fn awaiting(&self, tenant: &Name, namespace: &Name, name: &Name, key: Option<&Name>) -> Vec<RunId> {
+        self.hints.awaiting(tenant, namespace, name, key)
+    }
+
+    fn caps(&self, tenant: &Name) -> caps::Caps {
+        self.hints.caps(tenant)
     }
 }
 
@@ -296,6 +308,10 @@ impl Overlay for Loaded {
 
     fn woken(&mut self) -> Vec<Scoped> {
         self.hints.woken()
+    }
+
+    fn looked(&mut self, stream: &StreamId, at: Millis) {
+        self.hints.looked(stream, at);
     }
 
     fn woken_by(&self, facts: &[Fact]) -> Vec<Scoped> {

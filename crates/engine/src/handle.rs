@@ -30,8 +30,6 @@ pub enum Message<S> {
     Beat(Holder),
     /// How many attempts may run here at once.
     Slots(usize),
-    /// A batch failed, of the view that was loaded so often.
-    Failed { fault: Fault, generation: u64 },
     /// Nothing; the loop looks around.
     Nudge,
     /// The loop ends once everything is durable.
@@ -57,6 +55,13 @@ pub struct Inbox<S> {
 }
 
 impl<S> Inbox<S> {
+    /// The next message, if one waits.
+    pub fn next(&self) -> Option<Message<S>> {
+        let message = self.receiver.try_recv().ok()?;
+        self.took(&message);
+        Some(message)
+    }
+
     /// Notes that a message was taken.
     pub(crate) fn took(&self, message: &Message<S>) {
         if matches!(message, Message::Ask { .. } | Message::Read(_)) {

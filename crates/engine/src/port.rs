@@ -119,8 +119,8 @@ pub trait Store {
     /// Puts a picked run back in line: nothing of it was leased.
     fn put_back(&mut self, run: RunId);
 
-    /// Streams that want a tick by `at`, at most so many, with their versions.
-    fn pick_due(&mut self, at: Millis, max: usize) -> Vec<(StreamId, u64)>;
+    /// Streams that want a tick by `at`, at most so many.
+    fn pick_due(&mut self, at: Millis, max: usize) -> Vec<StreamId>;
 
     /// When the next stream wants a tick.
     fn next_due(&mut self) -> Option<Millis>;

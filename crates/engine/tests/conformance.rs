@@ -44,7 +44,7 @@ impl Store for Hasty {
         &mut self,
         at: windlass_core::time::Millis,
         max: usize,
-    ) -> Vec<(windlass_core::stream::StreamId, u64)> {
+    ) -> Vec<windlass_core::stream::StreamId> {
         self.0.pick_due(at, max)
     }
     fn next_due(&mut self) -> Option<windlass_core::time::Millis> {

@@ -82,7 +82,7 @@ impl App {
     /// # Errors
     /// Another process has the directory, it is damaged, or the system says no.
     pub fn start(home: Home, exe: &Path, settings: Settings) -> Result<Arc<App>, Error> {
-        let (store, recovery) = Embedded::open(Arc::new(Files), home.root(), settings.store)?;
+        let (store, recovery) = Embedded::open(Arc::new(Files), home.root(), &settings.store)?;
         let (log, tail) = (store.log(), store.tail());
         // The keeper of the process before is gone once this one has its place: nothing runs beside a living copy.
         let shell = if settings.executes { Some(Shell::start(exe, home.root())?) } else { None };

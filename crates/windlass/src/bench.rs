@@ -10,6 +10,7 @@ use crate::client::Failure;
 use crate::home::Home;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use windlass_core::code::Code;
@@ -91,25 +92,24 @@ pub fn main(wish: &Wish, as_json: bool) -> Result<u8, Failure> {
     figures["ratio"] = if raw > 0.0 { json!((events / raw * 1000.0).round() / 1000.0) } else { Value::Null };
     figures["limit"] = limit;
     figures["rss_mib"] = json!(rss_mib());
+    // A reader that closed the pipe has seen enough.
+    let mut out = std::io::stdout();
     if as_json {
-        println!("{figures}");
+        let _ = writeln!(out, "{figures}");
     } else {
-        println!("{}", serde_json::to_string_pretty(&figures).unwrap_or_default());
+        let _ = writeln!(out, "{}", serde_json::to_string_pretty(&figures).unwrap_or_default());
     }
     Ok(0)
 }
 
 /// What the disk and the raw log do, here and now.
 fn limit(dir: &Path) -> Result<Value, Failure> {
-    use std::io::Write as _;
-    let mut file = std::fs::File::create(dir.join("raw"))?;
-    let (began, mut n) = (std::time::Instant::now(), 0);
-    while began.elapsed() < Duration::from_secs(1) {
-        file.write_all(&[b'x'; 1000])?;
-        file.sync_data()?;
-        n += 1;
-    }
-    Ok(json!({ "disk_syncs_per_s": n }))
+    let figures = crate::log::bench(&dir.join("raw"), 1_000, 2.0)
+        .map_err(|error| Failure::new(error.code(), error.to_string()))?;
+    Ok(json!({
+        "disk_syncs_per_s": figures.syncs_per_s.round(),
+        "raw_log_events_per_s": figures.facts_per_s.round(),
+    }))
 }
 
 /// How much memory the process has.

@@ -66,7 +66,12 @@ impl Row {
         let born = &run.born;
         let mut json = shape::run(run, None, false);
         if let Some(object) = json.as_object_mut() {
+            // Private values stay in the log alone, where they can be taken away.
             object.remove("vars");
+            object.remove("result");
+            if let Some(error) = object.get_mut("error").and_then(|error| error.as_object_mut()) {
+                error.remove("message");
+            }
         }
         Row {
             id: born.id,

@@ -75,12 +75,18 @@ pub struct Options {
     pub spares_max: usize,
     /// How many bytes are gathered into one write, at about the most.
     pub group_bytes_max: usize,
+    /// Up to how many entries a batch is written by the thread that commits it, if nothing is under way. For more, the
+    /// hand-over costs little, and that thread has better things to do.
+    pub inline_max: usize,
     /// How many batches may wait.
     pub waiting_max: usize,
     /// After how long without a batch the log says of itself that all of it is durable.
     pub idle: Duration,
     /// How many snapshots are kept.
     pub snapshots_kept: usize,
+    /// Whether a batch without room takes all that wait behind it along, until [`Log::resume`]: for those whose batches
+    /// build on each other.
+    pub halt_when_full: bool,
 }
 
 impl Default for Options {
@@ -89,15 +95,18 @@ impl Default for Options {
             segment_bytes: 32 << 20,
             spares_max: 2,
             group_bytes_max: 4 << 20,
+            inline_max: 64,
             waiting_max: 1 << 16,
             idle: Duration::from_millis(100),
             snapshots_kept: 2,
+            halt_when_full: false,
         }
     }
 }
 
 /// What a batch consists of.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // Nearly all are facts, and a box for each would cost more than it saves.
 pub enum Entry {
     /// A fact: the next record of its stream.
     Fact {
@@ -151,6 +160,7 @@ pub struct Durable {
 
 /// What recovery hands over: first the streams of a snapshot, then the records that came after.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // Nearly all are records.
 pub enum Line<'a> {
     /// A stream as a snapshot has it.
     Saved(Box<Snapshot>),
@@ -254,7 +264,8 @@ impl Log {
         self.shared.submit(batch);
     }
 
-    /// Makes a batch durable on this thread, if nothing is under way; otherwise puts it in line like [`Log::submit`].
+    /// Makes a small batch durable on this thread, if nothing is under way; otherwise puts it in line like
+    /// [`Log::submit`].
     pub fn commit(&self, batch: Batch) {
         self.shared.commit(batch);
     }
@@ -291,10 +302,20 @@ impl Log {
         self.shared.poison().cloned()
     }
 
-    /// Whether there was room for the next segment when it was last looked for.
+    /// Whether there was room for the next segment when it was last looked for. Where there was none it is looked for
+    /// again, so that whoever asks again later hears of it.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        self.space.has_room()
+        let room = self.space.has_room();
+        if !room {
+            self.space.ask();
+        }
+        room
+    }
+
+    /// Takes batches again after one found no room, where [`Options::halt_when_full`] says that the log halts then.
+    pub fn resume(&self) {
+        self.shared.resume();
     }
 
     /// Says in the log that all of it is durable. It does so by itself when it is idle or closed.
@@ -335,16 +356,12 @@ impl Log {
     fn stop(&mut self) {
         self.shared.close();
         self.space.close();
-        // The last one writes snapshots, of which the others may still send parts.
-        let last = self.threads.pop();
-        for thread in self.threads.drain(..) {
-            // One that panicked has said so by ending the log.
-            let _ = thread.join();
-        }
+        let snapshots = self.threads.pop();
+        // One that panicked has said so by ending the log.
+        self.threads.drain(..).for_each(|thread| drop(thread.join()));
+        // Only now can no part of a snapshot come any more.
         self.shared.end_saving();
-        if let Some(thread) = last {
-            let _ = thread.join();
-        }
+        snapshots.into_iter().for_each(|thread| drop(thread.join()));
     }
 }
 

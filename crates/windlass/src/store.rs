@@ -12,6 +12,8 @@
 
 mod listing;
 mod live;
+#[cfg(test)]
+mod tests;
 
 pub use crate::history::Filter as RunFilter;
 
@@ -107,7 +109,7 @@ impl Embedded {
     ///
     /// # Errors
     /// Another process has it, it is damaged, a newer version wrote it, or the system says no.
-    pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: Options) -> Result<(Embedded, Recovery), Error> {
+    pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &Options) -> Result<(Embedded, Recovery), Error> {
         let mut state = State::new();
         let mut first_seqs = HashMap::new();
         let mut folded = 0;
@@ -124,7 +126,9 @@ impl Embedded {
             };
             applied.map_err(|error| error.to_string())
         };
-        let (log, recovery) = Log::open(disk, dir, options.log, visit)?;
+        // Every batch is decided on those before it, so one that finds no room takes the rest along.
+        let log_options = log::Options { halt_when_full: true, ..options.log.clone() };
+        let (log, recovery) = Log::open(disk, dir, log_options, visit)?;
         state.refresh_all();
         let history = History::open(&Embedded::history_path(dir))?;
         let (tail, _) = watch::channel(log.durable_seq());
@@ -141,7 +145,10 @@ impl Embedded {
             snapshot_every: options.snapshot_every.unwrap_or(SNAPSHOT_EVERY),
             saving: None,
         };
-        store.catch_up()?;
+        // Without a snapshot every run was read just now, and those that ended are listed as they leave memory.
+        if recovery.snapshot.is_some() {
+            store.catch_up()?;
+        }
         store.note_ended();
         Ok((store, recovery))
     }
@@ -439,11 +446,12 @@ impl Store for Embedded {
         self.ended.clear();
         self.durable.store(self.batches, Ordering::Release);
         self.note_ended();
+        self.log.resume();
         Ok(())
     }
 
     fn has_room(&mut self) -> bool {
-        self.log.commit_and_wait(Vec::new()).is_ok() && self.log.has_room()
+        self.log.has_room()
     }
 
     fn pick_ready(&mut self) -> Option<(RunId, Vec<StepId>)> {
@@ -455,10 +463,8 @@ impl Store for Embedded {
         self.live.state.indexes_mut().put_back(run);
     }
 
-    fn pick_due(&mut self, at: Millis, max: usize) -> Vec<(StreamId, u64)> {
-        let state = &self.live.state;
-        let ver = |id: &StreamId| state.stream(id).map_or(0, |stream| stream.ver);
-        state.indexes().due(at).take(max).map(|id| (id.clone(), ver(id))).collect()
+    fn pick_due(&mut self, at: Millis, max: usize) -> Vec<StreamId> {
+        self.live.state.indexes().due(at).take(max).cloned().collect()
     }
 
     fn next_due(&mut self) -> Option<Millis> {

@@ -179,10 +179,10 @@ fn kill_keepers(parent: u32) {
     let all: Vec<String> = std::iter::once(listed).chain(others).collect();
     for pid in all.iter().flat_map(|list| list.split_whitespace()) {
         let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        if let (true, Ok(pid)) = (line.contains("__keeper"), pid.parse()) {
-            if let Some(pid) = rustix::process::Pid::from_raw(pid) {
-                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-            }
+        if let (true, Ok(pid)) = (line.contains("__keeper"), pid.parse())
+            && let Some(pid) = rustix::process::Pid::from_raw(pid)
+        {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
         }
     }
 }

@@ -173,6 +173,19 @@ payloads! {
         pipeline_id: RunId, step: StepId, name: Name, key: Option<Name>,
     }
 
+    /// An external event came by its key, and no run waited for it: kept until one does, or until `expires_at`.
+    "signal:kept" SignalKept Fact on "signal" {
+        name: Name, key: Option<Name>, event_id: Option<Name>, expires_at: Millis, data: Private<Value>,
+    }
+
+    /// A step that began to wait took a kept event: the oldest with this `expires_at`. Each is taken once.
+    "signal:taken" SignalTaken Fact on "signal" {
+        name: Name, key: Option<Name>, expires_at: Millis, pipeline_id: RunId, step: StepId,
+    }
+
+    /// Nobody waited for these events in time.
+    "signal:expired" SignalExpired Fact on "signal" { until: Millis, count: u32 }
+
     /// Part of the budget is set aside for an attempt; settled by `cost:recorded`, or given back by
     /// `budget:released`.
     "budget:reserved" BudgetReserved Fact on "run" {

@@ -56,7 +56,8 @@ pub(super) fn read(manifest: &Manifest, contents: &Contents, walked: &BTreeMap<S
             | StreamId::Deployment(_)
             | StreamId::Workspace(_)
             | StreamId::Session(_)
-            | StreamId::System => {}
+            | StreamId::System
+            | StreamId::Signal(_) => {}
         }
     }
     verdict.conclude(&notes);

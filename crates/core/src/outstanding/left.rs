@@ -15,7 +15,7 @@ use crate::runbook::Kind;
 use crate::schedule::{self, Overlap, Schedule};
 use crate::semaphore::Semaphore;
 use crate::state::{Body, State};
-use crate::step::{self, Gate, Step, Wait};
+use crate::step::{self, Gate, Step, Wait, Waiting};
 use crate::stream::StreamId;
 use crate::worker::Worker;
 use crate::{item::Item, queue, workspace};
@@ -52,6 +52,7 @@ impl State {
                 | Body::Workspace(_)
                 | Body::Session(_)
                 | Body::Tenant(_)
+                | Body::Signal(_)
                 | Body::System(_) => {}
             }
         }
@@ -141,8 +142,23 @@ impl State {
                 out.follow.push(Command::Tell { run: run.id(), told });
             }
         }
+        if self.has_signal(run, step) {
+            out.follow.push(Command::TakeSignal { run: run.id(), step: step.id.clone() });
+        }
         if let (Some(child), step::Status::Running) = (step.child(), step.status) {
             self.child_left(run, step, child, out);
+        }
+    }
+
+    /// Whether an event that the step waits for is kept.
+    fn has_signal(&self, run: &Run, step: &Step) -> bool {
+        let Some(stream) = crate::signal::awaited(run, step) else { return false };
+        match (self.body(&StreamId::Signal(stream)), step.waiting.as_deref()) {
+            (Some(Body::Signal(kept)), Some(Waiting { on: Some(on), key, .. })) => {
+                kept.first(on, key.as_ref(), run.updated_at).is_some()
+            }
+            // tidy: nothing is kept, or the step does not wait for an event.
+            _ => false,
         }
     }
 
@@ -150,19 +166,9 @@ impl State {
     fn gate_left(&self, run: &Run, step: &Step, gate: &Gate, out: &mut Outcome) {
         let holder = step.holder(run.id());
         let (told, in_line) = match gate {
-            Gate::Lock { name, overlap } => {
-                let id = run.scoped(name);
-                let known = self.lock(&id);
-                let hold = known.and_then(Lock::hold);
-                let has = hold.filter(|hold| hold.holder == holder);
-                if *overlap == Overlap::Cancel && has.is_none() {
-                    let other = hold.and_then(|hold| hold.holder.run()).and_then(|other| self.run(other));
-                    if other.is_some_and(|other| {
-                        other.id() != run.id() && other.stopping.is_none() && !other.is_terminal()
-                    }) {
-                        out.follow.push(Command::OustHolder { lock: id, by: holder.clone() });
-                    }
-                }
+            Gate::Lock { name, .. } => {
+                let known = self.lock(&run.scoped(name));
+                let has = known.and_then(Lock::hold).filter(|hold| hold.holder == holder);
                 let granted = |hold: &lock::Hold| Told::LockGranted {
                     step: Some(step.id.clone()),
                     lock: name.clone(),

@@ -27,6 +27,8 @@ pub trait Overlay: View {
     fn woken(&mut self) -> Vec<Scoped>;
     /// Started workers whose `wake_on` means one of the facts.
     fn woken_by(&self, facts: &[Fact]) -> Vec<Scoped>;
+    /// The clock was looked at for a stream, and nothing came of it. It is not offered again for that.
+    fn looked(&mut self, stream: &StreamId, at: Millis);
     /// Applies facts, so that the next decision sees them.
     fn apply(&mut self, facts: &[Fact], at: Millis);
 }
@@ -112,6 +114,9 @@ impl Driver {
                 Ok(outcome) => {
                     self.room -= 1;
                     overlay.apply(&outcome.facts, given.at);
+                    if let (Command::Tick(stream), true) = (&next, outcome.facts.is_empty()) {
+                        overlay.looked(stream, given.at);
+                    }
                     self.listen(overlay, &outcome.facts);
                     turn.facts.extend(outcome.facts);
                     turn.effects.extend(outcome.effects);
@@ -157,6 +162,9 @@ impl Driver {
                 Err(refusal @ Refusal::Error { .. }) => return Err(refusal),
             };
         overlay.apply(&facts, given.at);
+        if let (Command::Tick(stream), true) = (&self.command, facts.is_empty()) {
+            overlay.looked(stream, given.at);
+        }
         self.listen(overlay, &facts);
         self.waiting = follow.into();
         let woken = overlay.woken().into_iter();

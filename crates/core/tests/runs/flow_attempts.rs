@@ -497,3 +497,98 @@ fn the_resume_tree_reuses_replays_or_asks() {
     let (world, id) = writing(Some(Semantics::Idempotent));
     assert_eq!(attempt::resume(world.run(id), world.step(id, "w")), Resume::Replay);
 }
+
+/// Two runs of a step each, in a runbook with these caps.
+fn capped(tenant: Caps, own: Caps) -> (World, RunId, RunId) {
+    let mut book = main_book(vec![parallel("p", vec![run("a"), run("b")])]);
+    book.caps = Some(own);
+    let mut world = World::new(book);
+    world.cap(tenant);
+    let (first, second) = (world.start(), world.start());
+    (world, first, second)
+}
+
+#[test]
+fn a_lease_by_name_stops_at_the_caps_of_tenant_and_runbook() {
+    let some = |n| Caps { max_concurrency: Some(n), ..Caps::default() };
+    for (tenant, own) in
+        [(some(1), Caps::default()), (Caps::default(), some(1)), (some(9), some(1)), (some(1), some(9))]
+    {
+        let (mut world, first, second) = capped(tenant, own);
+        let epoch = world.lease(first, "a").epoch;
+        for (run, step) in [(first, "b"), (second, "a")] {
+            let before = world.lines.len();
+            let refused = world.try_lease(run, step, "ex1").unwrap_err();
+            assert_eq!(refused.code(), Some(Code::CapExceeded), "{tenant:?} {own:?}");
+            assert_eq!(world.lines.len(), before, "nothing changed");
+        }
+        // It is worth asking again.
+        world.report(first, "a", epoch, Report::Done { output: None, exit_code: Some(0) }).unwrap();
+        world.lease(second, "a");
+        world.check_replay();
+    }
+}
+
+#[test]
+fn nobody_picks_a_run_whose_runbook_is_at_its_cap_and_the_next_comes_when_there_is_room() {
+    let own = Caps { max_concurrency: Some(2), ..Caps::default() };
+    let (mut world, first, second) = capped(Caps::default(), own);
+    let third = world.start();
+    let mut picked = Vec::new();
+    let mut leases = Vec::new();
+    while let Some(run) = world.state.indexes_mut().next_ready() {
+        let step = world.leasable(run).first().cloned().unwrap();
+        leases.push((run, step.clone(), world.lease(run, &step).epoch));
+        picked.push(run);
+    }
+    assert_eq!(picked.len(), 2, "{picked:?}");
+    // Each end makes room for one, until all are done.
+    for _ in 0..4 {
+        let (run, step, epoch) = leases.remove(0);
+        world.report(run, &step, epoch, Report::Done { output: None, exit_code: Some(0) }).unwrap();
+        let next = world.state.indexes_mut().next_ready().expect("there is room");
+        assert_eq!(world.state.indexes_mut().next_ready(), None, "there is no more room");
+        let step = world.leasable(next).first().cloned().unwrap();
+        leases.push((next, step.clone(), world.lease(next, &step).epoch));
+    }
+    for (run, step, epoch) in leases {
+        world.report(run, &step, epoch, Report::Done { output: None, exit_code: Some(0) }).unwrap();
+    }
+    assert!([first, second, third].iter().all(|run| world.status(*run) == Status::Completed));
+    // One that is parked and cancelled keeps no place from the others.
+    let (mut world, first, second) = capped(Caps::default(), Caps { max_concurrency: Some(1), ..own });
+    let third = world.start();
+    let epoch = world.lease(first, "a").epoch;
+    assert_eq!(world.state.indexes_mut().next_ready(), None);
+    world.cancel(second).unwrap();
+    world.report(first, "a", epoch, Report::Done { output: None, exit_code: Some(0) }).unwrap();
+    let both = [world.state.indexes_mut().next_ready(), world.state.indexes_mut().next_ready()];
+    assert!(both[0].is_some_and(|run| [first, third].contains(&run)), "{both:?}");
+    world.check_replay();
+}
+
+#[test]
+fn a_runbook_tightens_how_many_runs_and_writes_its_tenant_may_have() {
+    let rate = |n| Caps { max_runs_per_min: Some(n), ..Caps::default() };
+    for (tenant, own, fits) in [(rate(1), rate(9), 1), (rate(9), rate(2), 2), (Caps::default(), rate(1), 1)] {
+        let mut book = main_book(vec![run("a")]);
+        book.caps = Some(own);
+        let mut world = World::new(book);
+        world.cap(tenant);
+        for n in 0..3 {
+            let create = world.create("main", serde_json::Value::Null);
+            let made = world.send(&Command::Create(Box::new(create))).map_err(|refused| refused.code());
+            assert_eq!(made.is_ok(), n < fits, "{tenant:?} {own:?} {n}");
+            assert!(made.is_ok() || made == Err(Some(Code::CapExceeded)));
+        }
+        world.sleep(Span::mins(1));
+        world.start();
+    }
+    let writes = |n| Caps { max_writes_per_run: Some(n), ..Caps::default() };
+    for (tenant, own, max) in
+        [(writes(1), writes(2), 1), (writes(3), writes(2), 2), (writes(4), Caps::default(), 4)]
+    {
+        let (world, first, _) = capped(tenant, own);
+        assert_eq!(world.run(first).born.home.writes_max, Some(max));
+    }
+}

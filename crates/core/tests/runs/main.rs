@@ -29,3 +29,4 @@ mod turn_ingress;
 mod turn_outstanding;
 mod turn_queues;
 mod turn_schedules;
+mod turn_signals;

@@ -6,9 +6,10 @@ use std::collections::BTreeSet;
 use windlass_core::attempt::Report;
 use windlass_core::caps;
 use windlass_core::command::{Command, Fact, Pushed, Reply};
+use windlass_core::digest::Digest;
 use windlass_core::effect::{Effect, Route};
-use windlass_core::guard::GuardInputs;
-use windlass_core::id::{ItemId, Name, RunId, Scoped, SessionId};
+use windlass_core::guard::{GuardInputs, OnFailure};
+use windlass_core::id::{Holder, ItemId, Name, RunId, Scoped, SessionId};
 use windlass_core::machine::{Beats, Given};
 use windlass_core::receipt::Semantics;
 use windlass_core::run::{Actor, Status};
@@ -57,7 +58,7 @@ fn entangled_world() -> World {
 }
 
 /// The answer of the outside to an effect; none for what asks for no answer.
-fn answer(effect: &Effect, policy: windlass_core::digest::Digest) -> Option<Command> {
+fn answer(effect: &Effect, policy: Digest) -> Option<Command> {
     Some(match effect {
         Effect::EvaluatePolicy { run, step, tool, action_hash, .. } => {
             let shared = tool.as_str() == "shell";
@@ -288,7 +289,7 @@ fn summary(world: &World) -> Vec<String> {
 fn story(follow_max: Option<usize>) -> Vec<String> {
     let mut world = entangled_world();
     world.follow_max = follow_max;
-    let outside = windlass_core::id::Holder::Outside(name("ci"));
+    let outside = Holder::Outside(name("ci"));
     let ask = lock::Ask { holder: outside.clone(), metadata: None, wait: true, give_up_at: None };
     world.send(&Command::Lock { lock: scoped("db"), input: lock::Input::Acquire(ask) }).unwrap();
     let first = world.start();
@@ -381,14 +382,26 @@ impl View for Forgetful {
     fn consumers(&self, queue: &Scoped) -> Vec<Scoped> {
         self.all.consumers(queue)
     }
-    fn admit_run(&self, tenant: &Name, at: Millis) -> Result<(), caps::Error> {
-        self.all.admit_run(tenant, at)
+    fn admit_run(&self, tenant: &Name, runbook: &Digest, at: Millis) -> Result<(), caps::Error> {
+        self.all.admit_run(tenant, runbook, at)
+    }
+    fn admit_step(&self, tenant: &Name, runbook: &Digest) -> Result<(), caps::Error> {
+        self.all.admit_step(tenant, runbook)
+    }
+    fn awaiting(&self, tenant: &Name, namespace: &Name, name: &Name, key: Option<&Name>) -> Vec<RunId> {
+        self.all.awaiting(tenant, namespace, name, key)
+    }
+    fn caps(&self, tenant: &Name) -> caps::Caps {
+        self.all.caps(tenant)
     }
 }
 
 impl Overlay for Forgetful {
     fn open(&mut self, at: Millis) {
         self.all.open(at);
+    }
+    fn looked(&mut self, stream: &StreamId, at: Millis) {
+        self.all.looked(stream, at);
     }
     fn woken_by(&self, facts: &[Fact]) -> Vec<Scoped> {
         self.all.woken_by(facts)
@@ -476,4 +489,72 @@ fn a_view_that_forgets_is_asked_for_what_a_whole_run_needs_and_the_run_is_the_sa
     world.send(&command).unwrap();
     other.state = load_and_drive(&other.state, &command, other.at, 9_000_000).0;
     assert_eq!(summary(&other), summary(&world));
+}
+
+fn is_due(world: &World) -> bool {
+    world.state.indexes().next_due().is_some_and(|due| due <= world.at)
+}
+
+#[test]
+fn what_is_due_and_has_nothing_to_record_is_offered_once() {
+    // An overdue attempt: its executor is told to stop, once.
+    let slow = run("a").with(|def| def.timeout = Some(Span::secs(10)));
+    let mut main = pipeline(vec![parallel("p", vec![slow, run("b")])], vec![], vec![]);
+    main.deadline = Some(Span::mins(10));
+    let mut world = World::new(book(vec![("main", main)]));
+    let id = world.start();
+    world.lease(id, "a");
+    world.sleep(Span::secs(10));
+    assert_eq!(world.stopped(id), ["a@1"]);
+    assert!(!is_due(&world), "an engine's loop would spin");
+    assert_eq!(world.state.indexes().next_due(), Some(world.run(id).born.deadline_at.unwrap()));
+    world.sleep(Span::secs(10));
+    assert_eq!(world.stopped(id), ["a@1"]);
+    // Once the run has changed it is looked at again: a stop names its epoch, so a repeat does nothing.
+    world.lease(id, "b");
+    assert!(is_due(&world));
+    world.sleep(Span::ZERO);
+    assert_eq!(world.stopped(id), ["a@1", "a@1"]);
+    assert!(!is_due(&world));
+    // What comes later is due all the same.
+    world.sleep(Span::mins(10));
+    assert!(world.run(id).stopping.is_some(), "its deadline passed");
+    world.check_replay();
+
+    // A guard that blocks: its question is asked once for each time it is due.
+    let guarded = run("a").with(|def| def.before = vec![guard("door", OnFailure::Block)]);
+    let mut world = World::new(main_book(vec![guarded]));
+    let id = world.start();
+    let asked = |world: &World| {
+        world.effects.iter().filter(|effect| matches!(effect, Effect::GatherGuard { .. })).count()
+    };
+    world.guarded(id, "a", "door", Some(false));
+    assert_eq!(asked(&world), 1);
+    world.sleep(Span::secs(5));
+    assert_eq!((asked(&world), is_due(&world)), (2, false));
+    world.sleep(Span::secs(5));
+    assert_eq!(asked(&world), 2, "the question is on its way");
+    world.guarded(id, "a", "door", Some(false));
+    world.sleep(Span::secs(5));
+    assert_eq!((asked(&world), is_due(&world)), (3, false));
+    world.guarded(id, "a", "door", Some(true));
+    assert_eq!(world.leasable(id), ["a"]);
+    world.check_replay();
+}
+
+#[test]
+fn heartbeats_of_those_who_hold_nothing_are_forgotten() {
+    let mut world = World::new(main_book(vec![run("a"), run("b")]));
+    let (id, at) = (world.start(), world.at);
+    let holder = Holder::Outside(name("ci"));
+    let ask = lock::Ask { holder: holder.clone(), metadata: None, wait: true, give_up_at: None };
+    world.send(&Command::Lock { lock: scoped("door"), input: lock::Input::Acquire(ask) }).unwrap();
+    let needed = [holder, Holder::Step(id, name("a")), Holder::Run(id)];
+    needed.iter().for_each(|holder| world.state.beat(holder.clone(), at));
+    for n in 0..10_000 {
+        world.state.beat(Holder::Outside(name(&format!("passer-by-{n}"))), at);
+        world.state.beat(Holder::Step(RunId(n), name("a")), at);
+        assert!(world.state.beats.seen.len() <= 1_025, "{}", world.state.beats.seen.len());
+    }
+    assert!(needed.iter().all(|holder| world.state.beats.seen.contains_key(holder)));
 }

@@ -69,6 +69,7 @@ pub(crate) fn stream(kind: &str) -> StreamId {
         "workspace" => StreamId::Workspace(WorkspaceId(1)),
         "session" => StreamId::Session(SessionId(1)),
         "tenant" => StreamId::Tenant(Name::clean("acme")),
+        "signal" => StreamId::Signal(scoped("merged/17")),
         // An outbox stands in any stream.
         "system" | "any" => StreamId::System,
         other => panic!("no sample of a stream of kind `{other}`: add one here"),

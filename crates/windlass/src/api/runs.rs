@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json as object};
 use std::sync::Arc;
 use windlass_core::canonical;
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Create, Reply};
+use windlass_core::command::{Command, Create, Reply, Signal};
 use windlass_core::digest::Digest;
 use windlass_core::id::{Name, RunId, Scoped, StepId};
 use windlass_core::idempotency::Source as KeySource;
@@ -430,7 +430,7 @@ pub(super) async fn signal(
     on_run(&app, &caller, run, Command::Signal { run, name, key, data: body.data, event_id: None }).await
 }
 
-/// Sends an event to the runs that wait for its key.
+/// Sends an event to whoever waits for its key; one that nobody waits for yet is kept.
 pub(super) async fn signal_by_key(
     State(app): State<Arc<App>>,
     caller: Caller,
@@ -440,20 +440,16 @@ pub(super) async fn signal_by_key(
     let name = Name::new(&name).map_err(invalid)?;
     let key = body.key.ok_or_else(|| invalid("say for which `key`"))?;
     let key = Name::new(&key).map_err(invalid)?;
-    let (who, event, of) = (caller.clone(), name.clone(), key.clone());
-    let waiting = app
-        .look(move |store| store.state().indexes().awaiting(&who.tenant, &who.namespace, &event, Some(&of)))
-        .await?;
-    if waiting.is_empty() {
-        return Err(Problem::missing("run that waits for the key", key.as_str()));
-    }
-    let mut runs = Vec::new();
-    for run in waiting {
-        let (name, key, data) = (name.clone(), Some(key.clone()), body.data.clone());
-        app.ask(&caller, Command::Signal { run, name, key, data, event_id: None }).await?;
-        runs.push(Value::String(run.to_string()));
-    }
-    Ok(json(StatusCode::OK, &object!({ "runs": runs })))
+    let signal = Signal {
+        tenant: caller.tenant.clone(),
+        namespace: caller.namespace.clone(),
+        name: name.clone(),
+        key: Some(key.clone()),
+        data: body.data,
+        event_id: None,
+    };
+    app.ask(&caller, Command::SignalKey(Box::new(signal))).await?;
+    Ok(json(StatusCode::OK, &object!({ "name": name, "key": key })))
 }
 
 #[derive(Deserialize)]

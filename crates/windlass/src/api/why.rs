@@ -39,8 +39,8 @@ struct Chain<'a> {
 }
 
 impl Chain<'_> {
-    fn link(&mut self, run: RunId, step: Option<&str>, kind: &str, text: String) -> &mut Value {
-        let mut link = object!({ "run": run.to_string(), "kind": kind, "text": text });
+    fn link(&mut self, run: RunId, step: Option<&str>, kind: &str, text: impl Into<String>) -> &mut Value {
+        let mut link = object!({ "run": run.to_string(), "kind": kind, "text": text.into() });
         if let Some(step) = step {
             link["step"] = Value::String(step.to_owned());
         }
@@ -58,7 +58,7 @@ impl Chain<'_> {
         match run.status() {
             Status::Completed | Status::Failed | Status::Cancelled => self.ended(id, run),
             Status::Pending if run.blocked.is_none() => {
-                self.link(id, None, "begin", "it has not begun: it waits for its turn".into());
+                self.link(id, None, "begin", "it has not begun: it waits for its turn");
             }
             Status::Pending | Status::Blocked => self.blocked(id, run),
             Status::Running
@@ -120,7 +120,7 @@ impl Chain<'_> {
                 }
             },
             (step::Status::Ready, _) => {
-                self.link(id, Some(name), "ready", "it is ready and waits for a free executor".into());
+                self.link(id, Some(name), "ready", "it is ready and waits for a free executor");
             }
             (_, Some(waiting)) => self.waiting(id, run, step, waiting, &till),
             (status, None) => {
@@ -136,7 +136,7 @@ impl Chain<'_> {
             Wait::Lock => match &waiting.on {
                 Some(lock) => self.lock(id, name, run, lock),
                 None => {
-                    self.link(id, name, "lock", "it waits for a lock".into());
+                    self.link(id, name, "lock", "it waits for a lock");
                 }
             },
             Wait::Semaphore => self.semaphore(id, name, run, waiting.on.as_ref()),
@@ -179,13 +179,13 @@ impl Chain<'_> {
                 self.link(id, name, "guard", format!("its guard{on} does not hold yet{till}"));
             }
             Wait::Policy => {
-                self.link(id, name, "policy", "policy is being asked".into());
+                self.link(id, name, "policy", "policy is being asked");
             }
             Wait::Budget => {
                 self.link(id, name, "budget", format!("the budget{on} is used up: a human has to raise it"));
             }
             Wait::Escalation => {
-                self.link(id, name, "escalation", "an agent needs a human".into());
+                self.link(id, name, "escalation", "an agent needs a human");
             }
         }
     }

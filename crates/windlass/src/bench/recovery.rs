@@ -24,7 +24,7 @@ pub(super) fn measure(dir: &Path, records: u64) -> Result<Value, Failure> {
     let (mut store, _) = Embedded::open(
         Arc::new(Files),
         &dir,
-        store::Options { snapshot_every: Some(0), ..store::Options::default() },
+        &store::Options { snapshot_every: Some(0), ..store::Options::default() },
     )
     .map_err(broken)?;
     // The first pause is long enough for a whole snapshot.
@@ -58,7 +58,7 @@ fn open(dir: &Path) -> Result<Duration, Failure> {
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).map_err(broken)?;
     }
     let began = Instant::now();
-    let (store, _) = Embedded::open(Arc::new(Files), dir, store::Options::default()).map_err(broken)?;
+    let (store, _) = Embedded::open(Arc::new(Files), dir, &store::Options::default()).map_err(broken)?;
     let took = began.elapsed();
     drop(store);
     Ok(took)

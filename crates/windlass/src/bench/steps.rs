@@ -137,7 +137,7 @@ pub(super) fn drive(
     runs: usize,
     mut enough: impl FnMut(&Idle, u64) -> bool,
 ) -> Result<(Arc<Idle>, u64, Duration), Failure> {
-    let (store, _) = Embedded::open(Arc::new(Files), dir, store::Options::default()).map_err(broken)?;
+    let (store, _) = Embedded::open(Arc::new(Files), dir, &store::Options::default()).map_err(broken)?;
     let log = store.log();
     let idle = Arc::new(Idle::new()?);
     let (handle, inbox) = inbox();

@@ -197,6 +197,7 @@ impl Faulty {
         }
         inner.names = names.clone();
         inner.names_durable = names;
+        inner.namings.clear();
         inner.revive();
     }
 
@@ -546,7 +547,7 @@ mod tests {
             outcomes.insert(left);
             assert!(file.len().is_err(), "a handle of an earlier life is dead");
         }
-        assert!(outcomes.contains(&b"safe".to_vec()) && outcomes.contains(&b"saferisk".to_vec()));
+        assert!(outcomes.contains(b"safe".as_slice()) && outcomes.contains(b"saferisk".as_slice()));
         assert!(outcomes.len() > 3, "some are torn: {outcomes:?}");
     }
 

@@ -135,10 +135,13 @@ fn syntax(source: &str, errors: &cel::ParseErrors) -> Error {
     let rest = source.get(before..).unwrap_or_default();
     let at = before + rest.chars().take(column).map(char::len_utf8).sum::<usize>();
     let (at, message) = match first.msg.as_str() {
-        "UNKNOWN" => (0..source.len(), "this is not an expression".to_owned()),
+        "UNKNOWN" => (0..source.len(), "it cannot be parsed".to_owned()),
+        text if text.contains("Recursion limit") => (0..source.len(), "it is nested too deep".to_owned()),
         text => (at.min(source.len())..(at + 1).min(source.len()), super::brief(text.trim())),
     };
     let message = message.replace("Syntax error: ", "");
+    // What could follow is nearly everything, so it is left out.
+    let message = message.split(" expecting ").next().unwrap_or_default();
     let help = source.contains('\'').then(|| "quotes inside of an expression must be closed".to_owned());
     Error {
         at,
@@ -248,7 +251,11 @@ impl Walk<'_> {
             let near = did_you_mean(name, functions::NAMES.iter().copied());
             let help = near.map(|near| format!("did you mean `{near}`?"));
             let known = || Some(format!("functions: {}", functions::NAMES.join(", ")));
-            return self.error(id, format!("there is no function `{name}`"), help.or_else(known));
+            // The parser gives the place of the bracket; the name stands before it.
+            let bracket = self.at(id).start;
+            let start = self.source[..bracket].rfind(name).unwrap_or(bracket);
+            let message = format!("there is no function `{name}`");
+            return Err(Error { at: start..start + name.len(), message, help: help.or_else(known) });
         }
         if let Some(target) = &mut call.target {
             self.visit(target, depth + 1)?;

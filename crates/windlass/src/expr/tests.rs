@@ -177,6 +177,7 @@ fn bounds_are_reached_and_hold() {
     }
     assert!(compile(&format!("a{}", "+a".repeat(DEPTH_MAX))).unwrap_err().message.contains("levels deep"));
     assert!(compile(&format!("a{}", "+a".repeat(DEPTH_MAX / 2))).is_ok());
+    assert!(compile(&("a?b:".repeat(100) + "c")).unwrap_err().message.contains("nested too deep"));
     assert!(compile("a.map(x, b.map(y, c.filter(z, z)))").unwrap_err().message.contains("nested 2 deep"));
     assert!(compile("a.map(x, b.map(y, x + y)).map(z, z)").is_ok());
 }

@@ -87,13 +87,11 @@ pub(super) fn find_name(
 
 /// The order of these columns is that of [`row_of`].
 const ROW: &str = "
-    SELECT runs.id, tenants.text, namespaces.text, runs.status, pipelines.text, repos.text, runs.created_at,
-        runs.updated_at, runs.completed_at, runs.first_seq, runs.last_seq, runs.json
-    FROM runs JOIN names AS tenants ON tenants.number = runs.tenant
-        JOIN names AS namespaces ON namespaces.number = runs.namespace
-        JOIN names AS pipelines ON pipelines.number = runs.pipeline
-        LEFT JOIN names AS repos ON repos.number = runs.repo
-    WHERE runs.id = ?1";
+    SELECT id, (SELECT text FROM names WHERE number = runs.tenant),
+        (SELECT text FROM names WHERE number = runs.namespace), status,
+        (SELECT text FROM names WHERE number = runs.pipeline), repo, created_at, updated_at, completed_at,
+        first_seq, last_seq, json, (SELECT text FROM names WHERE number = runs.repo)
+    FROM runs WHERE id = ?1";
 
 /// The row of a run.
 pub(super) fn get(connection: &Connection, id: RunId) -> rusqlite::Result<Option<Row>> {
@@ -107,6 +105,10 @@ fn row_of(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
     };
     let count = |column: usize| row.get::<_, i64>(column).map(i64::cast_unsigned);
     let status: u8 = row.get(3)?;
+    let repo: Option<String> = row.get(12)?;
+    if repo.is_none() && row.get::<_, Option<i64>>(5)?.is_some() {
+        return Err(strange(12, "a repository has no name".to_owned()));
+    }
     let known = Status::ALL.iter().copied().find(|known| number(*known) == status);
     Ok(Row {
         id: RunId(u128::from_be_bytes(row.get(0)?)),
@@ -114,7 +116,7 @@ fn row_of(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
         namespace: name(2)?,
         status: known.ok_or_else(|| strange(3, format!("{status} is no status")))?,
         pipeline: name(4)?,
-        repo: row.get(5)?,
+        repo,
         created_at: Millis(count(6)?),
         updated_at: Millis(count(7)?),
         completed_at: row.get::<_, Option<i64>>(8)?.map(|at| Millis(at.cast_unsigned())),
@@ -129,19 +131,22 @@ fn strange(column: usize, detail: String) -> rusqlite::Error {
     rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Null, detail.into())
 }
 
-/// What the ids of a page are looked for by. The index is named, so that no statistics can lead to another.
+/// What the ids of a page are looked for by. The index is named, so that nothing can lead to another. There is no
+/// `LIMIT`: whoever reads stops when there is enough.
 const BY_STATUS: &str = "SELECT id FROM runs INDEXED BY by_status
-    WHERE tenant = ?1 AND status = ?2 AND id BETWEEN ?3 AND ?4 ORDER BY id DESC LIMIT ?5";
+    WHERE tenant = ?1 AND status = ?2 AND id BETWEEN ?3 AND ?4 ORDER BY id DESC";
 const BY_PIPELINE: &str = "SELECT id FROM runs INDEXED BY by_pipeline
-    WHERE tenant = ?1 AND status = ?2 AND id BETWEEN ?3 AND ?4 AND pipeline = ?6 ORDER BY id DESC LIMIT ?5";
+    WHERE tenant = ?1 AND status = ?2 AND id BETWEEN ?3 AND ?4 AND pipeline = ?5 ORDER BY id DESC";
 const BY_REPO: &str = "SELECT id FROM runs INDEXED BY by_repo
-    WHERE tenant = ?1 AND status = ?2 AND id BETWEEN ?3 AND ?4 AND repo = ?6 ORDER BY id DESC LIMIT ?5";
+    WHERE tenant = ?1 AND status = ?2 AND id BETWEEN ?3 AND ?4 AND repo = ?5 ORDER BY id DESC";
 const BY_BOTH: &str = "SELECT id FROM runs INDEXED BY by_repo
-    WHERE tenant = ?1 AND status = ?2 AND id BETWEEN ?3 AND ?4 AND repo = ?6 AND pipeline = ?7
-    ORDER BY id DESC LIMIT ?5";
+    WHERE tenant = ?1 AND status = ?2 AND id BETWEEN ?3 AND ?4 AND repo = ?5 AND pipeline = ?6 ORDER BY id DESC";
 /// The same from the other end, for the meaning of prefixes.
 const BY_ID: &str = "SELECT id FROM runs INDEXED BY by_status
-    WHERE tenant = ?1 AND status = ?2 AND id BETWEEN ?3 AND ?4 ORDER BY id LIMIT ?5";
+    WHERE tenant = ?1 AND status = ?2 AND id BETWEEN ?3 AND ?4 ORDER BY id";
+/// The statements that pages are made of.
+#[cfg(test)]
+pub(super) const STATEMENTS: [&str; 7] = [NAME, ROW, BY_STATUS, BY_PIPELINE, BY_REPO, BY_BOTH, BY_ID];
 
 /// Whose runs are looked for, by what.
 struct Search {
@@ -194,12 +199,14 @@ impl Search {
             statement.raw_bind_parameter(2, number(*status))?;
             statement.raw_bind_parameter(3, low.to_be_bytes())?;
             statement.raw_bind_parameter(4, high.to_be_bytes())?;
-            statement.raw_bind_parameter(5, i64::try_from(max).unwrap_or(i64::MAX))?;
             for (i, name) in self.names.iter().enumerate() {
-                statement.raw_bind_parameter(6 + i, name)?;
+                statement.raw_bind_parameter(5 + i, name)?;
             }
+            let end = ids.len() + max;
             let mut rows = statement.raw_query();
-            while let Some(row) = rows.next()? {
+            while ids.len() < end
+                && let Some(row) = rows.next()?
+            {
                 ids.push(RunId(u128::from_be_bytes(row.get(0)?)));
             }
         }

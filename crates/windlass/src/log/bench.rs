@@ -14,7 +14,7 @@ use windlass_core::time::Millis;
 
 /// How many facts a committer commits at a time: those of a plain step.
 const FACTS: u64 = 3;
-/// How many bytes the private value of each has, so that three lines have about 1,100.
+/// How many bytes the private value of each has, so that the lines of a step have about 1,400.
 const VALUE_BYTES: usize = 20;
 /// How many bytes are written for each sync when only the disk is measured.
 const SYNC_BYTES: usize = 4 << 10;
@@ -28,9 +28,9 @@ pub struct Figures {
     pub facts_per_s: f64,
     /// How many bytes a fact has on the disk.
     pub bytes_per_fact: f64,
-    /// How many batches the facts of one committer wait for, one after the other: the median and the 99th of a hundred.
+    /// How long a committer waits for its facts to be durable: the median.
     pub latency_p50: Duration,
-    /// See `latency_p50`.
+    /// The same: the longest but for one in a hundred.
     pub latency_p99: Duration,
     /// How often in a second the disk alone syncs four kilobytes.
     pub syncs_per_s: f64,

@@ -13,7 +13,7 @@
 use super::encode::{Encoder, Group, Saving};
 use super::error::Error;
 use super::layout::Piece;
-use super::tail::{Tail, Written};
+use super::tail::Tail;
 use super::{Batch, Options};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -61,9 +61,11 @@ pub(super) struct Shared {
     pub(super) view: RwLock<Arc<View>>,
     /// The last durable seq.
     pub(super) durable: Arc<AtomicU64>,
+    /// A batch found no room, and whoever builds on it has not gone back yet.
+    halted: AtomicBool,
     /// Why the log can no longer be written.
     poison: OnceLock<Error>,
-    /// Where parts of snapshots go, until the log ends.
+    /// Where snapshots are written; none once the log is closed.
     saver: Mutex<Option<SyncSender<Saving>>>,
     /// A part of a snapshot was lost on the way: it must not be finished.
     pub(super) save_lost: Arc<AtomicBool>,
@@ -112,6 +114,7 @@ impl Shared {
             durable: Arc::new(AtomicU64::new(tail.tie.seq)),
             tail: Mutex::new(tail),
             view: RwLock::new(Arc::new(view)),
+            halted: AtomicBool::new(false),
             poison: OnceLock::new(),
             saver: Mutex::new(Some(saver)),
             save_lost: Arc::default(),
@@ -148,6 +151,9 @@ impl Shared {
         let refused = match self.poison.get() {
             Some(error) => Some(error.clone()),
             None if inbox.closed => Some(Error::Closed),
+            None if self.halted.load(Ordering::Acquire) => {
+                Some(Error::Full { what: "what follows on a batch that found none".to_owned() })
+            }
             None if waiting >= self.options.waiting_max => Some(Error::Busy(waiting)),
             None => None,
         };
@@ -163,14 +169,17 @@ impl Shared {
         }
     }
 
-    /// Writes a batch on this thread if nothing is under way; otherwise puts it in line.
+    /// Writes a small batch on this thread if nothing is under way; otherwise puts it in line.
     pub(super) fn commit(&self, batch: Batch) {
+        if batch.entries.len() > self.options.inline_max {
+            return self.submit(batch);
+        }
         let Some(mut tail) = try_lock(&self.tail) else { return self.submit(batch) };
         let Some(mut encoder) = try_lock(&self.encoder) else { return self.submit(batch) };
         {
             let mut inbox = lock(&self.inbox);
             let busy = !inbox.batches.is_empty() || inbox.encoded || inbox.closed || inbox.syncing;
-            if busy || self.poison.get().is_some() {
+            if busy || self.poison.get().is_some() || self.halted.load(Ordering::Acquire) {
                 drop(inbox);
                 drop((tail, encoder));
                 return self.submit(batch);
@@ -223,8 +232,9 @@ impl Shared {
             Some(error) => Err(error.clone()),
             // Nothing to write: only heads to forget, or streams to save, and those are durable.
             None if group.count == 0 => Ok(()),
-            None => self.write(tail, &mut group),
+            None => tail.write(&mut group.bytes, group.count, group.seq),
         };
+        self.publish(tail);
         match result {
             Ok(()) => {
                 for saving in group.saving.drain(..) {
@@ -239,18 +249,15 @@ impl Shared {
         tail.spare = group;
     }
 
-    fn write(&self, tail: &mut Tail, group: &mut Group) -> Result<(), Error> {
-        let written = tail.write(&mut group.bytes, group.count, group.seq)?;
-        self.published(tail, written.ended);
-        Ok(())
-    }
-
-    /// Readers may see what was written.
-    fn published(&self, tail: &Tail, ended: Option<(Piece, u64)>) {
+    /// Readers may see what was written. A segment may have been begun even if nothing was.
+    fn publish(&self, tail: &mut Tail) {
+        let ended = std::mem::take(&mut tail.ended);
+        let count = ended.len();
         self.change_view(|view| {
-            if let Some((piece, _)) = ended {
-                view.ended.push(Arc::new(piece));
-                view.last = Arc::new(tail.piece.clone());
+            for piece in ended.into_iter().skip(1).chain([tail.piece.clone()]).take(count) {
+                // The last one goes on as the same, so that whoever reads it is still known to.
+                let last = std::mem::replace(&mut view.last, Arc::new(piece));
+                view.ended.push(last);
             }
             view.end = tail.offset;
             view.seq = tail.tie.seq;
@@ -281,11 +288,20 @@ impl Shared {
         if !matches!(error, Error::Full { .. }) {
             self.set_poison(error.clone());
         }
+        let halts = self.options.halt_when_full && matches!(error, Error::Full { .. });
+        if halts {
+            self.halted.store(true, Ordering::Release);
+        }
         self.rest(tail);
         group.fail(error);
-        if self.poison.get().is_some() {
+        if halts || self.poison.get().is_some() {
             self.refuse_waiting(error);
         }
+    }
+
+    /// Whoever builds on what was refused has gone back: batches are taken again.
+    pub(super) fn resume(&self) {
+        self.halted.store(false, Ordering::Release);
     }
 
     fn refuse_waiting(&self, error: &Error) {
@@ -295,12 +311,15 @@ impl Shared {
 
     /// Hands a part of a snapshot on. A snapshot that comes faster than it can be written is given up, not waited for.
     fn save(&self, saving: Saving) {
-        let saver = lock(&self.saver);
-        let Some(saver) = saver.as_ref() else { return };
-        match saver.try_send(saving) {
-            Ok(()) | Err(TrySendError::Disconnected(_)) => {}
-            Err(TrySendError::Full(_)) => self.save_lost.store(true, Ordering::Release),
+        let sent = lock(&self.saver).as_ref().map(|saver| saver.try_send(saving));
+        if let Some(Err(TrySendError::Full(_))) = sent {
+            self.save_lost.store(true, Ordering::Release);
         }
+    }
+
+    /// No more snapshots: the thread that writes them ends.
+    pub(super) fn end_saving(&self) {
+        *lock(&self.saver) = None;
     }
 
     /// Says in the log that all of it is durable.
@@ -309,31 +328,24 @@ impl Shared {
             let seq = tail.tie.seq;
             // Without room it is tried again after the next batch.
             lock(&self.inbox).unmarked = None;
-            if tail.is_marked() { Ok(Written { ended: None }) } else { tail.write(&mut Vec::new(), 0, seq) }
+            if tail.is_marked() { Ok(()) } else { tail.write(&mut Vec::new(), 0, seq) }
         })
     }
 
     /// Does something to the tail between batches.
-    pub(super) fn with_tail(
-        &self,
-        act: impl FnOnce(&mut Tail) -> Result<Written, Error>,
-    ) -> Result<(), Error> {
+    pub(super) fn with_tail(&self, act: impl FnOnce(&mut Tail) -> Result<(), Error>) -> Result<(), Error> {
         let mut tail = lock(&self.tail);
         if let Some(error) = self.poison.get() {
             return Err(error.clone());
         }
-        match act(&mut tail) {
-            Ok(written) => {
-                self.published(&tail, written.ended);
-                Ok(())
-            }
-            Err(error) => {
-                if !matches!(error, Error::Full { .. }) {
-                    self.set_poison(error.clone());
-                }
-                Err(error)
-            }
+        let result = act(&mut tail);
+        self.publish(&mut tail);
+        if let Err(error) = &result
+            && !matches!(error, Error::Full { .. })
+        {
+            self.set_poison(error.clone());
         }
+        result
     }
 
     /// The writer thread.
@@ -389,11 +401,6 @@ impl Shared {
             // The sync may have ended meanwhile, when there was nothing to wake the writer for.
             self.to_write.notify_one();
         }
-    }
-
-    /// No more parts of snapshots come: the thread that writes them ends.
-    pub(super) fn end_saving(&self) {
-        lock(&self.saver).take();
     }
 
     pub(super) fn close(&self) {

@@ -53,12 +53,13 @@ impl Log {
             return Ok(Compacted::default());
         }
         let carried = self.carry(&view, &verdicts)?;
+        let path = carried.path.clone();
         let count = view.ended.len();
         done.files = count as u64;
         self.shared.change_view(|view| {
             view.ended.splice(..count, [Arc::new(carried)]);
         });
-        self.drop_files(view)?;
+        self.drop_files(&view, &path)?;
         Ok(done)
     }
 
@@ -179,11 +180,13 @@ impl Log {
     }
 
     /// Removes the files that were replaced, or keeps their room. A file that a reader may be in is never written again.
-    fn drop_files(&self, view: Arc<View>) -> Result<(), Error> {
-        let alone = Arc::strong_count(&view) == 1;
-        for piece in &view.ended {
+    /// A carried file that stands for the same records has its successor's name, and is gone already.
+    fn drop_files(&self, view: &Arc<View>, carried: &Path) -> Result<(), Error> {
+        let alone = Arc::strong_count(view) == 1;
+        for piece in view.ended.iter().filter(|piece| piece.path != carried) {
             let len = piece.file.len().map_err(Error::io("cannot read", &piece.path))?;
-            if alone && Arc::strong_count(piece) == 1 && piece.header.kind == Kind::Segment {
+            let unread = alone && Arc::strong_count(piece) == 1 && Arc::strong_count(&piece.file) == 1;
+            if unread && piece.header.kind == Kind::Segment {
                 self.space.recycle(&piece.path, len)?;
             } else {
                 self.disk.remove(&piece.path).map_err(Error::io("cannot remove", &piece.path))?;

@@ -81,6 +81,7 @@ pub(super) fn recover(
         len,
         tie,
         marked,
+        ended: Vec::new(),
         spare: Default::default(),
     };
     Ok(Recovered { tail, ended: listing.pieces, heads, report })
@@ -115,7 +116,7 @@ fn create(
     let incarnation = salts.incarnation();
     let header = Header { kind: Kind::Segment, incarnation, first: 1, through: 0, prev: 0 };
     let (path, file) = space.take_small(FIRST_BYTES)?;
-    let (piece, len) = begin(&**disk, layout, header, path, file)?;
+    let (piece, len) = begin(&**disk, layout, header, &path, file)?;
     let tail = Tail {
         disk: Arc::clone(disk),
         layout: layout.clone(),
@@ -126,6 +127,7 @@ fn create(
         len,
         tie: super::walk::Tie { prev: 0, seq: 0 },
         marked: 0,
+        ended: Vec::new(),
         spare: Default::default(),
     };
     Ok(Recovered { tail, ended: Vec::new(), heads: Heads::new(), report: Recovery::default() })

@@ -10,7 +10,7 @@ use super::layout::{Layout, Piece};
 use super::space::Space;
 use super::walk::Tie;
 use crate::disk::{Disk, File, is_full, write_full};
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 /// The segment that is written to.
@@ -28,23 +28,21 @@ pub(super) struct Tail {
     pub(super) tie: Tie,
     /// The `durable_through` of the last batch.
     pub(super) marked: u64,
+    /// Segments that were ended, and that readers do not know of yet.
+    pub(super) ended: Vec<Piece>,
     /// The memory of the last group, for the next.
     pub(super) spare: Group,
-}
-
-/// What a write changed.
-pub(super) struct Written {
-    /// The segment that was ended by it, and where it ended.
-    pub(super) ended: Option<(Piece, u64)>,
 }
 
 impl Tail {
     /// Writes a batch (its lines are in `bytes`; the trailer is added) and makes it durable. Where there is no room,
     /// nothing of it remains, and the tail is as it was. Any other error is final.
-    pub(super) fn write(&mut self, bytes: &mut Vec<u8>, count: u64, seq: u64) -> Result<Written, Error> {
+    pub(super) fn write(&mut self, bytes: &mut Vec<u8>, count: u64, seq: u64) -> Result<(), Error> {
         let fits = self.offset + (bytes.len() + LINE_MAX) as u64 <= self.len;
-        // A segment without records takes the batch, however large it is: so every segment's first seq is its own.
-        let ended = if fits || self.tie.seq < self.piece.header.first { None } else { Some(self.rotate()?) };
+        // A segment without records takes the batch, however large it is.
+        if !fits {
+            self.roll()?;
+        }
         let trailer = Trailer {
             count,
             bytes: 0,
@@ -70,7 +68,7 @@ impl Tail {
         self.marked = trailer.durable_through;
         self.tie = Tie { prev: trailer.crc, seq };
         self.ask_ahead(bytes.len() as u64);
-        Ok(Written { ended })
+        Ok(())
     }
 
     /// Takes back what a write that found no room left.
@@ -92,8 +90,11 @@ impl Tail {
         }
     }
 
-    /// Ends the segment and begins the next.
-    fn rotate(&mut self) -> Result<(Piece, u64), Error> {
+    /// Ends the segment and begins the next, if it has records: so every segment's first seq is its own.
+    pub(super) fn roll(&mut self) -> Result<(), Error> {
+        if self.tie.seq < self.piece.header.first {
+            return Ok(());
+        }
         let (path, file) = self.space.take()?;
         let header = Header {
             kind: Kind::Segment,
@@ -102,16 +103,11 @@ impl Tail {
             through: 0,
             prev: self.tie.prev,
         };
-        let (piece, len) = begin(&*self.disk, &self.layout, header, path, file)?;
-        let end = std::mem::replace(&mut self.offset, piece.start);
+        let (piece, len) = begin(&*self.disk, &self.layout, header, &path, file)?;
+        self.offset = piece.start;
         self.len = len;
-        Ok((std::mem::replace(&mut self.piece, piece), end))
-    }
-
-    /// Ends the segment, if it has records.
-    pub(super) fn roll(&mut self) -> Result<Written, Error> {
-        let ended = if self.tie.seq < self.piece.header.first { None } else { Some(self.rotate()?) };
-        Ok(Written { ended })
+        self.ended.push(std::mem::replace(&mut self.piece, piece));
+        Ok(())
     }
 
     /// Whether an empty batch would say more than the last one: that it is durable.
@@ -137,14 +133,14 @@ pub(super) fn begin(
     disk: &dyn Disk,
     layout: &Layout,
     header: Header,
-    spare: PathBuf,
+    spare: &Path,
     file: Arc<dyn File>,
 ) -> Result<(Piece, u64), Error> {
     let line = header.to_line();
     let path = layout.segment(header.first);
-    write_full(&*file, &line, 0).map_err(Error::io("cannot write", &spare))?;
-    file.sync_data().map_err(Error::sync(&spare))?;
-    disk.rename(&spare, &path).map_err(Error::sync(&path))?;
+    write_full(&*file, &line, 0).map_err(Error::io("cannot write", spare))?;
+    file.sync_data().map_err(Error::sync(spare))?;
+    disk.rename(spare, &path).map_err(Error::sync(&path))?;
     disk.sync_dir(&layout.log).map_err(Error::sync(&layout.log))?;
     let len = file.len().map_err(Error::io("cannot read", &path))?;
     let file_name = layout.short(&path);

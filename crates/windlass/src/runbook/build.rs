@@ -3,7 +3,7 @@
 //! Expressions are compiled here, once each. What they refer to is noted with where they stand, and checked when the whole
 //! runbook is known.
 
-use super::problem::{Notes, Place, Problem, Source, did_you_mean};
+use super::problem::{Notes, Place, Problem, Source, suggest};
 use super::text::{self, Piece};
 use super::yaml::{Node, Value};
 use super::{shape, span};
@@ -296,7 +296,7 @@ impl<'a> Builder<'a> {
             (Secrets::Refused, _) => Err(Problem::at(at, "a secret cannot stand here: this value is recorded").help(
                 format!("secrets go into `env`, and into fields of tools that are made for them: `env: {{ TOKEN: '${{{{ {written} }}}}' }}`"),
             )),
-            (Secrets::Allowed, Some(name)) if whole && source == written => Ok(name),
+            (Secrets::Allowed, Some(name)) if whole && names_secret(source, &name) => Ok(name),
             (Secrets::Allowed, _) => Err(Problem::at(at, "a secret must be the whole value").help(format!(
                 "write `${{{{ {written} }}}}` and nothing else; only a reference to it is kept, so nothing can be added to it"
             ))),
@@ -311,13 +311,17 @@ impl<'a> Builder<'a> {
         name: &str,
         known: impl IntoIterator<Item = &'n str> + Clone,
     ) {
-        let message = format!("there is no {what} `{}`", shape::short(name));
-        let help = match did_you_mean(name, known.clone()) {
-            Some(near) => format!("did you mean `{near}`?"),
-            None => super::problem::suggest(name, known, &format!("{what}s")),
-        };
-        self.notes.add(Problem::at(at, message).help(help));
+        self.notes.add_with(|| {
+            let message = format!("there is no {what} `{}`", shape::short(name));
+            Problem::at(at, message).help(suggest(name, known, &format!("{what}s")))
+        });
     }
+}
+
+/// Whether an expression is a secret's name and nothing else. A name with a dash is written in brackets.
+fn names_secret(source: &str, name: &Name) -> bool {
+    let rest = source.strip_prefix("secrets").unwrap_or_default();
+    rest == format!(".{name}") || rest == format!("[\"{name}\"]") || rest == format!("['{name}']")
 }
 
 /// The place of a range of an expression.

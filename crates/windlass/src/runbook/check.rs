@@ -359,7 +359,7 @@ pub(super) fn cron(text: &str) -> Result<(), String> {
                 && step.is_none_or(|step| step.parse::<u32>().is_ok_and(|n| (1..=max.max(1)).contains(&n)))
         };
         if let Some(part) = field.split(',').find(|part| !fits(part)) {
-            return Err(format!("`{}` is not a {name}", windlass_core::wire::shorten(part)));
+            return Err(format!("`{}` does not fit the {name}", windlass_core::wire::shorten(part)));
         }
     }
     Ok(())

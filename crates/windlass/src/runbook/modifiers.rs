@@ -9,6 +9,7 @@ use super::problem::Problem;
 use super::steps::{Declared, Steps};
 use super::yaml::{Node, Value};
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use windlass_core::id::Name;
 use windlass_core::policy::Risk;
 use windlass_core::receipt::Semantics;
@@ -26,14 +27,15 @@ pub(super) const ENV_TOTAL_MAX: usize = 100_000;
 /// What a step gets from around it.
 #[derive(Clone, Default)]
 pub(super) struct Inherited<'n> {
-    env: BTreeMap<&'n str, &'n Node>,
+    /// Shared until somebody adds to it, as most steps add nothing.
+    env: Rc<BTreeMap<&'n str, &'n Node>>,
     dir: Option<&'n Node>,
     shell: Option<&'n Node>,
     runs_on: Option<&'n Node>,
     timeout: Option<&'n Node>,
     retry: Option<&'n Node>,
     /// What the pipeline and the file say, for compensations, which stand outside of the step they take back.
-    base: Option<Box<Inherited<'n>>>,
+    base: Option<Rc<Inherited<'n>>>,
 }
 
 impl<'n> Inherited<'n> {
@@ -45,15 +47,19 @@ impl<'n> Inherited<'n> {
             (base.timeout, base.retry) = (defaults.get("timeout"), defaults.get("retry"));
         }
         base.take_env(pipeline);
-        base.base = Some(Box::new(base.clone()));
+        base.base = Some(Rc::new(base.clone()));
         base
     }
 
     fn take_env(&mut self, node: &'n Node) {
         // One more than there may be is enough to be refused later, and keeps copies small.
         let entries = node.get("env").map(Node::entries).unwrap_or_default();
+        if entries.is_empty() {
+            return;
+        }
+        let env = Rc::make_mut(&mut self.env);
         for (key, value) in entries.iter().take(ENV_MAX + 1) {
-            self.env.insert(&key.text, value);
+            env.insert(&key.text, value);
         }
     }
 

@@ -255,6 +255,15 @@ impl Notes {
         }
     }
 
+    /// Takes one more that costs something to put into words: beyond the bound it is not.
+    pub fn add_with(&mut self, problem: impl FnOnce() -> Problem) {
+        if self.list.len() < PROBLEMS_MAX {
+            self.add(problem());
+        } else {
+            self.more += 1;
+        }
+    }
+
     /// Whether nothing is wrong so far.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -119,3 +119,6 @@ impl Definitions {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -282,11 +282,17 @@ pub fn check(node: &Node, shape: &Shape, what: &str, notes: &mut Notes) {
             }
         }
         Shape::Table(table) => check_table(node, table, notes),
-        Shape::OneOf(shapes, _) => {
-            if let Some(shape) = shapes.iter().find(|shape| shape.takes(node)) {
-                check(node, shape, what, notes);
+        Shape::OneOf(shapes, _) => match shapes.iter().find(|shape| shape.takes(node)) {
+            // A word that is none of those may have been meant for one of the other shapes.
+            Some(Shape::Words(words)) if !words.contains(&text) => {
+                let problem = wrong_kind(node, shape, what);
+                let near =
+                    did_you_mean(text, words.iter().copied()).map(|near| format!("did you mean `{near}`?"));
+                notes.add(Problem { help: near.or(problem.help.clone()), ..problem });
             }
-        }
+            Some(shape) => check(node, shape, what, notes),
+            None => {}
+        },
     }
 }
 
@@ -392,7 +398,7 @@ fn check_table(node: &Node, table: &'static Table, notes: &mut Notes) {
     for (key, value) in node.entries() {
         match table.shape_of(&key.text) {
             Some(shape) => check(value, &shape, &key.text, notes),
-            None => notes.add(unknown_key(key, table)),
+            None => notes.add_with(|| unknown_key(key, table)),
         }
     }
     let there = |name: &str| node.get(name).is_some();
@@ -432,7 +438,10 @@ fn check_kinds(node: &Node, table: &'static Table, head: super::problem::Place, 
         [_] => {}
         [_, second, ..] => {
             let message = format!("the {} has {} kinds: {}", table.name, kinds.len(), names.join(", "));
-            let help = "exactly one is needed; make them steps of their own";
+            let help = match table.has_tools() {
+                true => "exactly one is needed; make them steps of their own",
+                false => "exactly one is needed; take the others away",
+            };
             notes.add(Problem::at(second.at, message).label("a second kind").help(help));
         }
     }
@@ -446,6 +455,9 @@ fn unknown_key(key: &yaml::Key, table: &'static Table) -> Problem {
         _ => format!("the {} has no key `{name}`", table.name),
     };
     let problem = Problem::at(key.at, message).label(format!("not a {what} that is known here"));
+    if key.text == "policy" {
+        return problem.help("a runbook cannot relax its own governance; policies are kept apart from it");
+    }
     if let Some(near) = did_you_mean(&key.text, table.names()) {
         return problem.help(format!("did you mean `{near}`?"));
     }

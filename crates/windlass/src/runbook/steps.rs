@@ -386,7 +386,7 @@ impl<'b, 'a> Steps<'b, 'a> {
                         .help(format!("use {key}")),
                 ),
                 None => {
-                    self.builder.unknown(value.at, "tool", name, tools::TOOLS.iter().map(|tool| tool.name))
+                    self.builder.unknown(value.at, "tool", name, tools::TOOLS.iter().map(|tool| tool.name));
                 }
             }
             return None;

@@ -320,6 +320,42 @@ fn where_a_step_is_over_it_can_be_referred_to() {
 }
 
 #[test]
+fn secrets_are_references_and_stand_only_where_nothing_is_recorded() {
+    let p = pipeline(
+        "- { run: x, env: { A: '${{ secrets.A }}', B: '${{ secrets[\"b-c\"] }}' } }\n- http: { url: 'http://localhost', headers: { X: '${{ secrets.A }}' } }",
+    );
+    let env = as_json(&p.nodes[0].env);
+    assert_eq!(env, json!({ "A": { "secret": "A" }, "B": { "secret": "b-c" } }));
+    assert_eq!(
+        as_json(&p.nodes[1])["kind"]["tool"]["with"]["map"]["headers"],
+        json!({ "map": { "X": { "secret": "A" } } })
+    );
+    for wrong in [
+        "- { run: x, env: { A: '${{ secrets.A + \"x\" }}' } }",
+        "- { run: x, env: { A: '${{ secrets }}' } }",
+        "- { run: x, env: { A: '${{ toJSON(secrets.A) }}' } }",
+        "- { run: x, env: { A: 'x${{ secrets.A }}' } }",
+        "- { run: x, when: secrets.A == 'x' }",
+        "- { run: x, dir: '${{ secrets.A }}' }",
+        "- { run: x, idempotency_key: '${{ secrets.A }}' }",
+        "- { run: x, foreach: '${{ secrets.A }}' }",
+        "- { run: x, lock: '${{ secrets.A }}' }",
+        "- { approve: '${{ secrets.A }}' }",
+        "- { http: { url: '${{ secrets.A }}' } }",
+        "- { http: { url: 'http://localhost', method: POST, json: { a: '${{ secrets.A }}' } } }",
+        "- { transform: { value: '${{ [secrets][0].A }}' } }",
+    ] {
+        assert!(refused(&with_steps(wrong)).contains("secret"), "{wrong}");
+    }
+}
+
+#[test]
+fn thousands_of_expressions_are_compiled() {
+    let steps: String = (0..5_000).map(|n| format!("- {{ run: x, when: vars.v == {n} }}\n")).collect();
+    assert_eq!(pipeline(&steps).nodes.len(), 5_000);
+}
+
+#[test]
 fn pipelines_do_not_go_in_circles() {
     let text = |a: &str, b: &str| {
         format!(

@@ -163,12 +163,7 @@ pub static TOOLS: &[Tool] = &[
         &[
             REPO,
             key("sha", Template, "the commit").required(),
-            key(
-                "state",
-                OneOf(&[Words(&["error", "failure", "pending", "success"]), Template], "a state"),
-                "the state",
-            )
-            .required(),
+            key("state", Template, "error, failure, pending or success").required(),
             key("context", Template, "what the status is about"),
             key("description", Template, "a short text"),
             key("target_url", Template, "where to read more"),

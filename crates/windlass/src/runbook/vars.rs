@@ -27,7 +27,7 @@ pub enum Error {
     #[error("the variable `{0}` is required: give it with `--var {0}=…`")]
     Missing(Name),
     /// A value of another type.
-    #[error("the variable `{name}` must be a {kind}, and `{value}` is not")]
+    #[error("the variable `{name}` must be of type {kind}, and `{value}` is not")]
     Type {
         /// The variable.
         name: Name,
@@ -182,26 +182,26 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn def(vars: Value) -> Pipeline {
+    fn def(vars: &Value) -> Pipeline {
         serde_json::from_value(json!({ "vars": vars, "nodes": [], "steps": [] })).unwrap()
     }
 
-    fn map(value: Value) -> Map<String, Value> {
+    fn map(value: &Value) -> Map<String, Value> {
         value.as_object().cloned().unwrap()
     }
 
     #[test]
     fn texts_become_values_of_the_declared_type() {
-        let def = def(json!({
+        let def = def(&json!({
             "s": { "type": "string" }, "n": { "type": "number" }, "i": { "type": "integer" }, "b": { "type": "bool" },
             "l": { "type": "list" }, "m": { "type": "map" }, "any": {}, "e": { "enum": [1, "2"] },
         }));
         let given = ["s=1", "n=1.5", "i=-3", "b=true", "l=[1,2]", "m={\"a\":1}", "any=a=b"];
         let expected =
             json!({ "s": "1", "n": 1.5, "i": -3, "b": true, "l": [1, 2], "m": { "a": 1 }, "any": "a=b" });
-        assert_eq!(parse_vars(&def, &given), Ok(map(expected)));
-        assert_eq!(parse_vars(&def, &["e=1"]), Ok(map(json!({ "e": 1 }))));
-        assert_eq!(parse_vars(&def, &["e=2"]), Ok(map(json!({ "e": "2" }))));
+        assert_eq!(parse_vars(&def, &given), Ok(map(&expected)));
+        assert_eq!(parse_vars(&def, &["e=1"]), Ok(map(&json!({ "e": 1 }))));
+        assert_eq!(parse_vars(&def, &["e=2"]), Ok(map(&json!({ "e": "2" }))));
         for wrong in ["i=1.5", "i=x", "b=yes", "b=1", "l={}", "m=[]", "n=", "nope=1", "s"] {
             assert!(parse_vars(&def, &[wrong]).is_err(), "{wrong}");
         }
@@ -211,12 +211,12 @@ mod tests {
 
     #[test]
     fn patterns_enums_types_and_defaults_are_checked() {
-        let def = def(json!({
+        let def = def(&json!({
             "host": { "required": true, "pattern": "^[a-z]+$" },
             "env": { "enum": ["dev", "prod"], "default": "dev" },
             "n": { "type": "integer", "pattern": "^[0-9]$" },
         }));
-        let check = |given: Value| check_vars(&def, &map(given));
+        let check = |given: Value| check_vars(&def, &map(&given));
         assert_eq!(check(json!({ "host": "web" })), Ok(json!({ "host": "web", "env": "dev" })));
         assert_eq!(
             check(json!({ "host": "web", "n": 7 })),

@@ -195,7 +195,7 @@ impl<'a> Tree<'a> {
         let at = error.marker().byte_offset().unwrap_or(self.len).min(self.len);
         let text = error.to_string();
         // The parser ends its message with the position, which the snippet shows better.
-        let text = text.split(" at byte ").next().unwrap_or(&text).to_owned();
+        let text = text.split(" at char ").next().unwrap_or(&text).to_owned();
         let problem = Problem::at(Place::new(self.file, at, at), format!("this is not valid YAML: {text}"));
         if text.contains("ecursion") {
             let bound = format!("values may be nested {DEPTH_MAX} deep");

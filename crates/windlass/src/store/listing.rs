@@ -91,7 +91,7 @@ impl Embedded {
                 runs.push((row.id, value));
             }
         }
-        runs.sort_by(|a, b| b.0.cmp(&a.0));
+        runs.sort_by_key(|(id, _)| std::cmp::Reverse(*id));
         let more = runs.len() > filter.limit;
         runs.truncate(filter.limit);
         let next = runs.last().filter(|_| more).map(|(id, _)| *id);

@@ -2,7 +2,9 @@
 
 use crate::history::History;
 use std::collections::HashSet;
+use windlass_core::caps;
 use windlass_core::command::Fact;
+use windlass_core::digest::Digest;
 use windlass_core::id::{ItemId, Name, RunId, Scoped};
 use windlass_core::machine::Beats;
 use windlass_core::state::State;
@@ -87,8 +89,20 @@ impl View for Live {
         self.state.consumers(queue)
     }
 
-    fn admit_run(&self, tenant: &Name, at: Millis) -> Result<(), windlass_core::caps::Error> {
-        self.state.admit_run(tenant, at)
+    fn admit_run(&self, tenant: &Name, runbook: &Digest, at: Millis) -> Result<(), caps::Error> {
+        self.state.admit_run(tenant, runbook, at)
+    }
+
+    fn admit_step(&self, tenant: &Name, runbook: &Digest) -> Result<(), caps::Error> {
+        self.state.admit_step(tenant, runbook)
+    }
+
+    fn awaiting(&self, tenant: &Name, namespace: &Name, name: &Name, key: Option<&Name>) -> Vec<RunId> {
+        self.state.awaiting(tenant, namespace, name, key)
+    }
+
+    fn caps(&self, tenant: &Name) -> caps::Caps {
+        self.state.caps(tenant)
     }
 }
 
@@ -100,6 +114,10 @@ impl Overlay for Live {
 
     fn woken(&mut self) -> Vec<Scoped> {
         self.state.woken()
+    }
+
+    fn looked(&mut self, stream: &StreamId, at: Millis) {
+        self.state.looked(stream, at);
     }
 
     fn woken_by(&self, facts: &[Fact]) -> Vec<Scoped> {

@@ -342,7 +342,9 @@ pub fn any_cut_folds_alike(world: &World, cuts: &[Index]) {
 /// The indexes follow from the streams, so they are the same after a restart.
 fn same_indexes(restored: &State, lived: &State) {
     let (a, b) = (restored.indexes(), lived.indexes());
-    assert_eq!(a.next_due(), b.next_due());
+    // That the clock was looked at in vain is not in the log: what was due then is offered again, and nothing later.
+    let (again, due) = (a.next_due(), b.next_due());
+    assert!(due.is_none() || again.is_some() && again <= due, "{again:?} after a restart, {due:?} before it");
     assert_eq!(a.ready_len(), b.ready_len());
     assert_eq!(a.statuses().collect::<Vec<_>>(), b.statuses().collect::<Vec<_>>());
     for run in runs(lived) {

@@ -79,7 +79,8 @@ fn crashes(seed: u64) {
         }
         match open(&disk) {
             Ok((log, recovery, state)) => {
-                assert!(recovery.orphans.is_empty(), "{what}");
+                // What has the name of a snapshot is one, and nobody was remembered.
+                assert!(recovery.warnings.is_empty() && recovery.orphans.is_empty(), "{what}: {recovery:?}");
                 model.check(&state, &what);
                 // Whether it stops by itself or because the disk is gone is the same.
                 let _ = live(&mut model, &log, &mut dice, streams);
@@ -89,7 +90,7 @@ fn crashes(seed: u64) {
             }
             // The disk may be gone before the log is open; damage there is none.
             Err(error) => {
-                assert!(!matches!(error, Error::Corrupt { .. } | Error::Refused { .. }), "{what}: {error}")
+                assert!(!matches!(error, Error::Corrupt { .. } | Error::Refused { .. }), "{what}: {error}");
             }
         }
         if dice.one_in(4) { disk.kill() } else { disk.crash(dice.roll()) }
@@ -102,7 +103,7 @@ fn crashes(seed: u64) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
     fn what_was_acknowledged_survives_and_nothing_is_there_by_halves(seed: u64) {

@@ -22,10 +22,12 @@ pub(super) fn options() -> Options {
         segment_bytes: 8 << 10,
         spares_max: 2,
         group_bytes_max: 64 << 10,
+        inline_max: 3,
         waiting_max: 1_000,
         // Tests mark by themselves: what a test sees must not hang on the time it takes.
         idle: Duration::from_secs(3_600),
         snapshots_kept: 2,
+        halt_when_full: false,
     }
 }
 

@@ -1,0 +1,221 @@
+//! The embedded store passes the suite that every store must pass, over a disk that forgets what was not synced, and
+//! behaves on a full one as it promises.
+
+use super::{Embedded, Options};
+use crate::clock::Sorted;
+use crate::disk::faulty::Faulty;
+use crate::log;
+use crate::policy::Builtin;
+use serde_json::{Value, json};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use windlass_core::code::Code;
+use windlass_core::command::{Command, Fact};
+use windlass_core::id::Name;
+use windlass_core::run::Actor;
+use windlass_core::template::NoExpressions;
+use windlass_core::time::Millis;
+use windlass_engine::conformance::{BOOK, Subject, check, create};
+use windlass_engine::fake::{Collected, Hands, Kept};
+use windlass_engine::handle::{Handle, Inbox, inbox};
+use windlass_engine::port::{Batch, Fault, Found, Leased, Store};
+use windlass_engine::{Engine, Parts};
+
+/// The embedded store with the disk and the directory it is on.
+struct Disked {
+    store: Embedded,
+    disk: Faulty,
+    dir: Arc<tempfile::TempDir>,
+    crashes: u64,
+}
+
+fn options() -> Options {
+    // Small segments and frequent snapshots, so that tests come to their ends.
+    let log =
+        log::Options { segment_bytes: 16 << 10, idle: Duration::from_secs(3_600), ..log::Options::default() };
+    Options { log, snapshot_every: Some(20) }
+}
+
+fn path(dir: &tempfile::TempDir) -> PathBuf {
+    dir.path().to_path_buf()
+}
+
+impl Disked {
+    fn new() -> Disked {
+        let (disk, dir) = (Faulty::new(), Arc::new(tempfile::tempdir().unwrap()));
+        let (store, _) = Embedded::open(Arc::new(disk.clone()), &path(&dir), &options()).unwrap();
+        Disked { store, disk, dir, crashes: 0 }
+    }
+}
+
+impl Store for Disked {
+    fn view(&mut self) -> &mut dyn windlass_core::turn::Overlay {
+        self.store.view()
+    }
+    fn load(&mut self, streams: &[windlass_core::stream::StreamId]) -> Result<(), Fault> {
+        self.store.load(streams)
+    }
+    fn commit(&mut self, batch: Batch, soon: bool) {
+        self.store.commit(batch, soon);
+    }
+    fn reload(&mut self) -> Result<(), Fault> {
+        self.store.reload()
+    }
+    fn has_room(&mut self) -> bool {
+        self.store.has_room()
+    }
+    fn pick_ready(&mut self) -> Option<(windlass_core::id::RunId, Vec<windlass_core::id::StepId>)> {
+        self.store.pick_ready()
+    }
+    fn put_back(&mut self, run: windlass_core::id::RunId) {
+        self.store.put_back(run);
+    }
+    fn pick_due(&mut self, at: Millis, max: usize) -> Vec<windlass_core::stream::StreamId> {
+        self.store.pick_due(at, max)
+    }
+    fn next_due(&mut self) -> Option<Millis> {
+        self.store.next_due()
+    }
+    fn pick_expired(&mut self, at: Millis) -> Vec<Leased> {
+        self.store.pick_expired(at)
+    }
+    fn beat(&mut self, holder: windlass_core::id::Holder, at: Millis) {
+        self.store.beat(holder, at);
+    }
+    fn recover(&mut self, at: Millis) -> Result<Found, Fault> {
+        self.store.recover(at)
+    }
+    fn idle(&mut self, at: Millis) -> bool {
+        self.store.idle(at)
+    }
+}
+
+impl Subject for Disked {
+    fn reopen(self) -> Self {
+        let Disked { store, disk, dir, crashes } = self;
+        drop(store);
+        disk.crash(crashes);
+        let (store, _) = Embedded::open(Arc::new(disk.clone()), &path(&dir), &options()).unwrap();
+        Disked { store, disk, dir, crashes: crashes + 1 }
+    }
+
+    fn kept(&mut self) -> Vec<Kept> {
+        let mut kept = Vec::new();
+        let read = self.store.log().read(0, &mut |record, _| {
+            let fact = Fact { stream: record.stream, tenant: record.tenant, event: record.event };
+            kept.push(Kept { at: record.at, fact });
+            ControlFlow::Continue(())
+        });
+        read.unwrap();
+        kept
+    }
+
+    fn fill(&mut self, _: bool) -> bool {
+        // How much room a segment has left is the log's own affair; a full disk has a test of its own below.
+        false
+    }
+}
+
+#[test]
+fn the_embedded_store_conforms() {
+    assert!(check(Disked::new).unwrap() >= 16);
+}
+
+/// A store with a loop around it, driven by hand.
+struct Stage {
+    engine: Engine<Embedded>,
+    handle: Handle<Embedded>,
+    inbox: Inbox<Embedded>,
+    clock: Arc<Hands>,
+}
+
+impl Stage {
+    fn new(store: Embedded) -> Stage {
+        let (clock, (handle, inbox)) = (Arc::new(Hands::at(Millis(1_000_000))), inbox());
+        let parts = Parts {
+            store,
+            clock: clock.clone(),
+            ids: Box::new(Sorted),
+            evaluate: Arc::new(NoExpressions),
+            policy: Arc::new(Builtin),
+            outside: Arc::new(Collected::default()),
+        };
+        let engine = Engine::new(parts, windlass_engine::Options::default(), handle.clone());
+        Stage { engine, handle, inbox, clock }
+    }
+
+    fn turn(&mut self) {
+        let messages: Vec<_> = std::iter::from_fn(|| self.inbox.next()).collect();
+        self.engine.turn(messages.into_iter(), true).unwrap();
+        while !self.engine.is_settled() {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Asks for something and turns until the answer is there.
+    fn ask(&mut self, command: Command) -> Result<(), Code> {
+        let (send, receive) = std::sync::mpsc::channel();
+        self.handle.ask(Actor::SYSTEM, command, move |reply| {
+            let _ = send.send(reply.map(|_| ()).map_err(|refusal| refusal.code().unwrap()));
+        });
+        for _ in 0..10 {
+            self.turn();
+            if let Ok(reply) = receive.try_recv() {
+                return reply;
+            }
+        }
+        panic!("no answer");
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_writes_serves_reads_and_needs_no_restart() {
+    let (disk, dir) = (Faulty::new(), tempfile::tempdir().unwrap());
+    let (store, _) = Embedded::open(Arc::new(disk.clone()), &path(&dir), &options()).unwrap();
+    let mut stage = Stage::new(store);
+    let book = json!({ "name": "b", "version": 1, "pipelines": { "p": {
+        "vars": { "text": {} }, "nodes": [{ "id": "a", "kind": { "run": { "command": "true" } } }], "steps": [0] } } });
+    let (runbook, tenant) = (Box::new(serde_json::from_value(book).unwrap()), Name::clean("default"));
+    stage.ask(Command::Load { hash: BOOK, tenant, runbook, source: None }).unwrap();
+    disk.set_capacity(Some(disk.used() + (64 << 10)));
+    let vars = |n: u128| json!({ "text": format!("{n} {}", "x".repeat(2_000)) });
+    let mut made = Vec::new();
+    let refused = loop {
+        let n = 1_000 + made.len() as u128;
+        match stage.ask(create(n, "p", vars(n))) {
+            Ok(()) => made.push(n),
+            Err(code) => break code,
+        }
+        assert!(made.len() < 1_000, "the disk never gets full");
+    };
+    assert_eq!(refused, Code::StoreFull);
+    stage.turn();
+    // Reads go on, and show what was acknowledged and nothing else.
+    let count = |stage: &mut Stage| {
+        let filter = super::RunFilter { limit: 500, ..super::RunFilter::of(&Name::clean("default")) };
+        stage.engine.store().list_runs(&filter).0.len()
+    };
+    assert_eq!(count(&mut stage), made.len());
+    assert_eq!(stage.ask(create(1, "p", vars(1))), Err(Code::StoreFull));
+    // There is room again, and nobody has to restart anything.
+    disk.set_capacity(None);
+    let again = (0..1_000_000).any(|_| {
+        stage.clock.pass(1_000);
+        stage.turn();
+        std::thread::yield_now();
+        stage.ask(create(2, "p", vars(2))).is_ok()
+    });
+    assert!(again, "room is never found again");
+    assert_eq!(count(&mut stage), made.len() + 1);
+    // All of it, and nothing else, is there after a crash.
+    let Stage { engine, .. } = stage;
+    drop(engine.into_store());
+    disk.crash(7);
+    let (mut store, _) = Embedded::open(Arc::new(disk), &path(&dir), &options()).unwrap();
+    let filter = super::RunFilter { limit: 500, ..super::RunFilter::of(&Name::clean("default")) };
+    let listed = store.list_runs(&filter).0;
+    assert_eq!(listed.len(), made.len() + 1);
+    assert!(listed.iter().all(|run| run["status"] != Value::Null));
+}
