@@ -21,6 +21,9 @@ use windlass_core::code::Code;
 /// What a command comes to: the exit code, or a failure that has one.
 type Outcome = Result<u8, Failure>;
 
+/// How often a question is asked again because whoever was asked went away.
+const AGAIN_MAX: usize = 10;
+
 /// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
@@ -103,13 +106,21 @@ async fn dispatch(args: Args, say: &Say) -> Outcome {
         // tidy: everything else looks, or records a wish.
         _ => Need::Records,
     };
-    let client = connect(&args, need).await?;
-    let outcome = ask(&args, &client, say).await;
+    let mut client = connect(&args, need).await?;
+    let mut outcome = ask(&args, &mut client, say).await;
+    for _ in 0..AGAIN_MAX {
+        match &outcome {
+            // Whoever held the data directory ended just now; the question goes to the next, or is answered here.
+            Err(failure) if failure.gone && client.is_renewable() => client.renew().await?,
+            Ok(_) | Err(_) => break,
+        }
+        outcome = ask(&args, &mut client, say).await;
+    }
     client.close().await;
     outcome
 }
 
-async fn ask(args: &Args, client: &Client, say: &Say) -> Outcome {
+async fn ask(args: &Args, client: &mut Client, say: &Say) -> Outcome {
     match &args.verb {
         Verb::Runs(filter) => lists::runs(client, filter, say).await,
         Verb::Runbooks => lists::runbooks(client, say).await,

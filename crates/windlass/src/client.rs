@@ -13,7 +13,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::TcpStream;
 use tower::ServiceExt as _;
 use windlass_core::code::Code;
 
@@ -33,12 +33,19 @@ pub struct Failure {
     pub detail: String,
     /// The problem as it came, where one came.
     pub problem: Option<Value>,
+    /// Whoever was asked is gone, and asking somebody else can do no harm: nothing was sent, or only a question was.
+    pub gone: bool,
 }
 
 impl Failure {
     /// A failure with a text.
     pub fn new(code: Code, detail: impl Into<String>) -> Failure {
-        Failure { code, detail: detail.into(), problem: None }
+        Failure { code, detail: detail.into(), problem: None, gone: false }
+    }
+
+    /// Whoever was asked is gone; `harmless` says that asking again can do no harm.
+    fn gone(detail: impl Into<String>, harmless: bool) -> Failure {
+        Failure { gone: harmless, ..Failure::new(Code::Unavailable, detail) }
     }
 }
 
@@ -55,14 +62,33 @@ impl From<std::io::Error> for Failure {
 }
 
 enum Way {
-    Local { app: Arc<App>, router: Router, serving: tokio::task::JoinHandle<()> },
-    Socket(PathBuf),
-    Tcp { address: String, token: Option<String> },
+    Local {
+        app: Arc<App>,
+        router: Router,
+        serving: tokio::task::JoinHandle<()>,
+    },
+    Socket(Home),
+    Tcp {
+        address: String,
+        token: Option<String>,
+    },
+    /// Between two ways.
+    Nowhere,
 }
 
 /// A way to the API.
 pub struct Client {
     way: Way,
+    /// Where to look for another way when this one ends; a named server is the only one.
+    place: Option<Place>,
+}
+
+/// A data directory, and what is needed of whoever holds it.
+struct Place {
+    root: PathBuf,
+    exe: PathBuf,
+    need: Need,
+    settings: Settings,
 }
 
 /// An answer.
@@ -73,6 +99,8 @@ pub struct Answer {
     pub headers: HeaderMap,
     /// Its body.
     pub body: Body,
+    /// Whether it answers a question, which changes nothing.
+    asked: bool,
 }
 
 impl Answer {
@@ -81,9 +109,10 @@ impl Answer {
     /// # Errors
     /// The problem that it is, or that it is none of ours.
     pub async fn json(self) -> Result<Value, Failure> {
+        let asked = self.asked;
         let bytes = axum::body::to_bytes(self.body, ANSWER_MAX)
             .await
-            .map_err(|error| Failure::new(Code::Unavailable, format!("the answer broke off: {error}")))?;
+            .map_err(|error| Failure::gone(format!("the answer broke off: {error}"), asked))?;
         let value: Value = serde_json::from_slice(&bytes)
             .map_err(|error| Failure::new(Code::Internal, format!("the answer is not JSON: {error}")))?;
         if self.status.is_success() {
@@ -91,7 +120,8 @@ impl Answer {
         }
         let code = value["code"].as_str().and_then(Code::parse).unwrap_or(Code::Internal);
         let detail = value["detail"].as_str().unwrap_or("no reason was given").to_owned();
-        Err(Failure { code, detail, problem: Some(value) })
+        let gone = asked && code == Code::Unavailable;
+        Err(Failure { code, detail, problem: Some(value), gone })
     }
 
     /// The body as lines, as they come; a problem where it is one.
@@ -106,7 +136,7 @@ impl Answer {
                 .err()
                 .unwrap_or_else(|| Failure::new(Code::Internal, "an empty problem")));
         }
-        Ok(Lines { body: self.body.into_data_stream(), rest: Vec::new() })
+        Ok(Lines { body: self.body.into_data_stream(), rest: Vec::new(), broken: false })
     }
 }
 
@@ -114,6 +144,7 @@ impl Answer {
 pub struct Lines {
     body: axum::body::BodyDataStream,
     rest: Vec<u8>,
+    broken: bool,
 }
 
 impl Lines {
@@ -126,9 +157,19 @@ impl Lines {
             }
             match self.body.next().await {
                 Some(Ok(chunk)) => self.rest.extend_from_slice(&chunk),
-                Some(Err(_)) | None => return None,
+                Some(Err(_)) => {
+                    self.broken = true;
+                    return None;
+                }
+                None => return None,
             }
         }
+    }
+
+    /// Whether there are no more because whoever sent them went away.
+    #[must_use]
+    pub fn is_broken(&self) -> bool {
+        self.broken
     }
 }
 
@@ -139,6 +180,68 @@ pub enum Need {
     Records,
     /// To have steps carried out.
     Executes,
+}
+
+impl Way {
+    /// A way to an engine in this process, which serves the socket too.
+    fn around(app: Arc<App>) -> Way {
+        let user = server::user_name();
+        let router = server::for_caller(app.clone(), Caller::owner(&user));
+        let (serve, socket) = (app.clone(), app.home.socket());
+        // Made here and not in the task: a short command is over before the task has begun, and takes the socket away.
+        let bound = app.home.bind();
+        let serving = tokio::spawn(async move {
+            let served = match bound {
+                Ok(listener) => server::serve_socket(serve, listener, &user).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = served {
+                eprintln!("windlass: the socket {} cannot be served: {error}", socket.display());
+            }
+        });
+        Way::Local { app, router, serving }
+    }
+
+    /// Ends what is in this process: attempts under way are handed back, and everything is durable.
+    async fn close(self) {
+        if let Way::Local { app, serving, .. } = self {
+            serving.abort();
+            let socket = app.home.socket();
+            // Nobody can reach the socket any more; a process that comes next makes its own.
+            let _ = tokio::task::spawn_blocking(move || {
+                app.stop();
+                let _ = std::fs::remove_file(socket);
+            })
+            .await;
+        }
+    }
+}
+
+impl Place {
+    async fn way(&self) -> Result<Way, Failure> {
+        let home = Home::make(&self.root).map_err(|error| {
+            Failure::new(
+                Code::Unavailable,
+                format!("the data directory {} cannot be used: {error}", self.root.display()),
+            )
+        })?;
+        let until = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            if home.connect().await.is_ok() {
+                return Ok(Way::Socket(home));
+            }
+            let settings = Settings { executes: self.need == Need::Executes, ..self.settings.clone() };
+            let (at, exe) = (home.clone(), self.exe.clone());
+            let started = tokio::task::spawn_blocking(move || App::start(at, &exe, settings)).await;
+            match started.map_err(|_| Failure::new(Code::Internal, "the engine did not start"))? {
+                Ok(app) => return Ok(Way::around(app)),
+                Err(error) if error.code() == Code::LockBusy && tokio::time::Instant::now() < until => {
+                    tokio::time::sleep(LOOK).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
 }
 
 impl Client {
@@ -155,7 +258,7 @@ impl Client {
                 format!("`{url}` is not an address such as http://127.0.0.1:7433"),
             )
         })?;
-        Ok(Client { way: Way::Tcp { address, token } })
+        Ok(Client { way: Way::Tcp { address, token }, place: None })
     }
 
     /// A way to whoever holds a data directory, or to an engine in this process where nobody does.
@@ -163,47 +266,42 @@ impl Client {
     /// # Errors
     /// Somebody holds it and does not answer, or it cannot be opened.
     pub async fn to_data(root: &Path, exe: &Path, need: Need, settings: Settings) -> Result<Client, Failure> {
-        let home = Home::make(root).map_err(|error| {
-            Failure::new(
-                Code::Unavailable,
-                format!("the data directory {} cannot be used: {error}", root.display()),
-            )
-        })?;
-        let until = tokio::time::Instant::now() + PATIENCE;
-        loop {
-            if UnixStream::connect(home.socket()).await.is_ok() {
-                return Ok(Client { way: Way::Socket(home.socket()) });
-            }
-            let settings = Settings { executes: need == Need::Executes, ..settings.clone() };
-            let (at, exe) = (home.clone(), exe.to_path_buf());
-            let started = tokio::task::spawn_blocking(move || App::start(at, &exe, settings)).await;
-            match started.map_err(|_| Failure::new(Code::Internal, "the engine did not start"))? {
-                Ok(app) => return Ok(Client::around(app)),
-                Err(error) if error.code() == Code::LockBusy && tokio::time::Instant::now() < until => {
-                    tokio::time::sleep(LOOK).await;
-                }
-                Err(error) => return Err(error.into()),
-            }
+        let place = Place { root: root.to_path_buf(), exe: exe.to_path_buf(), need, settings };
+        let way = place.way().await?;
+        Ok(Client { way, place: Some(place) })
+    }
+
+    /// Looks for another way to the same data directory: the one that was there is gone.
+    ///
+    /// # Errors
+    /// There is none, now or at all.
+    pub async fn renew(&mut self) -> Result<(), Failure> {
+        let Some(place) = &self.place else {
+            return Err(Failure::new(Code::Unavailable, "the server went away: try again when it is back"));
+        };
+        std::mem::replace(&mut self.way, Way::Nowhere).close().await;
+        self.way = place.way().await?;
+        Ok(())
+    }
+
+    /// Lets go of the data directory until the next [`Client::renew`], so that others can have it.
+    pub async fn leave(&mut self) {
+        if self.place.is_some() {
+            std::mem::replace(&mut self.way, Way::Nowhere).close().await;
         }
     }
 
-    /// A way to an engine in this process, which serves the socket too.
-    fn around(app: Arc<App>) -> Client {
-        let user = server::user_name();
-        let router = server::for_caller(app.clone(), Caller::owner(&user));
-        let (serve, socket) = (app.clone(), app.home.socket());
-        // Made here and not in the task: a short command is over before the task has begun, and takes the socket away.
-        let bound = server::bind(&socket);
-        let serving = tokio::spawn(async move {
-            let served = match bound {
-                Ok(listener) => server::serve_socket(serve, listener, &user).await,
-                Err(error) => Err(error),
-            };
-            if let Err(error) = served {
-                eprintln!("windlass: the socket {} cannot be served: {error}", socket.display());
-            }
-        });
-        Client { way: Way::Local { app, router, serving } }
+    /// Whether there can be another way when this one ends.
+    #[must_use]
+    pub fn is_renewable(&self) -> bool {
+        self.place.is_some()
+    }
+
+    /// Whether somebody behind it carries out steps, or may do so: a looker in this process does not.
+    #[must_use]
+    pub fn executes(&self) -> bool {
+        let looks = self.place.as_ref().is_some_and(|place| place.need == Need::Records);
+        !(looks && self.app().is_some())
     }
 
     /// The engine, where it is in this process.
@@ -211,7 +309,7 @@ impl Client {
     pub fn app(&self) -> Option<&Arc<App>> {
         match &self.way {
             Way::Local { app, .. } => Some(app),
-            Way::Socket(_) | Way::Tcp { .. } => None,
+            Way::Socket(_) | Way::Tcp { .. } | Way::Nowhere => None,
         }
     }
 
@@ -226,6 +324,7 @@ impl Client {
         body: Option<(&str, Vec<u8>)>,
         headers: &[(&'static str, String)],
     ) -> Result<Answer, Failure> {
+        let asked = method == Method::GET;
         let mut request = Request::builder().method(method).uri(path).header(header::HOST, "windlass");
         for (name, value) in headers {
             request = request.header(*name, value);
@@ -248,7 +347,11 @@ impl Client {
                 Ok(response) => response,
                 Err(never) => match never {},
             },
-            Way::Socket(path) => over(UnixStream::connect(path).await?, request).await?,
+            Way::Socket(home) => {
+                let stream = home.connect().await.map_err(|error| Failure::gone(error.to_string(), true))?;
+                over(stream, request).await?
+            }
+            Way::Nowhere => return Err(Failure::gone("nobody holds the data directory", true)),
             Way::Tcp { address, .. } => {
                 let stream = TcpStream::connect(address).await.map_err(|error| {
                     Failure::new(Code::Unavailable, format!("no server answers at {address}: {error}"))
@@ -257,7 +360,7 @@ impl Client {
             }
         };
         let (parts, body) = response.into_parts();
-        Ok(Answer { status: parts.status, headers: parts.headers, body })
+        Ok(Answer { status: parts.status, headers: parts.headers, body, asked })
     }
 
     /// Asks and reads the JSON that comes back.
@@ -279,16 +382,7 @@ impl Client {
 
     /// Ends what is in this process: attempts under way are handed back, and everything is durable.
     pub async fn close(self) {
-        if let Way::Local { app, serving, .. } = self.way {
-            serving.abort();
-            let socket = app.home.socket();
-            // Nobody can reach the socket any more; a process that comes next makes its own.
-            let _ = tokio::task::spawn_blocking(move || {
-                app.stop();
-                let _ = std::fs::remove_file(socket);
-            })
-            .await;
-        }
+        self.way.close().await;
     }
 }
 
@@ -297,8 +391,8 @@ async fn over<S>(stream: S, request: Request<Body>) -> Result<axum::http::Respon
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
 {
-    let gone =
-        |error: hyper::Error| Failure::new(Code::Unavailable, format!("the connection broke off: {error}"));
+    let asked = *request.method() == Method::GET;
+    let gone = |error: hyper::Error| Failure::gone(format!("the connection broke off: {error}"), asked);
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(gone)?;
     tokio::spawn(connection);

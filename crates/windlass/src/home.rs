@@ -2,12 +2,25 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use tokio::net::{UnixListener, UnixStream};
 use windlass_core::id::{RunId, StepId};
 
 /// The name of the data directory of a project.
 pub const NAME: &str = ".windlass";
+
+/// The name of the socket in it.
+const SOCKET: &str = "windlass.sock";
+/// The most bytes of an address that every system takes.
+const ADDRESS_LEN_MAX: usize = 100;
+
+/// The address of a socket, good for as long as this lives.
+struct Address {
+    path: PathBuf,
+    _dir: Option<fs::File>,
+}
 
 /// A data directory.
 #[derive(Clone, Debug)]
@@ -56,7 +69,45 @@ impl Home {
     /// The socket at which whoever holds the directory serves the API.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
-        self.root.join("windlass.sock")
+        self.root.join(SOCKET)
+    }
+
+    /// Connects to whoever holds the directory.
+    ///
+    /// # Errors
+    /// Nobody does, or does not answer.
+    pub async fn connect(&self) -> io::Result<UnixStream> {
+        let address = self.address()?;
+        UnixStream::connect(&address.path).await
+    }
+
+    /// Makes the socket. One that a dead process left behind is replaced: whoever holds the directory is the only one who
+    /// may.
+    ///
+    /// # Errors
+    /// The socket cannot be made.
+    pub fn bind(&self) -> io::Result<UnixListener> {
+        match fs::remove_file(self.socket()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+        // The directory is the owner's alone, so nobody can come in between these two.
+        let address = self.address()?;
+        let listener = UnixListener::bind(&address.path)?;
+        fs::set_permissions(self.socket(), fs::Permissions::from_mode(0o600))?;
+        Ok(listener)
+    }
+
+    /// The socket's address. An address has few bytes, and a project may lie deep: then it is named by way of the opened
+    /// directory.
+    fn address(&self) -> io::Result<Address> {
+        let path = self.socket();
+        if path.as_os_str().len() <= ADDRESS_LEN_MAX {
+            return Ok(Address { path, _dir: None });
+        }
+        let dir = fs::File::open(&self.root)?;
+        let path = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(SOCKET);
+        Ok(Address { path, _dir: Some(dir) })
     }
 
     /// Where steps' output is kept.

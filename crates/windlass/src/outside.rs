@@ -21,6 +21,7 @@ use windlass_core::command::Command;
 use windlass_core::effect::Effect;
 use windlass_core::id::{Name, RunId, StepId};
 use windlass_core::policy::{Scope, scope};
+use windlass_core::receipt::Semantics;
 use windlass_core::run::{Actor, Initiator};
 use windlass_core::runbook::{Kind, StepDef};
 use windlass_core::step::Failure;
@@ -219,6 +220,7 @@ impl Hands {
             running.attempts.insert(place.clone());
         }
         let (hands, outputs, log) = (self.clone(), step.outputs.clone(), spec.log.clone());
+        let repeatable = matches!(step.effect, None | Some(Semantics::Idempotent));
         let refused = place.clone();
         let started = shell.run(spec, move |event| match event {
             ShellEvent::Ended(ended) => {
@@ -227,7 +229,7 @@ impl Hands {
                     running.attempts.remove(&place);
                     running.stopping
                 };
-                hands.report(place.clone(), report_of(&ended, &outputs, &log, stopping));
+                hands.report(place.clone(), report_of(&ended, &outputs, &log, stopping, repeatable));
                 hands.ended.notify_all();
             }
             ShellEvent::Started { .. } | ShellEvent::Line(_) | ShellEvent::Warned(_) => {}
@@ -349,6 +351,7 @@ fn report_of(
     outputs: &std::collections::BTreeMap<Name, windlass_core::runbook::ValueType>,
     log: &Path,
     stopping: bool,
+    repeatable: bool,
 ) -> Report {
     let failed = |code: Code, message: String, exit_code: Option<i32>, signal: Option<i32>| Report::Failed {
         failure: Failure::new(code, message),
@@ -369,6 +372,8 @@ fn report_of(
             failed(Code::StepFailed, told(&ended.ending, log), Some(128 + signal), Some(*signal))
         }
         Ending::TimedOut => failed(Code::TimedOut, told(&ended.ending, log), None, None),
+        // It had begun, and nobody knows how far it came: only what may be repeated is handed back.
+        Ending::Stopped if stopping && !repeatable => Report::Lost { last_seen: None },
         Ending::Stopped if stopping => Report::Returned { reason: Some("the process stopped".to_owned()) },
         Ending::Stopped => Report::Stopped,
         Ending::NotStarted(error) => failed(Code::StepFailed, error.to_string(), None, None),

@@ -7,8 +7,6 @@ use axum::extract::Request;
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
 use std::sync::Arc;
 use tokio::net::UnixListener;
 
@@ -32,22 +30,6 @@ async fn vouch(
 /// The socket cannot be served any longer.
 pub async fn serve_socket(app: Arc<App>, listener: UnixListener, user: &str) -> io::Result<()> {
     axum::serve(listener, for_caller(app, Caller::owner(user))).await
-}
-
-/// Makes the socket. One that a dead process left behind is replaced: whoever holds the data directory is the only one
-/// who may.
-///
-/// # Errors
-/// The socket cannot be made.
-pub fn bind(path: &Path) -> io::Result<UnixListener> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        Ok(()) | Err(_) => {}
-    }
-    // The directory is the owner's alone, so nobody can come in between these two.
-    let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
 }
 
 /// The name of the user that this process runs as.

@@ -214,12 +214,21 @@ pub(super) async fn logs(
     let run = app.find_run(&caller, &id).await?;
     let step = asked.step.as_deref().map(StepId::new).transpose();
     let step = step.map_err(|error| Problem::new(Code::InvalidInput, error.to_string()))?;
+    let follow = asked.follow.unwrap_or(false);
+    if let Some(wanted) = &step {
+        let shown = super::runs::one(&app, run, true).await?;
+        let known = shown["steps"].as_array().into_iter().flatten().any(|step| step["id"] == wanted.as_str());
+        // One that follows may wait for a step that has not been reached.
+        if !known && (!follow || shown.get("completed_at").is_some()) {
+            return Err(Problem::missing("step that was reached", wanted.as_str()));
+        }
+    }
     let tailing = Tailing {
         app,
         run,
         step,
         failed: asked.failed.unwrap_or(false),
-        follow: asked.follow.unwrap_or(false),
+        follow,
         open: BTreeMap::new(),
         ready: VecDeque::new(),
         last_round: false,
@@ -257,10 +266,12 @@ impl Tailing {
             }
             let over = self.look().await?;
             self.read();
-            // What was written between the last look and the end of the run is read once more.
-            self.last_round = over || !self.follow;
-            if self.ready.is_empty() && !self.last_round {
-                tokio::time::sleep(LOOK).await;
+            // One look reads so much and no more, so the end is there when a look brings nothing.
+            if self.ready.is_empty() {
+                self.last_round = over || !self.follow;
+                if !self.last_round {
+                    tokio::time::sleep(LOOK).await;
+                }
             }
         }
     }

@@ -7,6 +7,7 @@ use axum::http::Method;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::time::Duration;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use windlass_core::code::Code;
 
 /// How often a moving tree is drawn again.
@@ -15,12 +16,21 @@ const FRAME: Duration = Duration::from_millis(120);
 const TAIL_LINES: usize = 6;
 const SPINNER: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
 
+/// The records that end a run.
+const ENDINGS: [&str; 3] = ["pipeline:completed", "pipeline:failed", "pipeline:cancelled"];
+/// How long nothing is asked after whoever held the data directory went away.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How often a looker opens the data directory, which others may need, while nobody holds it.
+const LOOK: Duration = Duration::from_millis(500);
+/// How often another way is looked for without anything new.
+const FRUITLESS_MAX: usize = 100;
+
 /// How a run is followed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Follow {
     /// Whether to wait when a human has to decide.
     pub(super) wait: bool,
-    /// Whether Ctrl-C suspends it: the engine is in this process.
+    /// Whether Ctrl-C suspends it, where the engine is in this process.
     pub(super) suspend: bool,
 }
 
@@ -60,44 +70,101 @@ pub(super) async fn open_runs(client: &Client) -> Result<Vec<String>, Failure> {
 }
 
 /// Waits until a run is over, or waits for something that does not come by itself here.
-pub(super) async fn settle(client: &Client, id: &str) -> Result<Value, Failure> {
-    let mut events = events(client, id).await?;
+pub(super) async fn settle(client: &mut Client, id: &str) -> Result<Value, Failure> {
+    let mut fruitless = 0;
+    loop {
+        match settle_here(client, id).await {
+            Ok(Some(run)) => return Ok(run),
+            Ok(None) => {}
+            Err(failure) if failure.gone && client.is_renewable() => {}
+            Err(failure) => return Err(failure),
+        }
+        renew(client, &mut fruitless).await?;
+    }
+}
+
+/// The same, for as long as whoever is asked is there.
+async fn settle_here(client: &Client, id: &str) -> Result<Option<Value>, Failure> {
+    let mut events = events(client, id, 0, true).await?;
     loop {
         let run = shown(client, id).await?;
         if is_over(&run) || text(&run, "status") == "awaiting_approval" {
-            return Ok(run);
+            return Ok(Some(run));
         }
         if events.next().await.is_none() {
-            return shown(client, id).await;
+            return Ok(None);
         }
     }
 }
 
-async fn events(client: &Client, id: &str) -> Result<crate::client::Lines, Failure> {
-    let path = format!("/v1/runs/{}/events?follow=true", escape(id));
+/// Looks for another way to the data directory, after a pause. There are only so many without anything new between them.
+pub(super) async fn renew(client: &mut Client, fruitless: &mut usize) -> Result<(), Failure> {
+    *fruitless += 1;
+    if *fruitless > FRUITLESS_MAX {
+        return Err(Failure::new(Code::Unavailable, "whoever holds the data directory does not answer"));
+    }
+    let pause = if client.executes() { PAUSE } else { LOOK };
+    client.leave().await;
+    tokio::time::sleep(pause).await;
+    client.renew().await
+}
+
+async fn events(client: &Client, id: &str, from: u64, follow: bool) -> Result<crate::client::Lines, Failure> {
+    let path = format!("/v1/runs/{}/events?follow={follow}&from={from}", escape(id));
     client.send(Method::GET, &path, None, &[]).await?.lines().await
 }
 
-async fn output(client: &Client, id: &str) -> Result<crate::client::Lines, Failure> {
-    let path = format!("/v1/runs/{}/logs?follow=true", escape(id));
+async fn output(client: &Client, id: &str, follow: bool) -> Result<crate::client::Lines, Failure> {
+    let path = format!("/v1/runs/{}/logs?follow={follow}", escape(id));
     client.send(Method::GET, &path, None, &[]).await?.lines().await
 }
 
-pub(super) async fn watch(client: &Client, run: &str, say: &Say) -> Outcome {
+pub(super) async fn watch(client: &mut Client, run: &str, say: &Say) -> Outcome {
     to_end(client, run, Follow { wait: true, suspend: false }, say).await
 }
 
-/// Follows a run to its end and returns the exit code of its status.
-pub(super) async fn to_end(client: &Client, id: &str, how: Follow, say: &Say) -> Outcome {
+/// Follows a run to its end and returns the exit code of its status. Where whoever holds the data directory goes away, the
+/// next one is asked, or this process takes its place.
+pub(super) async fn to_end(client: &mut Client, id: &str, how: Follow, say: &Say) -> Outcome {
     let run = shown(client, id).await?;
     let id = text(&run, "id").to_owned();
     let mut screen = Screen::new(say, &id);
     screen.begin(&run);
-    let mut events = events(client, &id).await?;
-    let mut lines = output(client, &id).await?;
+    // One for all the time: what comes while nobody is asked is not lost.
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut fruitless = 0;
+    loop {
+        let before = screen.next_seq;
+        match to_end_here(client, how, (&mut screen, &mut interrupt), say).await {
+            Ok(Some(code)) => return Ok(code),
+            Ok(None) => {}
+            Err(failure) if failure.gone && client.is_renewable() => {}
+            Err(failure) => return Err(failure),
+        }
+        // A looker in this process has to let others at the directory, or nothing would ever be new.
+        if screen.next_seq > before || !client.executes() {
+            fruitless = 0;
+        }
+        renew(client, &mut fruitless).await?;
+    }
+}
+
+/// The same, for as long as whoever is asked is there; nothing where they went away.
+async fn to_end_here(
+    client: &Client,
+    how: Follow,
+    (screen, interrupt): (&mut Screen<'_>, &mut Signal),
+    say: &Say,
+) -> Result<Option<u8>, Failure> {
+    let (id, stay) = (screen.id.clone(), client.executes());
+    screen.update(&shown(client, &id).await?);
+    let mut ended = screen.over_seen;
+    // The records of a run end with it: who has seen the end would wait for more in vain.
+    let mut events = events(client, &id, screen.next_seq, stay && !ended).await?;
+    let mut lines = output(client, &id, stay).await?;
+    screen.heard.restart();
     let mut frame = tokio::time::interval(FRAME);
-    let (mut ended, mut printed) = (false, false);
-    let mut interrupt = std::pin::pin!(tokio::signal::ctrl_c());
+    let mut printed = false;
     loop {
         tokio::select! {
             // What a step wrote comes before the news that it ended, where both are there.
@@ -114,14 +181,18 @@ pub(super) async fn to_end(client: &Client, id: &str, how: Follow, say: &Say) ->
                 }
             },
             _ = frame.tick(), if screen.moves() => screen.draw(),
-            _ = &mut interrupt => return interrupted(client, &id, how, &mut screen, say).await,
+            _ = interrupt.recv() => return interrupted(client, &id, how, screen, say).await.map(Some),
         }
         let waits = text(&screen.run, "status") == "awaiting_approval";
         if waits && !how.wait || ended && printed {
             let run = shown(client, &id).await?;
             screen.update(&run);
-            screen.end(&run);
-            return Ok(say::exit_of(text(&run, "status")));
+            let whole = !lines.is_broken() && !events.is_broken();
+            if waits && !how.wait || is_over(&run) && whole {
+                screen.end(&run);
+                return Ok(Some(say::exit_of(text(&run, "status"))));
+            }
+            return Ok(None);
         }
     }
 }
@@ -134,7 +205,7 @@ async fn interrupted(client: &Client, id: &str, how: Follow, screen: &mut Screen
             std::process::exit(130);
         }
     });
-    if how.suspend {
+    if how.suspend && client.app().is_some() {
         let body = json!({ "reason": "interrupted" });
         match client.post(&format!("/v1/runs/{id}/suspend"), &body).await {
             Ok(_) => say.note(&format!("suspended; go on with: windlass resume {id}")),
@@ -147,11 +218,43 @@ async fn interrupted(client: &Client, id: &str, how: Follow, screen: &mut Screen
     Ok(130)
 }
 
+/// Which lines of output were seen. They come from the beginning whenever somebody else is asked for them, in the order of
+/// each attempt and of no two.
+#[derive(Default)]
+pub(super) struct Heard {
+    all: HashMap<(String, u64), u64>,
+    now: HashMap<(String, u64), u64>,
+}
+
+impl Heard {
+    /// They come from the beginning.
+    pub(super) fn restart(&mut self) {
+        self.now.clear();
+    }
+
+    /// Whether a line was not seen before.
+    pub(super) fn is_new(&mut self, line: &Value) -> bool {
+        let attempt = (text(line, "step").to_owned(), line["epoch"].as_u64().unwrap_or(0));
+        let count = self.now.entry(attempt.clone()).or_default();
+        *count += 1;
+        let seen = self.all.entry(attempt).or_default();
+        let is_new = count > seen;
+        *seen = (*seen).max(*count);
+        is_new
+    }
+}
+
 /// What is on the screen.
 struct Screen<'a> {
     say: &'a Say,
     id: String,
     run: Value,
+    /// The records after this one are new.
+    next_seq: u64,
+    /// Whether the record that ends the run was seen.
+    over_seen: bool,
+    /// What of the steps' output was seen.
+    heard: Heard,
     /// What was last said of each step.
     said: HashMap<String, String>,
     /// The last lines of output, below a moving tree.
@@ -166,6 +269,9 @@ impl<'a> Screen<'a> {
             say,
             id: id.to_owned(),
             run: Value::Null,
+            next_seq: 0,
+            over_seen: false,
+            heard: Heard::default(),
             said: HashMap::new(),
             tail: Vec::new(),
             drawn: 0,
@@ -189,7 +295,11 @@ impl<'a> Screen<'a> {
     }
 
     /// A record came.
-    fn event(&self, line: &str) {
+    fn event(&mut self, line: &str) {
+        if let Ok(record) = serde_json::from_str::<Value>(line) {
+            self.next_seq = record["seq"].as_u64().map_or(self.next_seq, |seq| seq + 1);
+            self.over_seen |= ENDINGS.contains(&text(&record, "type"));
+        }
         if self.say.json {
             self.say.line(line);
         }
@@ -197,10 +307,10 @@ impl<'a> Screen<'a> {
 
     /// A step wrote a line.
     fn output(&mut self, line: &str) {
-        if self.say.json || self.say.quiet {
+        let Ok(line) = serde_json::from_str::<Value>(line) else { return };
+        if !self.heard.is_new(&line) || self.say.json || self.say.quiet {
             return;
         }
-        let Ok(line) = serde_json::from_str::<Value>(line) else { return };
         let shown = format!("{} | {}", text(&line, "step"), printable(text(&line, "text")));
         if self.moves() {
             self.tail.push(shown);

@@ -2,13 +2,14 @@
 
 use super::Outcome;
 use super::args::{LockVerb, RunsArgs, SemaphoreVerb};
-use super::follow::escape;
+use super::follow::{self, escape};
 use super::say::{self, Say, duration, text};
 use crate::client::{Client, Failure};
 use crate::runbook;
 use axum::http::Method;
 use serde_json::{Value, json};
 use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use windlass_core::code::Code;
 use windlass_core::event::Event;
 use windlass_core::time::Millis;
@@ -177,26 +178,56 @@ pub(super) async fn semaphore(client: &Client, verb: &SemaphoreVerb, say: &Say) 
 }
 
 pub(super) async fn events(
-    client: &Client,
+    client: &mut Client,
     follow: bool,
     from: Option<u64>,
     kind: Option<&str>,
     say: &Say,
 ) -> Outcome {
-    let mut path = format!("/v1/events?follow={follow}&from={}", from.unwrap_or(0));
+    // One for all the time: what comes while nobody is asked is not lost.
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let (mut next, mut fruitless) = (from.unwrap_or(0), 0);
+    loop {
+        let before = next;
+        match events_here(client, (follow, &mut interrupt), (&mut next, kind), say).await {
+            Ok(true) => return Ok(0),
+            Ok(false) => {}
+            Err(failure) if failure.gone && client.is_renewable() => {}
+            Err(failure) => return Err(failure),
+        }
+        if next > before || !client.executes() {
+            fruitless = 0;
+        }
+        follow::renew(client, &mut fruitless).await?;
+    }
+}
+
+/// Shows what was not shown yet, for as long as whoever is asked is there; says whether that was all.
+async fn events_here(
+    client: &Client,
+    (follow, interrupt): (bool, &mut Signal),
+    (next, kind): (&mut u64, Option<&str>),
+    say: &Say,
+) -> Result<bool, Failure> {
+    // A looker in this process has to let others at the directory, or nothing would ever be new.
+    let stay = follow && client.executes();
+    let mut path = format!("/v1/events?follow={stay}&from={next}");
     if let Some(kind) = kind {
         path.push_str(&format!("&type={}", escape(kind)));
     }
     let mut lines = client.send(Method::GET, &path, None, &[]).await?.lines().await?;
-    let mut interrupt = std::pin::pin!(tokio::signal::ctrl_c());
     loop {
         tokio::select! {
             line = lines.next() => match line {
                 // A record is one JSON object, for people and for programs.
-                Some(line) => say.line(&line),
-                None => return Ok(0),
+                Some(line) => {
+                    let record: Value = serde_json::from_str(&line).unwrap_or_default();
+                    *next = record["seq"].as_u64().map_or(*next, |seq| seq + 1);
+                    say.line(&line);
+                }
+                None => return Ok(!follow && !lines.is_broken()),
             },
-            _ = &mut interrupt => return Ok(0),
+            _ = interrupt.recv() => return Ok(true),
         }
     }
 }

@@ -29,7 +29,7 @@ pub(super) fn load(path: &Path, say: &Say) -> Result<Loaded, Failure> {
         let detail = problems.render(say.colour);
         let mut problem = problems.json();
         problem["detail"] = Value::String(detail.clone());
-        Failure { code: Code::RunbookInvalid, detail, problem: say.json.then_some(problem) }
+        Failure { problem: say.json.then_some(problem), ..Failure::new(Code::RunbookInvalid, detail) }
     })
 }
 
@@ -84,8 +84,16 @@ pub(super) async fn run(args: &Args, wish: &RunArgs, say: &Say) -> Outcome {
     if wish.detach && args.global.server.is_none() {
         background(args)?;
     }
-    let client = connect(args, if wish.dry_run { Need::Records } else { Need::Executes }).await?;
-    let outcome = go(&client, wish, (&loaded, &pipeline, vars), say).await;
+    let mut client = connect(args, if wish.dry_run { Need::Records } else { Need::Executes }).await?;
+    let mut outcome = go(&mut client, wish, (&loaded, &pipeline, &vars), say).await;
+    for _ in 0..super::AGAIN_MAX {
+        match &outcome {
+            // Nothing was asked for yet: whoever held the data directory ended just now.
+            Err(failure) if failure.gone && client.is_renewable() => client.renew().await?,
+            Ok(_) | Err(_) => break,
+        }
+        outcome = go(&mut client, wish, (&loaded, &pipeline, &vars), say).await;
+    }
     client.close().await;
     outcome
 }
@@ -106,9 +114,9 @@ fn pick(loaded: &Loaded, wanted: Option<&str>) -> Result<String, Failure> {
 }
 
 async fn go(
-    client: &Client,
+    client: &mut Client,
     wish: &RunArgs,
-    (loaded, pipeline, vars): (&Loaded, &str, Map<String, Value>),
+    (loaded, pipeline, vars): (&Loaded, &str, &Map<String, Value>),
     say: &Say,
 ) -> Outcome {
     let hash = text(&submit(client, loaded).await?, "hash").to_owned();
@@ -136,7 +144,7 @@ async fn go(
         say.answer(&made, || id.clone());
         return Ok(0);
     }
-    follow::to_end(client, &id, Follow { wait: !wish.no_wait, suspend: client.app().is_some() }, say).await
+    follow::to_end(client, &id, Follow { wait: !wish.no_wait, suspend: true }, say).await
 }
 
 fn planned(say: &Say, plan: &Value) -> String {
@@ -196,7 +204,7 @@ fn path(run: &str, what: &str) -> String {
     format!("/v1/runs/{}{what}", follow::escape(run))
 }
 
-pub(super) async fn cancel(client: &Client, run: &str, reason: Option<&str>, say: &Say) -> Outcome {
+pub(super) async fn cancel(client: &mut Client, run: &str, reason: Option<&str>, say: &Say) -> Outcome {
     let cancelled = client.post(&path(run, "/cancel"), &json!({ "reason": reason })).await?;
     let id = text(&cancelled, "id").to_owned();
     // Compensations and `finally` still have to run: whoever carries steps out sees them through.
@@ -217,7 +225,7 @@ pub(super) async fn suspend(client: &Client, run: &str, reason: Option<&str>, sa
 }
 
 pub(super) async fn resume(
-    client: &Client,
+    client: &mut Client,
     run: Option<&str>,
     all: bool,
     (message, var): (Option<&str>, &[String]),
@@ -251,21 +259,26 @@ pub(super) async fn resume(
     }
     let mut worst = 0;
     for run in &runs {
-        let code =
-            follow::to_end(client, run, Follow { wait: true, suspend: client.app().is_some() }, say).await?;
+        let code = follow::to_end(client, run, Follow { wait: true, suspend: true }, say).await?;
         worst = worst.max(code);
     }
     Ok(worst)
 }
 
-pub(super) async fn retry(client: &Client, run: &str, say: &Say) -> Outcome {
+pub(super) async fn retry(client: &mut Client, run: &str, say: &Say) -> Outcome {
     let made = client.post(&path(run, "/retry"), &json!({})).await?;
     let id = text(&made, "id").to_owned();
     say.note(&format!("{id} goes on from {}", text(&made, "resumed_from")));
-    follow::to_end(client, &id, Follow { wait: true, suspend: client.app().is_some() }, say).await
+    follow::to_end(client, &id, Follow { wait: true, suspend: true }, say).await
 }
 
-pub(super) async fn fork(client: &Client, run: &str, from: &str, book: Option<&Path>, say: &Say) -> Outcome {
+pub(super) async fn fork(
+    client: &mut Client,
+    run: &str,
+    from: &str,
+    book: Option<&Path>,
+    say: &Say,
+) -> Outcome {
     let mut body = json!({ "from": from });
     if let Some(book) = book {
         let loaded = load(book, say)?;
@@ -274,7 +287,7 @@ pub(super) async fn fork(client: &Client, run: &str, from: &str, book: Option<&P
     let made = client.post(&path(run, "/fork"), &body).await?;
     let id = text(&made, "id").to_owned();
     say.note(&format!("{id} goes on from step `{from}`"));
-    follow::to_end(client, &id, Follow { wait: true, suspend: client.app().is_some() }, say).await
+    follow::to_end(client, &id, Follow { wait: true, suspend: true }, say).await
 }
 
 pub(super) async fn signal(

@@ -2,9 +2,9 @@
 
 use super::Outcome;
 use super::args::{LogsArgs, ShowArgs};
-use super::follow::{escape, printable, tree};
+use super::follow::{self, Heard, escape, printable, tree};
 use super::say::{self, Say, duration, text};
-use crate::client::Client;
+use crate::client::{Client, Failure};
 use axum::http::Method;
 use serde_json::Value;
 
@@ -104,30 +104,61 @@ fn timeline(say: &Say, run: &Value) -> String {
     out
 }
 
-pub(super) async fn logs(client: &Client, how: &LogsArgs, say: &Say) -> Outcome {
-    let mut path = format!("/v1/runs/{}/logs?follow={}&failed={}", escape(&how.run), how.follow, how.failed);
-    if let Some(step) = &how.step {
-        path.push_str(&format!("&step={}", escape(step)));
-    }
-    let mut lines = client.send(Method::GET, &path, None, &[]).await?.lines().await?;
-    let mut any = false;
-    while let Some(line) = lines.next().await {
-        any = true;
-        if say.json {
-            say.line(&line);
-            continue;
+pub(super) async fn logs(client: &mut Client, how: &LogsArgs, say: &Say) -> Outcome {
+    let (mut heard, mut any, mut fruitless) = (Heard::default(), false, 0);
+    loop {
+        heard.restart();
+        match logs_here(client, how, (&mut heard, &mut any), say).await {
+            Ok(true) => break,
+            Ok(false) => {}
+            Err(failure) if failure.gone && client.is_renewable() => {}
+            Err(failure) => return Err(failure),
         }
-        let Ok(line) = serde_json::from_str::<Value>(&line) else { continue };
-        let content = printable(text(&line, "text"));
-        match &how.step {
-            Some(_) => say.line(&content),
-            None => say.line(&format!("{} | {content}", text(&line, "step"))),
+        if !client.executes() {
+            fruitless = 0;
         }
+        follow::renew(client, &mut fruitless).await?;
     }
     if !any {
         say.note("nothing was written");
     }
     Ok(0)
+}
+
+/// Shows what was not shown yet, for as long as whoever is asked is there; says whether that was all.
+async fn logs_here(
+    client: &Client,
+    how: &LogsArgs,
+    (heard, any): (&mut Heard, &mut bool),
+    say: &Say,
+) -> Result<bool, Failure> {
+    // A looker in this process has to let others at the directory, or nothing would ever be new.
+    let stay = how.follow && client.executes();
+    let run = format!("/v1/runs/{}", escape(&how.run));
+    let mut over = client.get(&run).await?.get("completed_at").is_some();
+    let mut path = format!("/v1/runs/{}/logs?follow={stay}&failed={}", escape(&how.run), how.failed);
+    if let Some(step) = &how.step {
+        path.push_str(&format!("&step={}", escape(step)));
+    }
+    let mut lines = client.send(Method::GET, &path, None, &[]).await?.lines().await?;
+    while let Some(line) = lines.next().await {
+        let Ok(value) = serde_json::from_str::<Value>(&line) else { continue };
+        if !heard.is_new(&value) {
+            continue;
+        }
+        *any = true;
+        let content = printable(text(&value, "text"));
+        match &how.step {
+            _ if say.json => say.line(&line),
+            Some(_) => say.line(&content),
+            None => say.line(&format!("{} | {content}", text(&value, "step"))),
+        }
+    }
+    if stay {
+        // The lines end with the run; or with whoever sent them, who does not answer then.
+        over = client.get(&run).await?.get("completed_at").is_some();
+    }
+    Ok(!lines.is_broken() && (over || !how.follow))
 }
 
 pub(super) async fn why(client: &Client, run: &str, say: &Say) -> Outcome {

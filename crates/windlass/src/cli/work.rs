@@ -194,7 +194,7 @@ pub(super) async fn doctor(args: &Args, say: &Say) -> Outcome {
         program("git", &["--version"], false, "guards about branches need git"),
         program("tmux", &["-V"], false, "agents will need tmux"),
     ];
-    findings.push(data(&root(args)?));
+    findings.push(data(&root(args)?).await);
     let ok = findings.iter().all(|finding| finding.ok || !finding.needed);
     let item = |finding: &Finding| json!({ "check": finding.what, "ok": finding.ok, "needed": finding.needed, "detail": finding.text });
     let answer = json!({ "ok": ok, "version": env!("CARGO_PKG_VERSION"), "checks": findings.iter().map(item).collect::<Vec<_>>() });
@@ -222,14 +222,17 @@ fn program(name: &'static str, words: &[&str], needed: bool, why: &str) -> Findi
     }
 }
 
-fn data(root: &Path) -> Finding {
+async fn data(root: &Path) -> Finding {
     let what = "data directory";
     if !root.is_dir() {
         let text = format!("{} is not there yet; the first run makes it", root.display());
         return Finding { what, ok: true, needed: true, text };
     }
-    let socket = root.join("windlass.sock");
-    if std::os::unix::net::UnixStream::connect(&socket).is_ok() {
+    let held = match Home::make(root) {
+        Ok(home) => home.connect().await.is_ok(),
+        Err(_) => false,
+    };
+    if held {
         let text = format!("{}: a process holds it and answers", root.display());
         return Finding { what, ok: true, needed: true, text };
     }

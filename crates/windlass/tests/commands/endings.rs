@@ -183,7 +183,7 @@ pipelines:
     let forked = project.windlass(&["fork", text(&run, "id"), "--from", "test", "--json"]).code(0).last();
     assert_eq!(project.read("trace"), "build\ntest\nship\ntest\nship\n");
     assert_eq!(forked["resumed_from"], run["id"]);
-    project.windlass(&["fork", text(&run, "id"), "--from", "nowhere"]).code(2).warns("nowhere");
+    project.windlass(&["fork", text(&run, "id"), "--from", "nowhere"]).code(5).warns("nowhere");
     let fixed = project.read("book.yaml").replace("echo ship", "echo shipped");
     project.write("fixed.yaml", fixed);
     let words = ["fork", text(&run, "id"), "--from", "ship", "--runbook", "fixed.yaml", "--json"];

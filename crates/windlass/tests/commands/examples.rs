@@ -64,7 +64,7 @@ fn approval_puts_nothing_in_place_before_a_human_says_so() {
     assert!(!project.has("site"));
     let page = project.windlass(&["approvals", "--json"]).code(0).json();
     let approval = &page["items"][0];
-    assert!(text(approval, "message").contains("1.2.3"), "{approval}");
+    assert!(text(&approval["action"]["fields"], "message").contains("1.2.3"), "{approval}");
     project.windlass(&["approve", text(approval, "id"), "--hash", text(approval, "action_hash")]).code(0);
     project.windlass(&["resume", text(&run, "id")]).code(0);
     assert_eq!(project.read("site/index.html"), "version 1.2.3\n");

