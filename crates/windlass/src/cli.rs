@@ -21,6 +21,8 @@ use windlass_core::code::Code;
 /// What a command comes to: the exit code, or a failure that has one.
 type Outcome = Result<u8, Failure>;
 
+/// The exit code of a command that was interrupted.
+const INTERRUPTED: u8 = 130;
 /// How often a question is asked again because whoever was asked went away.
 const AGAIN_MAX: usize = 10;
 
@@ -116,8 +118,21 @@ async fn dispatch(args: Args, say: &Say) -> Outcome {
         }
         outcome = ask(&args, &mut client, say).await;
     }
-    client.close().await;
+    finish(client, &outcome, say).await;
     outcome
+}
+
+/// Ends what is in this process. What others asked of it comes to its end first, unless somebody interrupts.
+async fn finish(client: Client, outcome: &Outcome, say: &Say) {
+    if !matches!(outcome, Ok(INTERRUPTED)) {
+        let waits =
+            |left| say.note(&format!("waiting for {left} steps of other runs; Ctrl-C hands them back"));
+        tokio::select! {
+            () = client.drain(waits) => {}
+            _ = tokio::signal::ctrl_c() => {}
+        }
+    }
+    client.close().await;
 }
 
 async fn ask(args: &Args, client: &mut Client, say: &Say) -> Outcome {

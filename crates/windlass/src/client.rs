@@ -16,6 +16,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tower::ServiceExt as _;
 use windlass_core::code::Code;
+use windlass_engine::handle::Message;
 
 /// How long to wait for a process that holds the data directory and does not answer yet.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -378,6 +379,28 @@ impl Client {
     pub async fn post(&self, path: &str, body: &Value) -> Result<Value, Failure> {
         let body = ("application/json", body.to_string().into_bytes());
         self.send(Method::POST, path, Some(body), &[]).await?.json().await
+    }
+
+    /// Lets what is under way in this process come to its end, and starts nothing more: others may have asked for it, and
+    /// what is handed back in the middle is done again.
+    pub async fn drain(&self, waits: impl FnOnce(u32)) {
+        let Way::Local { app, .. } = &self.way else { return };
+        // What a looker finds under way belongs to a process that is gone.
+        if !self.executes() {
+            return;
+        }
+        app.engine.tell(Message::Slots(0));
+        let mut waits = Some(waits);
+        loop {
+            let left = app.look(|store| store.leases()).await.unwrap_or(0);
+            if left == 0 {
+                return;
+            }
+            if let Some(waits) = waits.take() {
+                waits(left);
+            }
+            tokio::time::sleep(LOOK).await;
+        }
     }
 
     /// Ends what is in this process: attempts under way are handed back, and everything is durable.

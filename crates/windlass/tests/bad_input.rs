@@ -235,7 +235,6 @@ fn ids_that_are_not_known_are_not_found() {
     let run = "run_01m7h24pv7edhv4w85dkdfsw57";
     wrong(&project, &["fork", run, "--from", "x"], 5, "NOT_FOUND", run);
     wrong(&project, &["signal", run, "ready"], 5, "NOT_FOUND", run);
-    wrong(&project, &["signal", "--key", "nobody", "ready"], 5, "NOT_FOUND", "nobody");
     wrong(&project, &["resolve", run, "s", "done", "--reason", "x"], 5, "NOT_FOUND", run);
     wrong(&project, &["approve", "apr_x"], 5, "NOT_FOUND", "apr_x");
     wrong(&project, &["reject", "apr_x", "--reason", "x"], 5, "NOT_FOUND", "apr_x");

@@ -6,6 +6,7 @@ use super::say::Say;
 use crate::client::Failure;
 use crate::runbook;
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -21,28 +22,35 @@ pub(super) fn check(file: Option<&Path>, watch: bool, schema: bool, say: &Say) -
     if !watch {
         return once(&file, say).map(|_| 0);
     }
-    let mut seen = None;
+    let mut seen = Stamps::new();
     loop {
-        let now = stamps(&file, seen.as_ref().map_or(&[][..], |(files, _): &(Vec<PathBuf>, _)| files));
-        if seen.as_ref().is_none_or(|(_, stamps)| *stamps != now) {
-            let files = match once(&file, say) {
-                Ok(files) => files,
+        // Looked at before it is read: what changes while it is read is read again.
+        let now: Stamps =
+            std::iter::once(&file).chain(seen.keys()).map(|path| (path.clone(), stamp(path))).collect();
+        if now != seen {
+            seen = now;
+            match once(&file, say) {
+                Ok(includes) => {
+                    seen.retain(|path, _| *path == file || includes.contains(path));
+                    for path in includes {
+                        let at = stamp(&path);
+                        seen.entry(path).or_insert(at);
+                    }
+                }
                 Err(failure) => {
                     say.failure(&failure);
-                    seen.map_or_else(Vec::new, |(files, _)| files)
                 }
-            };
-            let now = stamps(&file, &files);
-            seen = Some((files, now));
+            }
         }
         std::thread::sleep(LOOK);
     }
 }
 
 /// When the runbook and its includes were last changed.
-fn stamps(file: &Path, includes: &[PathBuf]) -> Vec<Option<SystemTime>> {
-    let stamp = |path: &Path| std::fs::metadata(path).and_then(|meta| meta.modified()).ok();
-    std::iter::once(stamp(file)).chain(includes.iter().map(|path| stamp(path))).collect()
+type Stamps = BTreeMap<PathBuf, Option<SystemTime>>;
+
+fn stamp(path: &Path) -> Option<SystemTime> {
+    std::fs::metadata(path).and_then(|meta| meta.modified()).ok()
 }
 
 /// Checks once; returns the files it consists of.

@@ -202,7 +202,7 @@ async fn interrupted(client: &Client, id: &str, how: Follow, screen: &mut Screen
     screen.clear();
     tokio::spawn(async {
         if tokio::signal::ctrl_c().await.is_ok() {
-            std::process::exit(130);
+            std::process::exit(i32::from(super::INTERRUPTED));
         }
     });
     if how.suspend && client.app().is_some() {
@@ -215,7 +215,7 @@ async fn interrupted(client: &Client, id: &str, how: Follow, screen: &mut Screen
     } else {
         say.note(&format!("the run goes on; look at it with: windlass watch {id}"));
     }
-    Ok(130)
+    Ok(super::INTERRUPTED)
 }
 
 /// Which lines of output were seen. They come from the beginning whenever somebody else is asked for them, in the order of

@@ -94,7 +94,7 @@ pub(super) async fn run(args: &Args, wish: &RunArgs, say: &Say) -> Outcome {
         }
         outcome = go(&mut client, wish, (&loaded, &pipeline, &vars), say).await;
     }
-    client.close().await;
+    super::finish(client, &outcome, say).await;
     outcome
 }
 
@@ -191,9 +191,7 @@ pub(super) async fn hold(client: &Client) -> Outcome {
         tokio::time::sleep(LOOK).await;
         let busy = app.look(|store| {
             let state = store.state();
-            state.indexes().ready_len() > 0 || state.indexes().next_due().is_some() || state.streams().any(|(_, stream)| {
-                matches!(&stream.body, windlass_core::state::Body::Run(run) if !run.is_terminal() && run.leases() > 0)
-            })
+            state.indexes().ready_len() > 0 || state.indexes().next_due().is_some() || store.leases() > 0
         });
         idle = if busy.await.unwrap_or(false) { 0 } else { idle + 1 };
     }

@@ -68,6 +68,16 @@ impl Embedded {
         found
     }
 
+    /// How many attempts are under way.
+    pub fn leases(&self) -> u32 {
+        let of = |body: &Body| match body {
+            Body::Run(run) if !run.is_terminal() => run.leases(),
+            // tidy: only runs have attempts.
+            _ => 0,
+        };
+        self.live.state.streams().map(|(_, stream)| of(&stream.body)).sum()
+    }
+
     /// A page of runs, newest first, and where the next begins.
     pub fn list_runs(&mut self, filter: &RunFilter) -> (Vec<Value>, Option<RunId>) {
         let wanted = filter.limit + 1;

@@ -182,8 +182,7 @@ pipelines:
     assert_eq!(project.read("trace"), "done\n");
     // The process in the background ends by itself once nothing is left to do.
     until("the background process to end", || {
-        let doctor = project.windlass(&["doctor", "--json"]).code(0).json();
-        (!doctor.to_string().contains("a process holds it")).then_some(())
+        project.windlass(&["store", "verify"]).status.success().then_some(())
     });
 }
 
@@ -226,4 +225,52 @@ pipelines:
     assert_eq!(shown["status"], "running");
     project.write("go", "");
     assert_eq!(first.wait().code(0).err, "");
+}
+
+const TWO: &str = "
+name: two
+pipelines:
+  short: { steps: [ { run: 'echo > began-short; until [ -e go-short ]; do sleep 0.02; done' } ] }
+  long:
+    steps:
+      - { id: charge, effect: at_most_once, run: 'echo charged >> trace; echo > began-long; until [ -e go-long ]; do sleep 0.02; done' }
+      - { id: after, run: 'echo after >> trace' }
+  plain:
+    steps:
+      - { id: s, run: 'echo > began-long; until [ -e go-long ]; do sleep 0.02; done; echo from-the-step' }
+      - { id: after, run: 'echo after >> trace' }
+";
+
+#[test]
+fn a_process_whose_run_is_over_does_not_disturb_the_steps_of_others() {
+    let project = Project::with(TWO);
+    let mut first = project.start(&["run", "book.yaml", "short", "--json"]);
+    first.await_run();
+    project.await_file("began-short");
+    let second = project.start(&["run", "book.yaml", "long", "--json"]);
+    project.await_file("began-long");
+    project.write("go-short", "");
+    first.await_line("\"pipeline:completed\"");
+    project.write("go-long", "");
+    first.wait().code(0);
+    assert_eq!(second.wait().code(0).last()["status"], "completed");
+    assert_eq!(project.read("trace"), "charged\nafter\n");
+}
+
+#[test]
+fn a_follower_takes_the_place_of_a_process_that_is_killed() {
+    let project = Project::with(TWO);
+    let mut first = project.start(&["run", "book.yaml", "short", "--json"]);
+    let short = first.await_run();
+    project.await_file("began-short");
+    let second = project.start(&["run", "book.yaml", "plain"]);
+    project.await_file("began-long");
+    first.kill();
+    project.write("go-long", "");
+    // What was interrupted is taken up too, and what is under way of it comes to its end.
+    project.write("go-short", "");
+    let done = second.wait().code(0).says("s | from-the-step").says("✔ completed");
+    assert_eq!(done.out.matches("s | from-the-step").count(), 1, "{}", done.out);
+    assert_eq!(project.read("trace"), "after\n");
+    project.windlass(&["resume", &short]).code(0);
 }
