@@ -58,12 +58,6 @@ pub(super) struct Opened {
 
 /// Opens the index. What does not fit is set aside, once.
 pub(super) fn open(path: &Path) -> Result<Opened, Error> {
-    if !exists(path)? {
-        // Left-overs of a file that is gone must not be taken for part of a new one.
-        for suffix in ["-wal", "-shm"] {
-            remove(path, &beside(path, suffix))?;
-        }
-    }
     let unfit = if exists(&suspect(path))? {
         "damage was found while it was in use".to_owned()
     } else {
@@ -169,7 +163,7 @@ pub(super) fn id_max(connection: &Connection) -> rusqlite::Result<Option<RunId>>
 /// Renames the file and what belongs to it. An older one that was set aside is replaced, so that they do not pile up.
 fn set_aside(path: &Path) -> Result<PathBuf, Error> {
     let aside = beside(path, ".damaged");
-    // The file goes last: were it to go first, a crash would leave a foreign write-ahead log to the new one.
+    // The file goes last: should a crash come between, it is found again and does not fit again.
     for suffix in ["-wal", "-shm", ""] {
         let (from, to) = (beside(path, suffix), beside(&aside, suffix));
         match fs::rename(&from, &to) {
