@@ -457,6 +457,28 @@ fn a_worker_that_listens_to_everything_looks_once_a_turn() {
     world.check_replay();
 }
 
+/// How many decisions follow when two items can be taken.
+fn follows(wake_on: &[&str]) -> usize {
+    let mut world = World::new(fixer(Vec::new()));
+    configure(&mut world, "bugs", settings(1, Span::ZERO));
+    on_queue(&mut world, "bugs", queue::Input::Pause);
+    push(&mut world, "1");
+    push(&mut world, "2");
+    consume_and_listen(&mut world, 3, wake_on);
+    let resume = Command::Queue { queue: scoped("bugs"), input: queue::Input::Resume };
+    let ends = |bound: &usize| {
+        let mut world = world.clone();
+        world.follow_max = Some(*bound);
+        world.send(&resume).unwrap().left.is_empty()
+    };
+    (0..100).find(ends).unwrap()
+}
+
+#[test]
+fn what_comes_of_a_look_wakes_nobody() {
+    assert_eq!(follows(&["*"]), follows(&[]) + 1);
+}
+
 #[test]
 fn a_worker_that_would_never_wake_is_refused_when_it_is_loaded() {
     let mut book = fixer(Vec::new());
