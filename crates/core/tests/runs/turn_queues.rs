@@ -457,6 +457,32 @@ fn a_worker_that_listens_to_everything_looks_once_a_turn() {
     world.check_replay();
 }
 
+/// How many decisions follow when an event wakes a worker that takes an item then.
+fn follows(wake_on: &str) -> usize {
+    let mut world = World::new(fixer(Vec::new()));
+    configure(&mut world, "bugs", settings(1, Span::ZERO));
+    world.cap(Caps { max_runs_per_min: Some(1), ..Caps::default() });
+    consume_and_listen(&mut world, 2, &[wake_on]);
+    push(&mut world, "1");
+    let second = push(&mut world, "2");
+    world.follow_max = Some(FOLLOW_MAX);
+    world.sleep(Span::mins(1));
+    assert_eq!(state(&world, second), "pending");
+    let ends = |bound: &usize| {
+        let mut world = world.clone();
+        world.follow_max = Some(*bound);
+        let turn = lock(&mut world, "door");
+        assert!(*bound == 0 || state(&world, second) == "processing");
+        turn.left.is_empty()
+    };
+    (0..100).find(ends).unwrap()
+}
+
+#[test]
+fn what_comes_of_a_look_wakes_nobody() {
+    assert_eq!(follows("*"), follows("lock:acquired"));
+}
+
 #[test]
 fn a_worker_that_would_never_wake_is_refused_when_it_is_loaded() {
     let mut book = fixer(Vec::new());
