@@ -11,7 +11,7 @@ use windlass_core::command::{Command, Fact, Pushed, Reply};
 use windlass_core::digest::Digest;
 use windlass_core::id::{Holder, ItemId, RunId};
 use windlass_core::lock::{self, Ask};
-use windlass_core::record::{Check, Record};
+use windlass_core::record::{Check, Decoder, Record};
 use windlass_core::stream::StreamId;
 use windlass_core::{item, queue};
 
@@ -56,6 +56,14 @@ fn decode(bencher: Bencher<'_, '_>, tag: &str) {
     bencher.bench_local(|| Record::decode(black_box(&line), Check::Form).unwrap());
 }
 
+/// The same by one who reads many: names that come again are shared.
+#[divan::bench(args = TAGS, sample_count = 500)]
+fn decoder(bencher: Bencher<'_, '_>, tag: &str) {
+    let (line, _) = record(tag);
+    let mut decoder = Decoder::new();
+    bencher.bench_local(|| decoder.decode(black_box(&line), Check::Form).unwrap());
+}
+
 /// Reading a record as recovery does: form and chain.
 #[divan::bench(args = TAGS, sample_count = 500)]
 fn chain(bencher: Bencher<'_, '_>, tag: &str) {
@@ -75,13 +83,14 @@ struct Running {
     bench: Bench,
     runs: Vec<(RunId, usize)>,
     turn: usize,
+    lease: Option<Command>,
 }
 
 impl Running {
     fn new(runs: usize) -> Running {
         let mut bench = Bench::new();
         let runs = (0..runs).map(|_| (bench.start(), 0)).collect();
-        Running { bench, runs, turn: 0 }
+        Running { bench, runs, turn: 0, lease: None }
     }
 
     /// The completion of the next run's step, and the lease of the step after it. A run at its last step is
@@ -111,6 +120,25 @@ mod drive {
             let bench = &mut running.borrow_mut().bench;
             let facts = bench.send(&done).facts.len() + bench.send(&lease).facts.len();
             assert_eq!(facts, 3);
+        });
+    }
+
+    /// A step is reported done, and the next one is ready: two records.
+    #[divan::bench(args = [1, 100, 10_000], sample_count = 20_000, sample_size = 1)]
+    fn complete(bencher: Bencher<'_, '_>, runs: usize) {
+        let running = RefCell::new(Running::new(runs));
+        let input = || {
+            let mut running = running.borrow_mut();
+            if let Some(lease) = running.lease.take() {
+                running.bench.send(&lease);
+            }
+            let [done, lease] = running.next();
+            running.lease = Some(lease);
+            done
+        };
+        bencher.with_inputs(input).bench_local_values(|done| {
+            let facts = running.borrow_mut().bench.send(&done).facts.len();
+            assert_eq!(facts, 2);
         });
     }
 

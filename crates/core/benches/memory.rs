@@ -35,7 +35,24 @@ fn main() {
     for (name, size) in sizes {
         println!("{name}: {size} bytes");
     }
+    if std::env::args().any(|arg| arg == "resident") {
+        return resident();
+    }
     divan::main();
+}
+
+/// What a process with a hundred thousand runs takes that wait for another one.
+fn resident() {
+    let mut bench = Bench::new();
+    let first = RunId(bench.start().0);
+    for _ in 0..100_000 {
+        let mut create = bench.create();
+        create.needs = vec![first];
+        bench.send(&Command::Create(Box::new(create)));
+    }
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let peak = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap_or("VmHWM: unknown");
+    println!("{} runs, {peak}", bench.state.streams().count());
 }
 
 /// Makes runs from their commands; what the commands themselves take is not counted.

@@ -59,6 +59,13 @@ macro_rules! hex_bytes {
                 out.quoted_ascii(&[&hex]);
             }
             fn get(r: &mut Reader<'_>) -> Result<Self, wire::Error> {
+                let read = |text: &[u8]| {
+                    let mut bytes = [0; $len];
+                    decode_hex(text, &mut bytes).then_some($name(bytes))
+                };
+                if let Some(found) = r.fixed(2 * $len, read) {
+                    return Ok(found);
+                }
                 let text = r.text()?;
                 $name::parse(&text).ok_or(wire::Error::Type { expected: "lower-case hexadecimal" })
             }
@@ -96,19 +103,22 @@ fn encode_hex(bytes: &[u8], out: &mut [u8]) {
 }
 
 fn decode_hex(text: &[u8], out: &mut [u8]) -> bool {
-    fn nibble(c: u8) -> u8 {
-        match c {
-            b'0'..=b'9' => c - b'0',
-            b'a'..=b'f' => c - b'a' + 10,
-            _ => 0xff,
+    /// The value of each digit; of any other character, one that is too high.
+    const NIBBLES: [u8; 256] = {
+        let mut nibbles = [0xff; 256];
+        let mut i = 0;
+        while i < 16 {
+            nibbles[b"0123456789abcdef"[i] as usize] = i as u8;
+            i += 1;
         }
-    }
+        nibbles
+    };
     if text.len() != out.len() * 2 {
         return false;
     }
     let mut bad = 0;
     for (byte, pair) in out.iter_mut().zip(text.chunks_exact(2)) {
-        let (high, low) = (nibble(pair[0]), nibble(pair[1]));
+        let (high, low) = (NIBBLES[usize::from(pair[0])], NIBBLES[usize::from(pair[1])]);
         bad |= (high | low) & 0xf0;
         *byte = high << 4 | low & 15;
     }

@@ -4,6 +4,9 @@
 //! It is `Copy`, sorts by the time it was made (the shell uses UUID v7) and has one spelling only, so a
 //! foreign or malformed one is refused before anything is looked up.
 
+mod names;
+pub use names::Names;
+
 use crate::wire::{self, Reader, Wire, Writer};
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -43,19 +46,29 @@ fn decode_base32(text: &[u8]) -> Option<u128> {
     if text.len() != ID_LEN || !(b'0'..=b'7').contains(&text[0]) {
         return None;
     }
-    text.iter().try_fold(0u128, |value, &c| {
-        let digit = match c {
-            b'0'..=b'9' => c - b'0',
-            b'a'..=b'h' => c - b'a' + 10,
-            b'j' | b'k' => c - b'j' + 18,
-            b'm' | b'n' => c - b'm' + 20,
-            b'p'..=b't' => c - b'p' + 22,
-            b'v'..=b'z' => c - b'v' + 27,
-            _ => return None,
-        };
-        Some(value << 5 | u128::from(digit))
-    })
+    let mut bad = 0;
+    // Twelve characters are sixty bits: three words are put together once.
+    let mut word = |digits: &[u8]| {
+        digits.iter().fold(0u64, |word, &c| {
+            let digit = DIGITS[usize::from(c)];
+            bad |= digit;
+            word << 5 | u64::from(digit & 31)
+        })
+    };
+    let (high, middle, low) = (word(&text[..2]), word(&text[2..14]), word(&text[14..]));
+    (bad < 32).then_some(u128::from(high) << 120 | u128::from(middle) << 60 | u128::from(low))
 }
+
+/// The value of each character of the alphabet; of any other, one that is too high.
+const DIGITS: [u8; 256] = {
+    let mut digits = [0xff; 256];
+    let mut i = 0;
+    while i < ALPHABET.len() {
+        digits[ALPHABET[i] as usize] = i as u8;
+        i += 1;
+    }
+    digits
+};
 
 macro_rules! ids {
     ($( $(#[$meta:meta])* $name:ident = $prefix:literal ),+ $(,)?) => {$(
@@ -72,10 +85,11 @@ macro_rules! ids {
             /// # Errors
             /// [`Error::Id`] for any other text.
             pub fn parse(text: &str) -> Result<Self, Error> {
-                text.strip_prefix(Self::PREFIX)
-                    .and_then(|rest| decode_base32(rest.as_bytes()))
-                    .map(Self)
-                    .ok_or_else(|| Error::Id(wire::shorten(text), $prefix))
+                Self::read(text.as_bytes()).ok_or_else(|| Error::Id(wire::shorten(text), $prefix))
+            }
+
+            pub(crate) fn read(text: &[u8]) -> Option<Self> {
+                text.strip_prefix(Self::PREFIX.as_bytes()).and_then(decode_base32).map(Self)
             }
         }
 
@@ -115,6 +129,9 @@ macro_rules! ids {
                 out.quoted_ascii(&[Self::PREFIX.as_bytes(), &digits]);
             }
             fn get(r: &mut Reader<'_>) -> Result<Self, wire::Error> {
+                if let Some(id) = r.fixed(Self::PREFIX.len() + ID_LEN, Self::read) {
+                    return Ok(id);
+                }
                 let text = r.text()?;
                 Ok(Self::parse(&text)?)
             }
@@ -220,8 +237,7 @@ impl Wire for Name {
         out.string(&self.0);
     }
     fn get(r: &mut Reader<'_>) -> Result<Self, wire::Error> {
-        let text = r.text()?;
-        Ok(Name::new(&text)?)
+        r.name()
     }
 }
 

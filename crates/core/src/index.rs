@@ -285,7 +285,7 @@ impl Indexes {
         if new == Card::default() {
             self.cards.remove(id);
         } else {
-            self.cards.insert(id.clone(), new);
+            self.cards.insert(id, new);
         }
     }
 
@@ -440,7 +440,7 @@ impl Indexes {
     /// changes. An overdue attempt has been told to stop, and a guard's question is on its way; to ask at once again
     /// would keep a loop busy with nothing.
     pub fn looked(&mut self, id: &StreamId, ver: u64, at: Millis) {
-        self.looked.insert(id.clone(), (ver, at));
+        self.looked.insert(id, (ver, at));
     }
 
     /// When a stream for which the clock was looked at is due next; none where it was not, or has changed since.

@@ -1,6 +1,6 @@
 //! Where runs come from and who causes what: actors, triggers, lineages.
 
-use crate::id::{Name, RunId, StepId, textual};
+use crate::id::{Name, RunId, StepId};
 use crate::wire::{self, Reader, Wire, Writer, nested};
 use crate::word::words;
 use alloc::string::String;
@@ -130,7 +130,33 @@ impl fmt::Display for Actor {
     }
 }
 
-textual!(Actor, "actor");
+impl Serialize for Actor {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Actor {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        Self::parse(&String::deserialize(d)?).map_err(de::Error::custom)
+    }
+}
+
+impl Wire for Actor {
+    fn kind() -> &'static str {
+        "actor"
+    }
+    fn put(&self, out: &mut Writer<'_>) {
+        out.display(self);
+    }
+    fn get(r: &mut Reader<'_>) -> Result<Self, wire::Error> {
+        let text = r.text()?;
+        match text.split_once(':').map(|(word, id)| (Initiator::parse(word), id)) {
+            Some((Some(initiator), id)) => Ok(Actor { initiator, id: Some(r.named(id)?) }),
+            Some((None, _)) | None => Ok(Actor::parse(&text)?),
+        }
+    }
+}
 
 /// What made a run, and who.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

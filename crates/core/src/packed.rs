@@ -20,7 +20,7 @@ impl Packed {
     /// The text of a value.
     #[must_use]
     pub fn of(value: &Value) -> Packed {
-        let mut text = Vec::new();
+        let mut text = Vec::with_capacity(text_len(value));
         Writer(&mut text).value(value);
         // What the writer makes of a value is text; were it not, the value would read as null.
         Packed(String::from_utf8(text).unwrap_or_else(|_| String::from("null")).into_boxed_str())
@@ -52,6 +52,23 @@ impl Packed {
 impl core::fmt::Debug for Packed {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+/// How long the text of a value is; less where something in it is escaped. So that the text is written where it stays.
+fn text_len(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(true) => 4,
+        Value::Bool(false) => 5,
+        Value::Number(number) => match number.as_u64() {
+            Some(whole) => whole.checked_ilog10().unwrap_or(0) as usize + 1,
+            None => 24,
+        },
+        Value::String(text) => text.len() + 2,
+        Value::Array(list) => list.iter().map(|item| text_len(item) + 1).sum::<usize>().max(1) + 1,
+        Value::Object(map) => {
+            map.iter().map(|(key, item)| key.len() + text_len(item) + 4).sum::<usize>().max(1) + 1
+        }
     }
 }
 

@@ -14,7 +14,7 @@
 
 use crate::digest::{Digest, Salt};
 use crate::event::Event;
-use crate::id::Name;
+use crate::id::{Name, Names};
 use crate::run::Actor;
 use crate::stream::StreamId;
 use crate::time::Millis;
@@ -119,6 +119,48 @@ pub enum Check<'a> {
     All(&'a Digest),
 }
 
+/// Reads many lines. It remembers the names it has read, because a log says the same ones over and over.
+#[derive(Clone, Debug, Default)]
+pub struct Decoder(Names);
+
+impl Decoder {
+    /// A decoder that has read nothing.
+    #[must_use]
+    pub fn new() -> Decoder {
+        Decoder::default()
+    }
+
+    /// [`Record::decode`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn decode(&mut self, line: &str, check: Check<'_>) -> Result<Record, Error> {
+        let reader = Reader::new(line, matches!(check, Check::All(_))).with_names(&mut self.0);
+        Record::read(reader, line.len(), |_, _| check.head())
+    }
+
+    /// [`Record::decode_next`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn decode_next(
+        &mut self,
+        line: &str,
+        head: impl FnOnce(&StreamId, u64) -> Option<Digest>,
+    ) -> Result<Record, Error> {
+        Record::read(Reader::new(line, false).with_names(&mut self.0), line.len(), head)
+    }
+}
+
+impl Check<'_> {
+    fn head(self) -> Option<Digest> {
+        match self {
+            Check::Form => None,
+            Check::Chain(head) | Check::All(head) => Some(*head),
+        }
+    }
+}
+
 impl Record {
     /// Reads a line.
     ///
@@ -126,10 +168,7 @@ impl Record {
     /// An unknown tag, a missing, unknown or misplaced field, a wrong type; with a [`Check`] also a broken
     /// chain or a private value that is not the recorded one.
     pub fn decode(line: &str, check: Check<'_>) -> Result<Record, Error> {
-        Record::read(line, matches!(check, Check::All(_)), |_, _| match check {
-            Check::Form => None,
-            Check::Chain(head) | Check::All(head) => Some(*head),
-        })
+        Record::read(Reader::new(line, matches!(check, Check::All(_))), line.len(), |_, _| check.head())
     }
 
     /// Reads a line of a log of many streams: `head` says from which head a record of that stream and version must
@@ -141,15 +180,14 @@ impl Record {
         line: &str,
         head: impl FnOnce(&StreamId, u64) -> Option<Digest>,
     ) -> Result<Record, Error> {
-        Record::read(line, false, head)
+        Record::read(Reader::new(line, false), line.len(), head)
     }
 
     fn read(
-        line: &str,
-        check_private: bool,
+        mut r: Reader<'_>,
+        len: usize,
         head: impl FnOnce(&StreamId, u64) -> Option<Digest>,
     ) -> Result<Record, Error> {
-        let mut r = Reader::new(line, check_private);
         r.expect("{\"type\":")?;
         let tag = r.text().map_err(|e| in_field("type", e))?;
         let stream = field(&mut r, "stream")?;
@@ -165,7 +203,7 @@ impl Record {
         let chain = Digest::get(&mut r).map_err(|e| in_field(CHAIN, e))?;
         let seq = field(&mut r, "seq")?;
         event.get_private(&mut r)?;
-        if !r.skip("}") || r.at() != line.len() {
+        if !r.skip("}") || r.at() != len {
             return Err(Error::Unknown { found: r.peek(), tag: event.tag() });
         }
         if let Some(head) = head(&stream, ver)

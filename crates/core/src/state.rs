@@ -17,7 +17,7 @@ use crate::machine::Beats;
 use crate::pool::Pool;
 use crate::queue::Queue;
 use crate::receipt::key::EffectKey;
-use crate::record::Record;
+use crate::record::{Decoder, Record};
 use crate::run::Run;
 use crate::runbook::Runbook;
 use crate::schedule::Schedule;
@@ -420,13 +420,14 @@ impl State {
         &mut self,
         lines: impl IntoIterator<Item = Line>,
     ) -> Result<u64, ReplayError> {
-        let mut news = 0;
+        let (mut news, mut decoder) = (0, Decoder::new());
         for line in lines {
-            let record = Record::decode_next(line.as_ref(), |stream, ver| match self.streams.get(stream) {
-                // What came before the head cannot be checked against it. It is not applied either.
-                Some(stream) => (stream.ver < ver).then_some(stream.head),
-                None => Some(Digest::default()),
-            })?;
+            let record =
+                decoder.decode_next(line.as_ref(), |stream, ver| match self.streams.get(stream) {
+                    // What came before the head cannot be checked against it. It is not applied either.
+                    Some(stream) => (stream.ver < ver).then_some(stream.head),
+                    None => Some(Digest::default()),
+                })?;
             news += u64::from(self.fold_record(&record)?);
         }
         self.refresh_all();
@@ -457,8 +458,8 @@ impl State {
         }
         let later = self.streams.get(&snapshot.stream).is_some_and(|have| have.ver >= snapshot.state.ver);
         if !later {
-            let id = snapshot.stream.clone();
-            self.streams.insert(snapshot.stream, snapshot.state);
+            let id = snapshot.stream;
+            self.streams.insert(&id, snapshot.state);
             self.refresh(&id);
         }
         Ok(())

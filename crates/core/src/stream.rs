@@ -4,7 +4,7 @@ mod map;
 pub use map::StreamMap;
 
 use crate::digest::Digest;
-use crate::id::{Error, ItemId, Name, RunId, Scoped, SessionId, WorkspaceId, textual};
+use crate::id::{Error, ItemId, Name, RunId, Scoped, SessionId, WorkspaceId};
 use crate::wire::{self, Reader, Wire, Writer};
 use alloc::string::String;
 use core::cmp::Ordering;
@@ -190,7 +190,35 @@ impl fmt::Display for StreamId {
     }
 }
 
-textual!(StreamId, "stream");
+impl Serialize for StreamId {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for StreamId {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        Self::parse(&String::deserialize(d)?).map_err(de::Error::custom)
+    }
+}
+
+impl Wire for StreamId {
+    fn kind() -> &'static str {
+        "stream"
+    }
+    fn put(&self, out: &mut Writer<'_>) {
+        out.display(self);
+    }
+    fn get(r: &mut Reader<'_>) -> Result<Self, wire::Error> {
+        // Most records are of runs.
+        let run = |text: &[u8]| text.strip_prefix(b"run/").and_then(RunId::read);
+        if let Some(run) = r.fixed("run/run_".len() + 26, run) {
+            return Ok(StreamId::Run(run));
+        }
+        let text = r.text()?;
+        Ok(Self::parse(&text)?)
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -242,19 +242,60 @@ impl core::fmt::Write for Writer<'_> {
 }
 
 /// Reads a line from front to back.
-#[derive(Clone)]
 pub struct Reader<'a> {
     text: &'a str,
     at: usize,
     /// Whether private values are checked against their digests while they are read.
     pub check_private: bool,
+    names: Option<&'a mut id::Names>,
 }
 
 impl<'a> Reader<'a> {
     /// A reader at the start of a line.
     #[must_use]
     pub fn new(text: &'a str, check_private: bool) -> Reader<'a> {
-        Reader { text, at: 0, check_private }
+        Reader { text, at: 0, check_private, names: None }
+    }
+
+    /// With names that were read before.
+    #[must_use]
+    pub fn with_names(self, names: &'a mut id::Names) -> Reader<'a> {
+        Reader { names: Some(names), ..self }
+    }
+
+    /// A name.
+    ///
+    /// # Errors
+    /// As [`Reader::text`], and where the text is no name.
+    #[inline]
+    pub fn name(&mut self) -> Result<id::Name, Error> {
+        let text = self.text()?;
+        self.named(&text)
+    }
+
+    /// The name with this text.
+    ///
+    /// # Errors
+    /// Where it is none.
+    #[inline]
+    pub fn named(&mut self, text: &str) -> Result<id::Name, Error> {
+        Ok(match &mut self.names {
+            Some(names) => names.get(text)?,
+            None => id::Name::new(text)?,
+        })
+    }
+
+    /// What a string of exactly this length reads as; steps over it where it does. There must be no escape in what
+    /// `read` accepts.
+    #[inline]
+    pub fn fixed<T>(&mut self, len: usize, read: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
+        let text = self.rest().get(..len + 2)?;
+        if text[0] != b'"' || text[len + 1] != b'"' {
+            return None;
+        }
+        let value = read(&text[1..=len])?;
+        self.at += len + 2;
+        Some(value)
     }
 
     /// Where the reader stands.
@@ -333,19 +374,16 @@ impl<'a> Reader<'a> {
         if rest.first() != Some(&b'"') {
             return Err(EXPECTED);
         }
-        for (i, &b) in rest.iter().enumerate().skip(1) {
-            match b {
-                b'"' => {
-                    let text = &self.text[self.at + 1..self.at + i];
-                    self.at += i + 1;
-                    return Ok(Cow::Borrowed(text));
-                }
-                b'\\' => return self.nested().map(Cow::Owned),
-                0..0x20 => return Err(EXPECTED),
-                _ => {}
+        let i = 1 + plain_len(&rest[1..]);
+        match rest.get(i) {
+            Some(b'"') => {
+                let text = &self.text[self.at + 1..self.at + i];
+                self.at += i + 1;
+                Ok(Cow::Borrowed(text))
             }
+            Some(b'\\') => self.nested().map(Cow::Owned),
+            Some(_) | None => Err(EXPECTED),
         }
-        Err(EXPECTED)
     }
 
     /// A whole number without sign, fraction or exponent.
@@ -394,6 +432,27 @@ impl<'a> Reader<'a> {
     pub fn span(&self, from: usize, to: usize) -> &'a [u8] {
         &self.text.as_bytes()[from..to]
     }
+}
+
+/// How many bytes stand before the next quote, backslash or control character: eight at a time, as most are in ids and
+/// names. The well-known test for a byte below a bound finds one in a word without looking at each.
+#[inline]
+fn plain_len(text: &[u8]) -> usize {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const HIGHS: u64 = 0x8080_8080_8080_8080;
+    let below = |word: u64, bound: u64| word.wrapping_sub(ONES * bound) & !word & HIGHS;
+    let mut at = 0;
+    while let Some(chunk) = text[at..].first_chunk::<8>() {
+        let word = u64::from_le_bytes(*chunk);
+        let quote = below(word ^ (ONES * u64::from(b'"')), 1);
+        let backslash = below(word ^ (ONES * u64::from(b'\\')), 1);
+        if quote | backslash | below(word, 0x20) != 0 {
+            break;
+        }
+        at += 8;
+    }
+    let special = |&b: &u8| b < 0x20 || b == b'"' || b == b'\\';
+    text[at..].iter().position(special).map_or(text.len(), |i| at + i)
 }
 
 /// A value that stands in a record.

@@ -75,7 +75,12 @@ async fn connect(args: &Args, need: Need) -> Result<Client, Failure> {
         None => Home::nearest()?,
     };
     let exe = std::env::current_exe()?;
-    Client::to_data(&root, &exe, need, Settings::default()).await
+    let mut settings = Settings::default();
+    if matches!(args.verb, Verb::Cancel { .. }) {
+        // What is to be cancelled must not be taken up again first.
+        settings.engine.slots = 0;
+    }
+    Client::to_data(&root, &exe, need, settings).await
 }
 
 async fn dispatch(args: Args, say: &Say) -> Outcome {

@@ -129,6 +129,14 @@ impl Embedded {
         // Every batch is decided on those before it, so one that finds no room takes the rest along.
         let log_options = log::Options { halt_when_full: true, ..options.log.clone() };
         let (log, recovery) = Log::open(disk, dir, log_options, visit)?;
+        // What left memory, came back and went on after the snapshot is read as a whole.
+        let orphans: Vec<StreamId> = recovery.orphans.iter().cloned().collect();
+        if !orphans.is_empty() {
+            log.scan(&orphans, Seqs::ALL, &mut |record, _| {
+                let _ = state.fold_event(&record);
+                ControlFlow::Continue(())
+            })?;
+        }
         state.refresh_all();
         let history = History::open(&Embedded::history_path(dir))?;
         let (tail, _) = watch::channel(log.durable_seq());
@@ -169,6 +177,12 @@ impl Embedded {
     #[must_use]
     pub fn log(&self) -> Arc<Log> {
         self.log.clone()
+    }
+
+    /// A seq before which no record of a run stands.
+    pub fn first_seq(&mut self, run: RunId) -> u64 {
+        let listed = || self.live.history.get(run).ok().flatten().map(|row| row.first_seq);
+        self.first_seqs.get(&run).copied().or_else(listed).unwrap_or(0)
     }
 
     /// Tells the last durable seq whenever it moves.
@@ -243,6 +257,10 @@ impl Embedded {
         entries.reserve(batch.facts.len());
         for (decided, ver) in batch.facts.drain(..).zip(vers.into_iter().rev()) {
             let fact = decided.fact;
+            if let (StreamId::Run(run), 1) = (&fact.stream, ver) {
+                // Its records stand after what is durable now.
+                self.first_seqs.insert(*run, self.log.durable_seq());
+            }
             if let StreamId::Run(run) = fact.stream
                 && ends(&fact.event)
             {

@@ -65,12 +65,15 @@ impl<T> StreamMap<T> {
         }
     }
 
-    /// Gives a stream a value; returns the one it had.
-    pub fn insert(&mut self, stream: StreamId, value: T) -> Option<T> {
+    /// Gives a stream a value; returns the one it had. The box stays.
+    pub fn insert(&mut self, stream: &StreamId, value: T) -> Option<T> {
+        if let Some(slot) = self.get_mut(stream) {
+            return Some(core::mem::replace(slot, value));
+        }
         let value = Box::new(value);
         match stream {
-            StreamId::Run(run) => self.runs.insert(run, value),
-            other => self.others.insert(other, value),
+            StreamId::Run(run) => self.runs.insert(*run, value),
+            other => self.others.insert(other.clone(), value),
         }
         .map(|value| *value)
     }
@@ -126,7 +129,7 @@ mod tests {
             assert_eq!(map.get_or_make(stream, || Err(7)), Err(7));
             assert_eq!(map.get_or_make::<()>(stream, || Ok(n)), Ok((&mut n.clone(), true)));
             assert_eq!(map.get_or_make::<()>(stream, || Err(())), Ok((&mut n.clone(), false)));
-            assert_eq!(map.insert(stream.clone(), n), Some(n));
+            assert_eq!(map.insert(stream, n), Some(n));
         }
         assert_eq!(map.iter().map(|(stream, _)| stream).collect::<Vec<_>>(), all);
         for (n, stream) in all.iter().enumerate() {

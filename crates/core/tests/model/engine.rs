@@ -323,8 +323,8 @@ impl Core {
         let book = StreamId::Runbook(BOOK);
         let mut read = State::new();
         read.restore(state.save(&book)?).ok()?;
-        for (id, _) in state.streams().filter(|(id, _)| **id != book) {
-            let bytes = serde_json::to_vec(&state.save(id)).unwrap();
+        for (id, _) in state.streams().filter(|(id, _)| *id != book) {
+            let bytes = serde_json::to_vec(&state.save(&id)).unwrap();
             bytes.hash(&mut hasher);
             let snapshot: Snapshot = serde_json::from_slice(&bytes).unwrap();
             read.restore(snapshot).unwrap();
@@ -357,7 +357,7 @@ impl Core {
                     pipeline_id: RUN,
                     step: Some(id(step)),
                     tool: known.tool.clone(),
-                    action_hash: known.action_hash,
+                    action_hash: known.action_hash().copied(),
                     verdict: self.terms.verdict(step, decided),
                     expires_ms: Some(STEP.0),
                     ..allow_shell(version(decided))

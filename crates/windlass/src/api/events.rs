@@ -102,7 +102,15 @@ pub(super) async fn of_run(
 ) -> Answer {
     let run = app.find_run(&caller, &id).await?;
     let wanted = wanted(caller, Some(run), &asked)?;
-    let (next, follow) = (start(&asked, &headers), asked.follow.unwrap_or(false));
+    let look = move |store: &mut crate::store::Embedded| {
+        (
+            store.first_seq(run),
+            store.show_run(run, false).is_some_and(|run| run.get("completed_at").is_some()),
+        )
+    };
+    let (first, over) = app.look(look).await?;
+    // Nothing more comes of a run that is over.
+    let (next, follow) = (start(&asked, &headers).max(first), asked.follow.unwrap_or(false) && !over);
     Ok(serve(Reading { app, wanted, next, follow, sse: sse(&headers), ended: false }))
 }
 

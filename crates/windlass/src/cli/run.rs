@@ -206,6 +206,10 @@ pub(super) async fn cancel(client: &mut Client, run: &str, reason: Option<&str>,
     let cancelled = client.post(&path(run, "/cancel"), &json!({ "reason": reason })).await?;
     let id = text(&cancelled, "id").to_owned();
     // Compensations and `finally` still have to run: whoever carries steps out sees them through.
+    if let Some(app) = client.app() {
+        let slots = windlass_engine::Options::default().slots;
+        app.engine.tell(windlass_engine::handle::Message::Slots(slots));
+    }
     let ended = follow::settle(client, &id).await?;
     say.answer(&ended, || format!("{id} is {}", say.status(text(&ended, "status"))));
     Ok(0)

@@ -2,10 +2,11 @@
 
 use super::support::*;
 use crate::disk::faulty::{Dice, Faulty};
-use crate::log::{Entry, Error, Log, verify};
+use crate::log::{Batch, Entry, Error, Log, verify};
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
 use windlass_core::stream::StreamId;
+use windlass_core::time::Millis;
 
 /// Takes a snapshot of everything live; with facts in between, so that it is fuzzy.
 fn snapshot(model: &mut Model, log: &Log, dice: &mut Dice, streams: u64) -> Result<(), Error> {
@@ -116,6 +117,11 @@ proptest! {
     }
 
     #[test]
+    fn groups_from_many_batches_are_there_wholly_or_not_at_all(seed: u64) {
+        groups(seed);
+    }
+
+    #[test]
     fn a_full_disk_takes_nothing_from_a_batch_and_heals(seed: u64) {
         fills_up(seed);
     }
@@ -222,4 +228,89 @@ fn fills_up(seed: u64) {
     drop(log);
     let (_, _, state) = open(&disk).unwrap();
     assert_eq!(shape(&state), model.states[model.states.len() - 1], "seed {seed}, {fulls} times full");
+}
+
+/// Hands over many batches without waiting, so that groups are written while the next are encoded, and lets the disk stop
+/// or fill up in the middle.
+fn groups(seed: u64) {
+    let mut dice = Dice::new(seed);
+    let disk = Faulty::new();
+    let (log, ..) = open(&disk).unwrap();
+    let fills = dice.one_in(2);
+    if fills {
+        disk.set_capacity(Some(disk.used() + dice.below(40_000) as u64));
+    } else {
+        disk.stop_after(dice.below(150) as u64);
+    }
+    let (answer, answers) = std::sync::mpsc::channel();
+    let (mut vers, mut batches) = ([0; 6], Vec::new());
+    for i in 0..80_usize {
+        let mut entries = Vec::new();
+        let mut facts = Vec::new();
+        for _ in 0..=dice.below(3) {
+            let n = dice.below(6);
+            vers[n] += 1;
+            facts.push((stream(n as u64), vers[n]));
+            entries.push(fact(n as u64, vers[n], dice.below(400)));
+        }
+        batches.push(facts);
+        let answer = answer.clone();
+        let done = Box::new(move |result: Result<_, Error>| answer.send((i, result)).unwrap());
+        let batch = Batch { entries, done };
+        if dice.one_in(3) { log.commit(batch) } else { log.submit(batch) }
+    }
+    // Every one is answered, or this ends with fewer.
+    drop(answer);
+    let mut results: Vec<(usize, Result<_, Error>)> = answers.iter().take(batches.len()).collect();
+    assert_eq!(results.len(), batches.len(), "seed {seed}");
+    results.sort_by_key(|(i, _)| *i);
+    if fills {
+        go_on(&disk, &log, &results, &batches);
+    }
+    disk.crash(dice.roll());
+    drop(log);
+    let mut found = std::collections::BTreeSet::new();
+    let (log, ..) = open(&disk).unwrap();
+    log.read(0, &mut |record, _| {
+        if record.at != AFTERWARDS {
+            found.insert((record.stream, record.ver));
+        }
+        std::ops::ControlFlow::Continue(())
+    })
+    .unwrap();
+    for ((i, result), facts) in results.into_iter().zip(batches) {
+        let there = facts.iter().filter(|fact| found.contains(*fact)).count();
+        match result {
+            Ok(_) => assert_eq!(there, facts.len(), "seed {seed}, batch {i} was acknowledged"),
+            Err(Error::SyncFailed { .. } | Error::Io { .. }) => {
+                assert!(there == 0 || there == facts.len(), "seed {seed}, batch {i}");
+            }
+            Err(Error::Full { .. } | Error::Gap { .. }) => {
+                assert_eq!(there, 0, "seed {seed}, batch {i} was refused");
+            }
+            Err(error) => panic!("seed {seed}, batch {i}: {error}"),
+        }
+    }
+}
+
+/// The time of the facts that came once there was room again: a refused fact may have had the same version.
+const AFTERWARDS: Millis = Millis(9_999_999);
+
+type Answered = (usize, Result<crate::log::Durable, Error>);
+
+/// Once there is room again, every stream goes on from what was acknowledged of it, as if nothing else had been.
+fn go_on(disk: &Faulty, log: &Log, results: &[Answered], batches: &[Vec<(StreamId, u64)>]) {
+    disk.set_capacity(None);
+    for n in 0..6 {
+        let acknowledged = results.iter().zip(batches).filter(|((_, result), _)| result.is_ok());
+        let vers =
+            acknowledged.flat_map(|(_, facts)| facts).filter(|(id, _)| *id == stream(n)).map(|(_, ver)| *ver);
+        let next = vers.max().unwrap_or(0) + 1;
+        let mut entry = fact(n, next, 0);
+        if let Entry::Fact { at, .. } = &mut entry {
+            *at = AFTERWARDS;
+        }
+        log.commit_and_wait(vec![entry]).unwrap();
+    }
+    log.verify().unwrap();
 }
