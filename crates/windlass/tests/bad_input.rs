@@ -198,7 +198,7 @@ fn variables_that_do_not_fit_are_refused_before_anything_happens() {
         (&["--var", "need"], "NAME=VALUE"),
         (&["--var", "need=A1"], "must match `^[a-z]+$`"),
         (&["--var", &long], "must match"),
-        (&["--var", "need=a", "--var", "count=x"], "must be a number"),
+        (&["--var", "need=a", "--var", "count=x"], "number, and `x` is not"),
         (&["--var", "need=a", "--var", "size=medium"], "small, large"),
         (&["--var", "need=a", "--var", "other=z"], "no variable `other`"),
         (&["--var", "need=a", "--var", "=z"], "no variable ``"),
