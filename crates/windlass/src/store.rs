@@ -40,8 +40,9 @@ use windlass_engine::port::{Batch, Fault, Found, Leased, Store};
 /// A snapshot begins after so many records, and takes so many streams a turn.
 const SNAPSHOT_EVERY: u64 = 250_000;
 const SNAPSHOT_STREAMS: usize = 256;
-/// How long a run that has ended stays in memory for those who just waited for it.
-const LINGER: Span = Span(1_000);
+/// How long a run that has ended stays in memory for those who still ask about it, unless there are many.
+const LINGER: Span = Span(300_000);
+const LINGER_MAX: usize = 10_000;
 /// How many runs leave memory in one turn.
 const LEAVE_MAX: usize = 512;
 
@@ -230,13 +231,14 @@ impl Embedded {
     /// Runs that are in memory although they have ended are on their way out.
     fn note_ended(&mut self) {
         let ended = self.live.state.streams().filter_map(|(_, stream)| match &stream.body {
-            Body::Run(run) if run.is_terminal() => Some(run.id()),
+            Body::Run(run) if run.is_terminal() => Some((run.id(), stream.at)),
             // tidy: only runs leave.
             _ => None,
         });
-        let ended: Vec<RunId> = ended.collect();
-        for run in ended {
-            self.ended.push_back(Ended { run, at: Millis(0), batch: 0, listed: false });
+        let mut ended: Vec<(RunId, Millis)> = ended.collect();
+        ended.sort_by_key(|(_, at)| *at);
+        for (run, at) in ended {
+            self.ended.push_back(Ended { run, at, batch: 0, listed: false });
         }
     }
 
@@ -299,7 +301,8 @@ impl Embedded {
         let flushed = self.live.history.flushed();
         self.live.flushed(flushed);
         while let Some(ended) = self.ended.front() {
-            let over = ended.listed && ended.at + LINGER <= at && self.live.is_listed(ended.run);
+            let old = ended.at + LINGER <= at || self.ended.len() > LINGER_MAX;
+            let over = ended.listed && old && self.live.is_listed(ended.run);
             if !over || gone.len() >= LEAVE_MAX {
                 break;
             }
