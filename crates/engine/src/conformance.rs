@@ -1,6 +1,6 @@
 //! What every store must do: the same stories, told on each, come to the same facts.
 //!
-//! A story is a script of commands, passing time and restarts. The suite tells it on [`Memory`](crate::fake::Memory),
+//! A story is a script of commands, passing time and restarts. The suite tells it on [`Memory`],
 //! which is the reference, and on the store under test, with the same clock and ids; whatever differs is a defect of
 //! the store. Each story is told a second time with a restart after every turn, because a store may forget.
 

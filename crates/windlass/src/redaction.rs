@@ -1,7 +1,7 @@
 //! Redaction of secrets: no registered secret leaves the process, in whichever form and however it is cut into chunks.
 //!
 //! A secret is registered once, before the first byte that could hold it is read. It is then looked for as it is and in
-//! the forms that programs commonly write it in ([`forms`]). What is found is replaced with `***`; occurrences that
+//! the forms that programs commonly write it in (`forms`). What is found is replaced with `***`; occurrences that
 //! overlap are replaced together, so the result does not depend on which one was found first.
 //!
 //! ```text
