@@ -19,7 +19,7 @@ use windlass_core::code::Code;
 use windlass_engine::handle::Message;
 
 /// How long to wait for a process that holds the data directory and does not answer yet.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(45);
 const LOOK: Duration = Duration::from_millis(50);
 /// The most bytes of an answer that is read as a whole.
 const ANSWER_MAX: usize = 64 << 20;
