@@ -5,6 +5,7 @@
 
 mod approvals;
 mod events;
+pub mod routes;
 mod runbooks;
 mod runs;
 mod things;
@@ -19,7 +20,7 @@ use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Request, St
 use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use routes::{Routes, Scope};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::sync::Arc;
@@ -122,6 +123,8 @@ pub struct Caller {
     pub tenant: Name,
     /// The subdivision.
     pub namespace: Name,
+    /// What it may do.
+    pub scopes: Vec<Scope>,
 }
 
 impl Caller {
@@ -129,7 +132,14 @@ impl Caller {
     #[must_use]
     pub fn owner(user: &str) -> Caller {
         let default = || Name::clean("default");
-        Caller { actor: Actor::new(Initiator::User, user), tenant: default(), namespace: default() }
+        let scopes = Scope::ALL.to_vec();
+        Caller { actor: Actor::new(Initiator::User, user), tenant: default(), namespace: default(), scopes }
+    }
+
+    /// Whether it may use a route of this scope.
+    #[must_use]
+    pub fn may(&self, scope: Scope) -> bool {
+        scope == Scope::Open || self.scopes.contains(&scope)
     }
 
     /// The caller's name.
@@ -194,36 +204,18 @@ fn gone() -> Problem {
 }
 
 /// Every route.
+pub fn routes() -> Routes {
+    runs::routes()
+        .and(runbooks::routes())
+        .and(approvals::routes())
+        .and(things::routes())
+        .and(events::routes())
+}
+
+/// The router of every route.
 pub fn router(app: Arc<App>) -> Router {
-    Router::new()
-        .route("/healthz", get(things::health))
-        .route("/v1/runs", get(runs::list).post(runs::create))
-        .route("/v1/runs/{id}", get(runs::show))
-        .route("/v1/runs/{id}/steps", get(runs::steps))
-        .route("/v1/runs/{id}/events", get(events::of_run))
-        .route("/v1/runs/{id}/logs", get(events::logs))
-        .route("/v1/runs/{id}/why", get(why::why))
-        .route("/v1/runs/{id}/cancel", post(runs::cancel))
-        .route("/v1/runs/{id}/suspend", post(runs::suspend))
-        .route("/v1/runs/{id}/resume", post(runs::resume))
-        .route("/v1/runs/{id}/retry", post(runs::retry))
-        .route("/v1/runs/{id}/fork", post(runs::fork))
-        .route("/v1/runs/{id}/signals/{name}", post(runs::signal))
-        .route("/v1/runs/{id}/steps/{step}/resolve", post(runs::resolve))
-        .route("/v1/signals/{name}", post(runs::signal_by_key))
-        .route("/v1/plan", post(runbooks::plan))
-        .route("/v1/runbooks", get(runbooks::list).post(runbooks::load))
-        .route("/v1/runbooks/{hash}", get(runbooks::show))
-        .route("/v1/approvals", get(approvals::list))
-        .route("/v1/approvals/{id}", get(approvals::show))
-        .route("/v1/approvals/{id}/decision", post(approvals::decide))
-        .route("/v1/locks", get(things::locks))
-        .route("/v1/locks/{name}", get(things::lock))
-        .route("/v1/locks/{name}/break", post(things::break_lock))
-        .route("/v1/semaphores", get(things::semaphores))
-        .route("/v1/semaphores/{name}", get(things::semaphore))
-        .route("/v1/semaphores/{name}/break", post(things::break_semaphore))
-        .route("/v1/events", get(events::all))
+    let (router, _) = routes().into_parts();
+    router
         .fallback(absent)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(BODY_MAX))

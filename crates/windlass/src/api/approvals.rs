@@ -1,10 +1,12 @@
 //! Approvals: what waits for a human, shown exactly, and decided for exactly what was shown.
 
+use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Json, Problem, Query, json};
 use crate::app::App;
 use crate::shape;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 use std::sync::Arc;
@@ -16,7 +18,30 @@ use windlass_core::id::{ApprovalId, Name};
 use windlass_core::run::Initiator;
 use windlass_core::state::Body;
 
-#[derive(Deserialize)]
+/// Everything about approvals.
+pub(super) fn routes() -> Routes {
+    const REFUSED: &[Code] = &[
+        Code::NotFound,
+        Code::ApprovalExpired,
+        Code::ApprovalHashMismatch,
+        Code::ApprovalRejected,
+        Code::Forbidden,
+    ];
+    let listed = doc("List approvals").query::<Filter>().gives(200, "list");
+    let decided =
+        doc("Decide on exactly the action that was shown").body::<Decision>().gives(200, "approval");
+    Routes::new()
+        .get("/v1/approvals", Scope::Read, listed, list)
+        .get(
+            "/v1/approvals/{id}",
+            Scope::Read,
+            doc("Show an approval").gives(200, "approval").refuses(REFUSED),
+            show,
+        )
+        .post("/v1/approvals/{id}/decision", Scope::Approve, decided.refuses(REFUSED), decide)
+}
+
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Filter {
     #[serde(default)]
@@ -87,7 +112,7 @@ pub(super) async fn show(State(app): State<Arc<App>>, caller: Caller, Path(id): 
     Ok(json(StatusCode::OK, &shape::approval(&find(&app, &caller, &id).await?)))
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Decision {
     decision: String,

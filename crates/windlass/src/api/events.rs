@@ -3,6 +3,7 @@
 //! Records are served as their lines stand in the log. A reader that follows waits for the log to grow; one that was cut
 //! off goes on from the last seq it saw.
 
+use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Problem, Query};
 use crate::app::App;
 use crate::shell::Source;
@@ -12,6 +13,7 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, header};
 use axum::response::Response;
 use futures_util::stream;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
@@ -25,12 +27,42 @@ use windlass_core::id::{RunId, StepId};
 use windlass_core::record::Record;
 use windlass_core::stream::StreamId;
 
+/// Records and output, as they come.
+pub(super) fn routes() -> Routes {
+    const STREAM: &str = "text/event-stream";
+    Routes::new()
+        .get(
+            "/v1/events",
+            Scope::Read,
+            doc("Follow every record").query::<Asked>().gives_as(200, STREAM, "events"),
+            all,
+        )
+        .get(
+            "/v1/runs/{id}/events",
+            Scope::Read,
+            doc("Follow the records of a run")
+                .query::<Asked>()
+                .gives_as(200, STREAM, "events")
+                .refuses(&[Code::NotFound]),
+            of_run,
+        )
+        .get(
+            "/v1/runs/{id}/logs",
+            Scope::Read,
+            doc("Read what its steps wrote")
+                .query::<Logs>()
+                .gives_as(200, "application/x-ndjson", "lines")
+                .refuses(&[Code::NotFound]),
+            logs,
+        )
+}
+
 /// How many lines are read at once.
 const PAGE: usize = 1_000;
 /// How often a log of output that is followed is looked at.
 const LOOK: Duration = Duration::from_millis(50);
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Asked {
     /// The first seq, where it is not the next after `Last-Event-ID`.
@@ -192,7 +224,7 @@ impl Reading {
     }
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Logs {
     #[serde(default)]

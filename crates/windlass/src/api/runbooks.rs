@@ -1,5 +1,6 @@
 //! Runbooks: loading them under their hash, and planning a run without making one.
 
+use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Json, Problem, Query, json, runs};
 use crate::app::App;
 use crate::runbook::{self, Loaded, Problems};
@@ -7,6 +8,7 @@ use crate::shape;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json as object};
 use std::collections::BTreeMap;
@@ -22,21 +24,39 @@ use windlass_core::stream::StreamId;
 use windlass_core::{lock, semaphore};
 
 /// A runbook with its includes, as a client sends them.
-#[derive(Deserialize)]
+/// Everything about runbooks.
+pub(super) fn routes() -> Routes {
+    let load_doc =
+        doc("Store a runbook and make it the active version of its name").query::<How>().body::<Files>();
+    let plan_doc = doc("Say what a run would do; nothing is executed").body::<Plan>().gives(200, "plan");
+    const REFUSED: &[Code] = &[Code::RunbookInvalid, Code::NotFound];
+    Routes::new()
+        .get("/v1/runbooks", Scope::Read, doc("List runbooks").gives(200, "list"), list)
+        .post("/v1/runbooks", Scope::Run, load_doc.gives(201, "runbook").refuses(REFUSED), load)
+        .get(
+            "/v1/runbooks/{hash}",
+            Scope::Read,
+            doc("Show a runbook").gives(200, "runbook").refuses(REFUSED),
+            show,
+        )
+        .post("/v1/plan", Scope::Read, plan_doc.refuses(REFUSED), plan)
+}
+
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Files {
     /// The first is the runbook; the others are what it includes.
     files: Vec<File>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct File {
     name: String,
     text: String,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct How {
     #[serde(default)]
@@ -161,7 +181,7 @@ pub(super) async fn show(State(app): State<Arc<App>>, caller: Caller, Path(hash)
     Ok(json(StatusCode::OK, &item))
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Plan {
     runbook: String,

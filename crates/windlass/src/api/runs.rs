@@ -1,5 +1,6 @@
 //! Runs: making them, looking at them, and what can be asked of them.
 
+use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Json, Problem, Query, json};
 use crate::app::App;
 use crate::shape;
@@ -7,6 +8,7 @@ use crate::store::{Embedded, RunFilter};
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json as object};
 use std::sync::Arc;
@@ -22,13 +24,82 @@ use windlass_core::state::Body;
 use windlass_core::step::Resolution;
 use windlass_core::stream::StreamId;
 
+/// Everything about runs.
+pub(super) fn routes() -> Routes {
+    const CREATE: &[Code] = &[
+        Code::RunbookInvalid,
+        Code::NotFound,
+        Code::IdempotencyConflict,
+        Code::IdempotencyExpired,
+        Code::CapExceeded,
+    ];
+    const STEER: &[Code] = &[Code::NotFound, Code::RunInvalidTransition, Code::RunTerminalState];
+    let listed = doc("List runs, newest first").query::<Listing>().gives(200, "list");
+    let created = doc("Make a run").body::<NewRun>().gives(201, "run").gives(200, "run").gives(202, "run");
+    let act = |text| doc(text).gives(200, "run").refuses(STEER);
+    Routes::new()
+        .get("/v1/runs", Scope::Read, listed, list)
+        .post("/v1/runs", Scope::Run, created.refuses(CREATE), create)
+        .get(
+            "/v1/runs/{id}",
+            Scope::Read,
+            doc("Show a run").gives(200, "run").refuses(&[Code::NotFound]),
+            show,
+        )
+        .get(
+            "/v1/runs/{id}/steps",
+            Scope::Read,
+            doc("List its steps").gives(200, "list").refuses(&[Code::NotFound]),
+            steps,
+        )
+        .get(
+            "/v1/runs/{id}/why",
+            Scope::Read,
+            doc("Say what it waits for").gives(200, "why").refuses(&[Code::NotFound]),
+            super::why::why,
+        )
+        .post("/v1/runs/{id}/cancel", Scope::Run, act("Stop it").body::<Reason>(), cancel)
+        .post("/v1/runs/{id}/suspend", Scope::Run, act("Lease nothing of it").body::<Reason>(), suspend)
+        .post("/v1/runs/{id}/resume", Scope::Run, act("Let it go on").body::<Resume>(), resume)
+        .post(
+            "/v1/runs/{id}/retry",
+            Scope::Run,
+            doc("Go on from it in a new run").gives(201, "run").refuses(STEER),
+            retry,
+        )
+        .post(
+            "/v1/runs/{id}/fork",
+            Scope::Run,
+            doc("Go on from a step in a new run").body::<Fork>().gives(201, "run").refuses(STEER),
+            fork,
+        )
+        .post(
+            "/v1/runs/{id}/signals/{name}",
+            Scope::Run,
+            doc("Deliver an event to it").body::<Data>().gives(202, "delivered").refuses(STEER),
+            signal,
+        )
+        .post(
+            "/v1/runs/{id}/steps/{step}/resolve",
+            Scope::Approve,
+            act("Settle an unknown outcome or an escalation").body::<Resolve>(),
+            resolve,
+        )
+        .post(
+            "/v1/signals/{name}",
+            Scope::Run,
+            doc("Deliver an event by its key").body::<Data>().gives(202, "delivered").refuses(STEER),
+            signal_by_key,
+        )
+}
+
 /// How many runs a page has at most.
 const PAGE_MAX: usize = 500;
 
 /// Where an idempotency key may stand, the first that does wins.
 const KEY_HEADERS: [&str; 3] = ["idempotency-key", "x-idempotency-key", "x-request-id"];
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct NewRun {
     #[serde(default)]
@@ -255,7 +326,7 @@ pub(super) async fn one(app: &App, id: RunId, steps: bool) -> Result<Value, Prob
     found.ok_or_else(|| Problem::missing("run", &id.to_string()))
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Listing {
     #[serde(default)]
@@ -321,7 +392,7 @@ async fn on_run(app: &App, caller: &Caller, id: RunId, command: Command) -> Resu
     Ok(json(StatusCode::OK, &one(app, id, true).await?))
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Reason {
     #[serde(default)]
@@ -349,7 +420,7 @@ pub(super) async fn suspend(
     on_run(&app, &caller, run, Command::Suspend { run, reason: body.reason }).await
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Resume {
     #[serde(default)]
@@ -368,7 +439,7 @@ pub(super) async fn resume(
     on_run(&app, &caller, run, Command::Resume { run, message: body.message, vars: body.vars }).await
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Fork {
     from: String,
@@ -409,7 +480,7 @@ pub(super) async fn fork(
     descend(&app, &caller, run, Some(from), runbook).await
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Data {
     #[serde(default)]
@@ -452,7 +523,7 @@ pub(super) async fn signal_by_key(
     Ok(json(StatusCode::OK, &object!({ "name": name, "key": key })))
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Resolve {
     resolution: String,

@@ -1,10 +1,12 @@
 //! Locks, semaphores, and whether the process is well.
 
+use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Json, Problem, json};
 use crate::app::App;
 use crate::shape;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json as object};
 use std::sync::Arc;
@@ -14,6 +16,25 @@ use windlass_core::id::{Holder, Name, Scoped};
 use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_core::{lock, semaphore};
+
+/// Locks, semaphores, and health.
+pub(super) fn routes() -> Routes {
+    const MISSING: &[Code] = &[Code::NotFound];
+    let grant = |text| doc(text).gives(200, "grant").refuses(MISSING);
+    Routes::new()
+        .get("/healthz", Scope::Open, doc("Say that the process is well").gives(200, "health"), health)
+        .get("/v1/locks", Scope::Read, doc("List locks").gives(200, "list"), locks)
+        .get("/v1/locks/{name}", Scope::Read, grant("Show a lock"), lock)
+        .post("/v1/locks/{name}/break", Scope::Admin, grant("Take a lock away").body::<Break>(), break_lock)
+        .get("/v1/semaphores", Scope::Read, doc("List semaphores").gives(200, "list"), semaphores)
+        .get("/v1/semaphores/{name}", Scope::Read, grant("Show a semaphore"), semaphore)
+        .post(
+            "/v1/semaphores/{name}/break",
+            Scope::Admin,
+            grant("Take slots away").body::<Break>(),
+            break_semaphore,
+        )
+}
 
 /// Says that the loop turns: a look went through it.
 pub(super) async fn health(State(app): State<Arc<App>>) -> Answer {
@@ -93,7 +114,7 @@ pub(super) async fn semaphore(
 }
 
 /// What an operator saw before taking something away.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Break {
     #[serde(default)]

@@ -1,0 +1,228 @@
+//! The table of routes: who may use each, what it takes and what it answers.
+//!
+//! A route cannot be added without saying which scope it needs, and the check stands in front of the handler, put there
+//! by the same call: this is the one place where authorization happens. What the table knows is also the source of the
+//! OpenAPI document, so neither can be forgotten.
+
+use super::{Caller, Problem};
+use crate::app::App;
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::handler::Handler;
+use axum::http::Method;
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{MethodFilter, on};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use std::sync::Arc;
+use windlass_core::code::Code;
+
+/// What a caller must be allowed to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Scope {
+    /// Nothing: whoever reaches the address. A signature may be asked for by the handler itself.
+    Open,
+    /// Look.
+    Read,
+    /// Start runs and steer them.
+    Run,
+    /// Decide on approvals and settle what is unknown.
+    Approve,
+    /// Lease steps and report on them.
+    Execute,
+    /// Everything else: deploy, break holds, hand out tokens.
+    Admin,
+}
+
+impl Scope {
+    /// Those that a token can have.
+    pub const ALL: [Scope; 5] = [Scope::Read, Scope::Run, Scope::Approve, Scope::Execute, Scope::Admin];
+
+    /// As it is written.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Scope::Open => "open",
+            Scope::Read => "read",
+            Scope::Run => "run",
+            Scope::Approve => "approve",
+            Scope::Execute => "execute",
+            Scope::Admin => "admin",
+        }
+    }
+
+    /// The scope that a word means.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Scope> {
+        Scope::ALL.into_iter().find(|scope| scope.word() == word)
+    }
+}
+
+/// A schema, made when the document is.
+type Shape = fn(&mut SchemaGenerator) -> Schema;
+
+/// What the document says of a route.
+#[derive(Clone, Debug)]
+pub struct Doc {
+    /// What it does, in a line.
+    pub summary: &'static str,
+    /// What stands after `?`.
+    pub query: Option<Shape>,
+    /// What it takes, and as which media type.
+    pub body: Option<(&'static str, Shape)>,
+    /// What it answers when all is well: status, media type, and the name of the shape where it is JSON.
+    pub answers: Vec<(u16, &'static str, &'static str)>,
+    /// With which codes it refuses, beside those that any route may.
+    pub refuses: Vec<Code>,
+}
+
+/// A route that does what the line says.
+#[must_use]
+pub fn doc(summary: &'static str) -> Doc {
+    Doc { summary, query: None, body: None, answers: Vec::new(), refuses: Vec::new() }
+}
+
+impl Doc {
+    /// It takes parameters.
+    #[must_use]
+    pub fn query<T: JsonSchema>(self) -> Doc {
+        Doc { query: Some(T::json_schema), ..self }
+    }
+
+    /// It takes a body of JSON.
+    #[must_use]
+    pub fn body<T: JsonSchema>(self) -> Doc {
+        Doc { body: Some(("application/json", T::json_schema)), ..self }
+    }
+
+    /// It answers with JSON of a named shape.
+    #[must_use]
+    pub fn gives(self, status: u16, shape: &'static str) -> Doc {
+        self.gives_as(status, "application/json", shape)
+    }
+
+    /// It answers with something of a media type.
+    #[must_use]
+    pub fn gives_as(mut self, status: u16, kind: &'static str, shape: &'static str) -> Doc {
+        self.answers.push((status, kind, shape));
+        self
+    }
+
+    /// It may refuse with this code.
+    #[must_use]
+    pub fn refuses(mut self, codes: &[Code]) -> Doc {
+        self.refuses.extend_from_slice(codes);
+        self
+    }
+}
+
+/// One route.
+#[derive(Clone, Debug)]
+pub struct Route {
+    /// Its method.
+    pub method: Method,
+    /// Its path.
+    pub path: &'static str,
+    /// Who may use it.
+    pub scope: Scope,
+    /// What the document says of it.
+    pub doc: Doc,
+}
+
+/// Routes, with what is known about each.
+#[derive(Default)]
+pub struct Routes {
+    router: Router<Arc<App>>,
+    list: Vec<Route>,
+}
+
+impl Routes {
+    /// None yet.
+    #[must_use]
+    pub fn new() -> Routes {
+        Routes::default()
+    }
+
+    /// Adds a route that looks.
+    #[must_use]
+    pub fn get<H, T>(self, path: &'static str, scope: Scope, doc: Doc, handler: H) -> Routes
+    where
+        H: Handler<T, Arc<App>>,
+        T: 'static,
+    {
+        self.add(Method::GET, MethodFilter::GET, (path, scope, doc), handler)
+    }
+
+    /// Adds a route that does something.
+    #[must_use]
+    pub fn post<H, T>(self, path: &'static str, scope: Scope, doc: Doc, handler: H) -> Routes
+    where
+        H: Handler<T, Arc<App>>,
+        T: 'static,
+    {
+        self.add(Method::POST, MethodFilter::POST, (path, scope, doc), handler)
+    }
+
+    /// Adds a route that takes something away.
+    #[must_use]
+    pub fn delete<H, T>(self, path: &'static str, scope: Scope, doc: Doc, handler: H) -> Routes
+    where
+        H: Handler<T, Arc<App>>,
+        T: 'static,
+    {
+        self.add(Method::DELETE, MethodFilter::DELETE, (path, scope, doc), handler)
+    }
+
+    fn add<H, T>(
+        mut self,
+        method: Method,
+        filter: MethodFilter,
+        (path, scope, doc): (&'static str, Scope, Doc),
+        handler: H,
+    ) -> Routes
+    where
+        H: Handler<T, Arc<App>>,
+        T: 'static,
+    {
+        let guarded = on(filter, handler).layer(from_fn_with_state(scope, allow));
+        self.router = self.router.route(path, guarded);
+        self.list.push(Route { method, path, scope, doc });
+        self
+    }
+
+    /// All of these and those.
+    #[must_use]
+    pub fn and(mut self, other: Routes) -> Routes {
+        self.router = self.router.merge(other.router);
+        self.list.extend(other.list);
+        self
+    }
+
+    /// What is known about each.
+    #[must_use]
+    pub fn list(&self) -> &[Route] {
+        &self.list
+    }
+
+    /// The router, and what is known about each route.
+    #[must_use]
+    pub fn into_parts(self) -> (Router<Arc<App>>, Vec<Route>) {
+        (self.router, self.list)
+    }
+}
+
+/// Lets a request through to its handler, or not.
+async fn allow(State(scope): State<Scope>, request: Request, next: Next) -> Response {
+    if scope == Scope::Open {
+        return next.run(request).await;
+    }
+    match request.extensions().get::<Caller>() {
+        // Whoever serves a connection says who is at the other end of it. Nobody said: nobody gets in.
+        None => Problem::new(Code::Unauthorized, "nobody says who is asking: send a token").into_response(),
+        Some(caller) if caller.may(scope) => next.run(request).await,
+        Some(_) => {
+            let detail = format!("this needs the scope `{}`, which the caller does not have", scope.word());
+            Problem::new(Code::Forbidden, detail).into_response()
+        }
+    }
+}
