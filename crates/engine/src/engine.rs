@@ -30,12 +30,13 @@ use windlass_core::template::Evaluate;
 use windlass_core::time::{Millis, Span};
 use windlass_core::turn::{self, Driven, Driver, Turn};
 
-/// How many messages one turn takes at most.
-const GATHER_MAX: usize = 4_096;
+/// How many messages one turn takes at most. Turns of thousands fill vectors so large that the system gives and takes
+/// their pages each time, which costs more than a turn does.
+const GATHER_MAX: usize = 512;
 /// How many streams one turn looks at the clock for.
 const TICKS_MAX: usize = 1_024;
 /// How many batches may be on their way before the loop waits for the first.
-const FLIGHT_MAX: usize = 4;
+const FLIGHT_MAX: usize = 8;
 /// How many times one command may ask for further streams.
 const LOADS_MAX: usize = 64;
 /// How many reports are kept while the store is full. An executor has no more attempts than slots.

@@ -42,7 +42,7 @@ const SNAPSHOT_EVERY: u64 = 250_000;
 const SNAPSHOT_STREAMS: usize = 256;
 /// How long a run that has ended stays in memory for those who still ask about it, unless there are many.
 const LINGER: Span = Span(300_000);
-const LINGER_MAX: usize = 10_000;
+const LINGER_MAX: usize = 1_000;
 /// How many runs leave memory in one turn.
 const LEAVE_MAX: usize = 512;
 

@@ -126,13 +126,19 @@ pub(super) async fn watch(client: &mut Client, run: &str, say: &Say) -> Outcome 
 /// Follows a run to its end and returns the exit code of its status. Where whoever holds the data directory goes away, the
 /// next one is asked, or this process takes its place.
 pub(super) async fn to_end(client: &mut Client, id: &str, how: Follow, say: &Say) -> Outcome {
-    let run = shown(client, id).await?;
+    let mut fruitless = 0;
+    let run = loop {
+        match shown(client, id).await {
+            Err(failure) if failure.gone && client.is_renewable() => renew(client, &mut fruitless).await?,
+            answer => break answer?,
+        }
+    };
     let id = text(&run, "id").to_owned();
     let mut screen = Screen::new(say, &id);
     screen.begin(&run);
     // One for all the time: what comes while nobody is asked is not lost.
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut fruitless = 0;
+    fruitless = 0;
     loop {
         let before = screen.next_seq;
         match to_end_here(client, how, (&mut screen, &mut interrupt), say).await {

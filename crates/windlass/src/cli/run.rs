@@ -5,6 +5,7 @@ use super::follow::{self, Follow};
 use super::say::{self, Say, text};
 use super::{Outcome, connect};
 use crate::client::{Client, Failure, Need};
+use crate::clock::fresh;
 use crate::runbook::{self, Loaded};
 use axum::http::Method;
 use serde_json::{Map, Value, json};
@@ -12,7 +13,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use windlass_core::code::Code;
+use windlass_core::id::RunId;
 use windlass_core::runbook::Pipeline;
+use windlass_core::stream::StreamId;
+use windlass_core::time::Millis;
 
 /// How large a file of variables may be.
 const VARS_MAX: u64 = 1 << 20;
@@ -84,16 +88,27 @@ pub(super) async fn run(args: &Args, wish: &RunArgs, say: &Say) -> Outcome {
     if wish.detach && args.global.server.is_none() {
         background(args)?;
     }
-    let mut client = connect(args, if wish.dry_run { Need::Records } else { Need::Executes }).await?;
-    let mut outcome = go(&mut client, wish, (&loaded, &pipeline, &vars), say).await;
+    let need = if wish.dry_run { Need::Records } else { Need::Executes };
+    let mut client = connect(args, need).await?;
+    // A key of its own makes it harmless to ask again when the answer was lost: there is one run under it.
+    let own = || format!("cli-{}", RunId(fresh()));
+    let mut key = wish.idempotency_key.clone().or_else(|| client.app().is_none().then(own));
+    let mut made = submit_run(&client, wish, (&loaded, &pipeline, &vars), key.as_deref()).await;
     for _ in 0..super::AGAIN_MAX {
-        match &outcome {
-            // Nothing was asked for yet: whoever held the data directory ended just now.
-            Err(failure) if failure.gone && client.is_renewable() => client.renew().await?,
+        match &made {
+            // Whoever held the data directory ended just now; whoever holds it next knows what became of the request.
+            Err(failure) if failure.code == Code::Unavailable && client.is_renewable() => {
+                client.renew().await?
+            }
             Ok(_) | Err(_) => break,
         }
-        outcome = go(&mut client, wish, (&loaded, &pipeline, &vars), say).await;
+        key = key.or_else(|| Some(own()));
+        made = submit_run(&client, wish, (&loaded, &pipeline, &vars), key.as_deref()).await;
     }
+    let outcome = match made {
+        Ok(made) => go_on(&mut client, wish, &made, say).await,
+        Err(failure) => Err(failure),
+    };
     super::finish(client, &outcome, say).await;
     outcome
 }
@@ -113,35 +128,52 @@ fn pick(loaded: &Loaded, wanted: Option<&str>) -> Result<String, Failure> {
     }
 }
 
-async fn go(
-    client: &mut Client,
+/// What came of asking for a run.
+enum Made {
+    /// It would do this.
+    Planned(Value),
+    /// It is there; whether an earlier request made it.
+    Run(Value, bool),
+}
+
+/// Asks for a run.
+async fn submit_run(
+    client: &Client,
     wish: &RunArgs,
     (loaded, pipeline, vars): (&Loaded, &str, &Map<String, Value>),
-    say: &Say,
-) -> Outcome {
+    key: Option<&str>,
+) -> Result<Made, Failure> {
     let hash = text(&submit(client, loaded).await?, "hash").to_owned();
     if wish.dry_run {
-        let plan =
-            client.post("/v1/plan", &json!({ "runbook": hash, "pipeline": pipeline, "vars": vars })).await?;
-        say.answer(&plan, || planned(say, &plan));
-        return Ok(0);
+        let asked = json!({ "runbook": hash, "pipeline": pipeline, "vars": vars });
+        return client.post("/v1/plan", &asked).await.map(Made::Planned);
     }
     let cwd = std::env::current_dir()?.to_string_lossy().into_owned();
     let body = json!({
         "runbook": hash, "pipeline": pipeline, "vars": vars, "after": wish.after, "cwd": cwd, "source": "cli",
     });
-    let key = wish.idempotency_key.as_ref().map(|key| ("idempotency-key", key.clone()));
+    let headers: Vec<_> = key.into_iter().map(|key| ("idempotency-key", key.to_owned())).collect();
     let bytes = ("application/json", body.to_string().into_bytes());
-    let headers: Vec<_> = key.into_iter().collect();
     let answer = client.send(Method::POST, "/v1/runs", Some(bytes), &headers).await?;
     let known = answer.headers.contains_key("idempotent-replayed");
-    let made = answer.json().await?;
-    let id = text(&made, "id").to_owned();
-    if known {
+    Ok(Made::Run(answer.json().await?, known))
+}
+
+/// Shows what came of it, and follows the run to its end.
+async fn go_on(client: &mut Client, wish: &RunArgs, made: &Made, say: &Say) -> Outcome {
+    let (made, known) = match made {
+        Made::Planned(plan) => {
+            say.answer(plan, || planned(say, plan));
+            return Ok(0);
+        }
+        Made::Run(made, known) => (made, *known),
+    };
+    let id = text(made, "id").to_owned();
+    if known && wish.idempotency_key.is_some() {
         say.note(&format!("{id} was made by an earlier request with this key"));
     }
     if wish.detach {
-        say.answer(&made, || id.clone());
+        say.answer(made, || id.clone());
         return Ok(0);
     }
     follow::to_end(client, &id, Follow { wait: !wish.no_wait, suspend: true }, say).await
@@ -190,8 +222,12 @@ pub(super) async fn hold(client: &Client) -> Outcome {
     while idle < 10 {
         tokio::time::sleep(LOOK).await;
         let busy = app.look(|store| {
-            let state = store.state();
-            state.indexes().ready_len() > 0 || state.indexes().next_due().is_some() || store.leases() > 0
+            let indexes = store.state().indexes();
+            // Only what a run waits for is worth staying for; keys that end some day are not.
+            let mut due = indexes.due(Millis(u64::MAX));
+            due.any(|stream| matches!(stream, StreamId::Run(_)))
+                || indexes.ready_len() > 0
+                || store.leases() > 0
         });
         idle = if busy.await.unwrap_or(false) { 0 } else { idle + 1 };
     }

@@ -264,8 +264,6 @@ fn a_follower_takes_the_place_of_a_process_that_is_killed() {
     let short = first.await_run();
     project.await_file("began-short");
     let mut second = project.start(&["run", "book.yaml", "plain"]);
-    // A request whose answer is lost is not repeated, so it has to have its answer.
-    second.await_line("(two/plain)");
     project.await_file("began-long");
     first.kill();
     project.write("go-long", "");
@@ -276,4 +274,30 @@ fn a_follower_takes_the_place_of_a_process_that_is_killed() {
     assert_eq!(done.out.matches("s | from attempt 2").count(), 1, "{}", done.out);
     assert_eq!(project.read("trace"), "after\n");
     project.windlass(&["resume", &short]).code(0);
+}
+
+#[test]
+fn a_request_whose_answer_is_lost_makes_one_run() {
+    let project = Project::with(TWO);
+    let rounds = 4;
+    for _ in 0..rounds {
+        project.remove("began-short");
+        project.remove("go-short");
+        let mut holder = project.start(&["run", "book.yaml", "short", "--json"]);
+        holder.await_run();
+        project.await_file("began-short");
+        let mut follower = project.start(&["run", "book.yaml", "plain"]);
+        // Somewhere between its first request and its last.
+        project.await_file("began-long");
+        holder.kill();
+        project.write("go-long", "");
+        project.write("go-short", "");
+        follower.wait().code(0);
+        project.windlass(&["resume", "--all"]);
+        project.remove("began-long");
+        project.remove("go-long");
+    }
+    let listed = project.windlass(&["runs", "--pipeline", "plain", "--json"]).code(0);
+    let listed: serde_json::Value = serde_json::from_str(&listed.out).unwrap();
+    assert_eq!(listed["items"].as_array().unwrap().len(), rounds, "{listed:#}");
 }

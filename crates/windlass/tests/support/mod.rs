@@ -91,6 +91,11 @@ impl Project {
         self.path(name).exists()
     }
 
+    /// Takes a file away, where it is there.
+    pub(crate) fn remove(&self, name: &str) {
+        let _ = std::fs::remove_file(self.path(name));
+    }
+
     /// Waits until a step has made a file that is not empty, and returns its text.
     pub(crate) fn await_file(&self, name: &str) -> String {
         until(name, || Some(self.read(name)).filter(|text| text.ends_with('\n')))
