@@ -287,6 +287,18 @@ impl State {
         self.streams.get(id)
     }
 
+    /// How many streams there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.streams.is_empty()
+    }
+
     /// Every stream, in order.
     pub fn streams(&self) -> impl Iterator<Item = (StreamId, &Stream)> {
         self.streams.iter()

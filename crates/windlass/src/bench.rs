@@ -3,6 +3,7 @@
 //! Every figure comes with what the raw log and the disk did in the same run, because machines are shared and noisy. The
 //! executor is in process and does nothing; everything else is as in a real run: durable, chained, policy on.
 
+mod kill;
 mod recovery;
 mod steps;
 
@@ -39,7 +40,7 @@ enum Workload {
         #[arg(long)]
         dir: Option<PathBuf>,
     },
-    /// How long a start takes, with and without a snapshot
+    /// How long a start takes, with and without a snapshot, and what a kill costs
     Recovery {
         /// How many records
         #[arg(long, default_value_t = 1_000_000)]
@@ -47,6 +48,13 @@ enum Workload {
         /// Where to write; a directory that is removed afterwards
         #[arg(long)]
         dir: Option<PathBuf>,
+    },
+    /// The process that is killed
+    #[command(name = "__victim", hide = true)]
+    Victim {
+        /// Where it works
+        #[arg(long)]
+        dir: PathBuf,
     },
 }
 
@@ -76,6 +84,7 @@ pub fn main(wish: &Wish, as_json: bool) -> Result<u8, Failure> {
     let (workload, dir) = match &wish.workload {
         Workload::Steps { dir, .. } => ("steps", dir),
         Workload::Recovery { dir, .. } => ("recovery", dir),
+        Workload::Victim { dir } => return kill::victim(dir).map(|_| 0),
     };
     let scratch = Scratch::new(dir.as_deref())?;
     let limit = limit(&scratch.0)?;
@@ -83,7 +92,12 @@ pub fn main(wish: &Wish, as_json: bool) -> Result<u8, Failure> {
         Workload::Steps { runs, seconds, .. } => {
             steps::measure(&scratch.0, *runs, Duration::from_secs(*seconds))?
         }
-        Workload::Recovery { records, .. } => recovery::measure(&scratch.0, *records)?,
+        Workload::Recovery { records, .. } => {
+            let mut figures = recovery::measure(&scratch.0, *records)?;
+            figures["after_kill"] = kill::measure(&scratch.0)?;
+            figures
+        }
+        Workload::Victim { .. } => Value::Null,
     };
     let raw = limit["raw_log_events_per_s"].as_f64().unwrap_or(0.0);
     let events = figures["records_per_s"].as_f64().unwrap_or(0.0);

@@ -37,8 +37,10 @@ use windlass_core::turn::Overlay;
 use windlass_engine::fake;
 use windlass_engine::port::{Batch, Fault, Found, Leased, Store};
 
-/// A snapshot begins after so many records, and takes so many streams a turn.
-const SNAPSHOT_EVERY: u64 = 250_000;
+/// A snapshot begins after so many records, or after so many for each stream in memory where that is more: so a start reads
+/// a short tail, and a store with much in it does not write it all the time. It takes so many streams a turn.
+const SNAPSHOT_EVERY: u64 = 100_000;
+const SNAPSHOT_EVERY_STREAM: u64 = 2;
 const SNAPSHOT_STREAMS: usize = 256;
 /// How long a run that has ended stays in memory for those who still ask about it, unless there are many.
 const LINGER: Span = Span(300_000);
@@ -101,7 +103,7 @@ pub struct Embedded {
     tail: Arc<watch::Sender<u64>>,
     /// Records since the last snapshot, and how far the present one is.
     since_snapshot: u64,
-    snapshot_every: u64,
+    snapshot_every: Option<u64>,
     saving: Option<Option<StreamId>>,
 }
 
@@ -151,7 +153,7 @@ impl Embedded {
             durable: Arc::default(),
             tail: Arc::new(tail),
             since_snapshot: folded,
-            snapshot_every: options.snapshot_every.unwrap_or(SNAPSHOT_EVERY),
+            snapshot_every: options.snapshot_every,
             saving: None,
         };
         // Without a snapshot every run was read just now, and those that ended are listed as they leave memory.
@@ -327,7 +329,7 @@ impl Embedded {
     fn save_some(&mut self) -> bool {
         let from = match self.saving.take() {
             Some(from) => from,
-            None if self.since_snapshot >= self.snapshot_every && self.settled() => {
+            None if self.since_snapshot >= self.snapshot_after() && self.settled() => {
                 self.since_snapshot = 0;
                 self.submit(vec![Entry::Begin]);
                 None
@@ -350,6 +352,23 @@ impl Embedded {
         }
         self.submit(entries);
         !over
+    }
+
+    /// How many records lie between two snapshots.
+    fn snapshot_after(&self) -> u64 {
+        let streams = self.live.state.len() as u64;
+        self.snapshot_every.unwrap_or_else(|| SNAPSHOT_EVERY.max(streams * SNAPSHOT_EVERY_STREAM))
+    }
+
+    /// How many runs have ended and are in memory still.
+    #[must_use]
+    pub fn lingering(&self) -> usize {
+        self.ended.len()
+    }
+
+    /// Begins a snapshot at the next pause.
+    pub fn save(&mut self) {
+        self.since_snapshot = u64::MAX / 2;
     }
 
     /// Nothing in memory waits for a batch that may still fail.

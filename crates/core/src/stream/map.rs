@@ -32,6 +32,18 @@ impl<T> StreamMap<T> {
         .map(|value| &**value)
     }
 
+    /// How many streams have one.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.runs.len() + self.others.len()
+    }
+
+    /// Whether none has.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty() && self.others.is_empty()
+    }
+
     /// The value of a stream, to change it.
     pub fn get_mut(&mut self, stream: &StreamId) -> Option<&mut T> {
         match stream {

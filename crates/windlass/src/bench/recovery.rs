@@ -9,27 +9,31 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use windlass_core::time::Millis;
 use windlass_engine::port::Store as _;
 
 /// How many runs were under way when the log was cut off.
 const RUNS: usize = 1_000;
+/// A time at which everything that ended has lingered long enough.
+const FAR: Millis = Millis(u64::MAX / 2);
 
 pub(super) fn measure(dir: &Path, records: u64) -> Result<Value, Failure> {
     let dir = dir.join("store");
-    let (_, written, _) = steps::drive(&dir, RUNS, |_, seq| seq >= records)?;
+    let (_, written, _) = steps::drive(&dir, RUNS, None, |_, seq| seq >= records)?;
     // A start that nothing helps: no snapshot, nothing of the log in memory, no history.
     clear(&dir.join("snapshot"))?;
     let _ = fs::remove_file(Embedded::history_path(&dir));
     let cold = open(&dir)?;
-    let (mut store, _) = Embedded::open(
-        Arc::new(Files),
-        &dir,
-        &store::Options { snapshot_every: Some(0), ..store::Options::default() },
-    )
-    .map_err(broken)?;
-    // The first pause is long enough for a whole snapshot.
-    let until = Instant::now() + Duration::from_secs(30);
-    while store.idle(windlass_core::time::Millis(u64::MAX / 2)) && Instant::now() < until {}
+    let (mut store, _) = Embedded::open(Arc::new(Files), &dir, &store::Options::default()).map_err(broken)?;
+    // What ended leaves memory first, as it does while a process runs; then the snapshot is taken.
+    let until = Instant::now() + Duration::from_secs(60);
+    while store.lingering() > 0 && Instant::now() < until {
+        if !store.idle(FAR) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    store.save();
+    while store.idle(FAR) && Instant::now() < until {}
     let _ = store.log().wait_for_snapshot(0);
     drop(store);
     let warm = open(&dir)?;

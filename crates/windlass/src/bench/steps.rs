@@ -8,6 +8,8 @@ use crate::expr::Cel;
 use crate::policy::Builtin;
 use crate::store::{self, Embedded};
 use serde_json::{Value, json};
+use std::fs;
+use std::io::Write as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -37,6 +39,8 @@ pub(super) struct Idle {
     ended: AtomicU64,
     /// When steps were released, and how long it took from one to the next of its run.
     times: Mutex<Times>,
+    /// Where each step is written down that is carried out, outside the log.
+    ledger: Option<fs::File>,
 }
 
 #[derive(Default)]
@@ -57,8 +61,10 @@ fn runbook() -> Result<Runbook, Failure> {
 }
 
 impl Idle {
-    fn new() -> Result<Idle, Failure> {
+    fn new(ledger: Option<&Path>) -> Result<Idle, Failure> {
+        let open = |path| fs::OpenOptions::new().create(true).append(true).open(path);
         Ok(Idle {
+            ledger: ledger.map(open).transpose()?,
             handle: OnceLock::new(),
             runbook: runbook()?,
             by: Actor::new(Initiator::Executor, "local"),
@@ -114,6 +120,10 @@ impl Outside for Idle {
         let last = u64::from(lease.node) == STEPS - 1;
         self.steps.fetch_add(1, Ordering::Relaxed);
         self.time(lease.run, last);
+        if let Some(mut ledger) = self.ledger.as_ref() {
+            // One write a line: it is there whole when the process is killed after it.
+            let _ = ledger.write_all(format!("{} {}\n", lease.run, lease.step).as_bytes());
+        }
         let (run, step, epoch) = (lease.run, lease.step.clone(), lease.epoch);
         let report = Report::Done { output: None, exit_code: None };
         handle.report(self.by.clone(), Command::Report { run, step, epoch, report, receipt: None });
@@ -131,49 +141,89 @@ impl Outside for Idle {
     }
 }
 
+/// An engine with an idle executor, on a store.
+struct Bench {
+    idle: Arc<Idle>,
+    handle: Handle<Embedded>,
+    thread: std::thread::JoinHandle<Result<(), Fault>>,
+    log: Arc<crate::log::Log>,
+}
+
+impl Bench {
+    fn start(dir: &Path, slots: usize, ledger: Option<&Path>, recover: bool) -> Result<Bench, Failure> {
+        let (store, _) = Embedded::open(Arc::new(Files), dir, &store::Options::default()).map_err(broken)?;
+        let log = store.log();
+        let idle = Arc::new(Idle::new(ledger)?);
+        let (handle, inbox) = inbox();
+        let _ = idle.handle.set(handle.clone());
+        let parts = Parts {
+            store,
+            clock: Arc::new(System),
+            ids: Box::new(Sorted),
+            evaluate: Arc::new(Cel::new()),
+            policy: Arc::new(Builtin),
+            outside: idle.clone() as Arc<dyn Outside>,
+        };
+        let options = Options { slots: slots.max(1), ..Options::default() };
+        let mut engine = Engine::new(parts, options, handle.clone());
+        if recover {
+            idle.stopping.store(true, Ordering::Relaxed);
+            engine.recover().map_err(broken)?;
+        }
+        let thread = std::thread::spawn(move || engine.serve(&inbox));
+        Ok(Bench { idle, handle, thread, log })
+    }
+
+    fn stop(self) -> Result<Arc<Idle>, Failure> {
+        self.idle.stopping.store(true, Ordering::Relaxed);
+        self.handle.tell(Message::Slots(0));
+        self.handle.tell(Message::Stop);
+        self.thread.join().map_err(|_| broken("the engine panicked"))?.map_err(broken)?;
+        Ok(self.idle)
+    }
+}
+
 /// Keeps so many runs going until somebody says enough.
 pub(super) fn drive(
     dir: &Path,
     runs: usize,
+    ledger: Option<&Path>,
     mut enough: impl FnMut(&Idle, u64) -> bool,
 ) -> Result<(Arc<Idle>, u64, Duration), Failure> {
-    let (store, _) = Embedded::open(Arc::new(Files), dir, &store::Options::default()).map_err(broken)?;
-    let log = store.log();
-    let idle = Arc::new(Idle::new()?);
-    let (handle, inbox) = inbox();
-    let _ = idle.handle.set(handle.clone());
-    let parts = Parts {
-        store,
-        clock: Arc::new(System),
-        ids: Box::new(Sorted),
-        evaluate: Arc::new(Cel::new()),
-        policy: Arc::new(Builtin),
-        outside: idle.clone() as Arc<dyn Outside>,
-    };
-    let options = Options { slots: runs.max(1), ..Options::default() };
-    let mut engine = Engine::new(parts, options, handle.clone());
-    let thread = std::thread::spawn(move || engine.serve(&inbox));
-    let (hash, tenant, runbook) = (BOOK, Name::clean("default"), Box::new(idle.runbook.clone()));
-    handle.call(Actor::SYSTEM, Command::Load { hash, tenant, runbook, source: None }).map_err(broken)?;
-    let (first, began) = (log.durable_seq(), Instant::now());
+    let bench = Bench::start(dir, runs, ledger, false)?;
+    let (hash, tenant, runbook) = (BOOK, Name::clean("default"), Box::new(bench.idle.runbook.clone()));
+    let load = Command::Load { hash, tenant, runbook, source: None };
+    bench.handle.call(Actor::SYSTEM, load).map_err(broken)?;
+    let (first, began) = (bench.log.durable_seq(), Instant::now());
     for _ in 0..runs {
-        idle.create();
+        bench.idle.create();
     }
-    while !enough(&idle, log.durable_seq()) {
+    while !enough(&bench.idle, bench.log.durable_seq()) {
         std::thread::sleep(Duration::from_millis(20));
     }
-    let (records, took) = (log.durable_seq() - first, began.elapsed());
-    idle.stopping.store(true, Ordering::Relaxed);
-    handle.tell(Message::Slots(0));
-    handle.tell(Message::Stop);
-    drop(handle);
-    thread.join().map_err(|_| broken("the engine panicked"))?.map_err(broken)?;
-    Ok((idle, records, took))
+    let (records, took) = (bench.log.durable_seq() - first, began.elapsed());
+    Ok((bench.stop()?, records, took))
+}
+
+/// Brings the runs of a store to their end; says how many did not come to it in time.
+pub(super) fn finish(dir: &Path, ledger: &Path, patience: Duration) -> Result<usize, Failure> {
+    let bench = Bench::start(dir, 1_000, Some(ledger), true)?;
+    let until = Instant::now() + patience;
+    let open = |store: &mut Embedded| {
+        store.state().streams().filter(|(_, stream)| super::kill::is_open(&stream.body)).count()
+    };
+    let mut left = bench.handle.read(open).map_err(broken)?;
+    while left > 0 && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(20));
+        left = bench.handle.read(open).map_err(broken)?;
+    }
+    bench.stop()?;
+    Ok(left)
 }
 
 pub(super) fn measure(dir: &Path, runs: usize, time: Duration) -> Result<Value, Failure> {
     let began = Instant::now();
-    let (idle, records, took) = drive(&dir.join("store"), runs, |_, _| began.elapsed() >= time)?;
+    let (idle, records, took) = drive(&dir.join("store"), runs, None, |_, _| began.elapsed() >= time)?;
     let steps = idle.steps.load(Ordering::Relaxed);
     let mut times = idle.times.lock().unwrap_or_else(PoisonError::into_inner);
     times.samples.sort_unstable();
