@@ -7,12 +7,14 @@ use crate::home::Home;
 use crate::log::{Log, Recovery};
 use crate::outside::Local;
 use crate::policy::Builtin;
+use crate::retention::{self, Retention};
 use crate::shell::Shell;
 use crate::store::{self, Embedded};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use tokio::sync::watch;
+use windlass_core::time::Span;
 use windlass_engine::handle::{Message, inbox};
 use windlass_engine::port::{Fault, Outside};
 use windlass_engine::{Engine, Handle, Options, Parts};
@@ -55,6 +57,8 @@ pub struct Settings {
     pub store: store::Options,
     /// Whether steps are carried out at all. Without, nothing that is stored moves on.
     pub executes: bool,
+    /// How long runs are kept after their end; the default where absent.
+    pub kept: Option<Span>,
 }
 
 /// A running application.
@@ -73,6 +77,7 @@ pub struct App {
     pub recovery: Recovery,
     tail: watch::Receiver<u64>,
     outside: Arc<Local>,
+    retention: Mutex<Option<Retention>>,
     thread: Mutex<Option<JoinHandle<Result<(), Fault>>>>,
 }
 
@@ -106,7 +111,22 @@ impl App {
         let serve = move || engine.serve(&inbox);
         let thread = std::thread::Builder::new().name("engine".into()).spawn(serve)?;
         let thread = Mutex::new(Some(thread));
-        Ok(Arc::new(App { engine: handle, policy, evaluate, log, home, recovery, tail, outside, thread }))
+        // Whoever only looks does not tidy up either.
+        let kept = settings.kept.unwrap_or(retention::KEPT);
+        let retention = settings.executes.then(|| Retention::start(handle.clone(), kept)).transpose()?;
+        let retention = Mutex::new(retention);
+        Ok(Arc::new(App {
+            retention,
+            engine: handle,
+            policy,
+            evaluate,
+            log,
+            home,
+            recovery,
+            tail,
+            outside,
+            thread,
+        }))
     }
 
     /// A fresh id.
@@ -132,6 +152,7 @@ impl App {
 
     /// Stops: nothing more is started, attempts under way are ended and handed back, and everything is durable.
     pub fn stop(&self) {
+        drop(self.retention.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.engine.tell(Message::Slots(0));
         self.outside.stop();
         self.engine.tell(Message::Stop);

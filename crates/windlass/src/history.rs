@@ -271,6 +271,22 @@ impl History {
         self.readers.with(|connection| read::list(connection, filter))
     }
 
+    /// Runs that ended before a time, oldest first.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn ended_before(&self, at: Millis, max: usize) -> Result<Vec<RunId>, Error> {
+        self.readers.with(|connection| read::ended_before(connection, at, max))
+    }
+
+    /// How many runs there are.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn count(&self) -> Result<u64, Error> {
+        self.readers.with(read::count)
+    }
+
     /// Writes what is pending and closes the file.
     ///
     /// # Errors

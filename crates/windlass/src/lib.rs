@@ -16,6 +16,7 @@ pub mod outside;
 pub mod plan;
 pub mod policy;
 pub mod redaction;
+pub mod retention;
 pub mod runbook;
 pub mod server;
 pub mod shape;

@@ -12,16 +12,18 @@
 
 mod listing;
 mod live;
+mod retention;
 #[cfg(test)]
 mod tests;
 
 pub use crate::history::Filter as RunFilter;
+pub use retention::Retiring;
 
 use crate::disk::Disk;
 use crate::history::{self, History, Row};
 use crate::log::{self, Entry, Line, Log, Recovery, Seqs};
 use live::Live;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -95,6 +97,8 @@ pub struct Embedded {
     ended: VecDeque<Ended>,
     /// Where the records of runs in memory begin, for their listing.
     first_seqs: HashMap<RunId, u64>,
+    /// Runs that are leaving for good.
+    retiring: Arc<HashSet<RunId>>,
     /// Streams that were read back: the log has to remember their heads before they get facts.
     remember: Vec<(StreamId, Head)>,
     /// Batches handed over, and those that are durable.
@@ -148,6 +152,7 @@ impl Embedded {
             log: Arc::new(log),
             ended: VecDeque::new(),
             first_seqs,
+            retiring: Arc::default(),
             remember: Vec::new(),
             batches: 0,
             durable: Arc::default(),
@@ -371,6 +376,20 @@ impl Embedded {
         self.since_snapshot = u64::MAX / 2;
     }
 
+    /// Begins a snapshot and waits for it. Nobody else uses the store meanwhile.
+    pub fn save_now(&mut self, at: Millis) {
+        while self.saving.is_some() {
+            self.save_some();
+        }
+        let seen = self.log.snapshots().0;
+        self.save();
+        while !self.settled() {
+            std::thread::yield_now();
+        }
+        while self.idle(at) {}
+        let _ = self.log.wait_for_snapshot(seen);
+    }
+
     /// Nothing in memory waits for a batch that may still fail.
     fn settled(&self) -> bool {
         self.durable.load(Ordering::Acquire) == self.batches
@@ -415,7 +434,7 @@ impl Store for Embedded {
                 continue;
             }
             let row = self.live.history.get(*run).map_err(|error| Fault::Corrupt(error.to_string()))?;
-            let Some(row) = row else {
+            let Some(row) = row.filter(|_| !self.is_retiring(*run)) else {
                 self.live.absent(*run);
                 continue;
             };

@@ -32,9 +32,7 @@ pub(super) fn measure(dir: &Path, records: u64) -> Result<Value, Failure> {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
-    store.save();
-    while store.idle(FAR) && Instant::now() < until {}
-    let _ = store.log().wait_for_snapshot(0);
+    store.save_now(FAR);
     drop(store);
     let warm = open(&dir)?;
     Ok(json!({

@@ -8,16 +8,18 @@ use crate::disk::Files;
 use crate::home::Home;
 use crate::log::{self, Log};
 use crate::runbook;
+use crate::store::{self, Embedded};
 use clap::CommandFactory as _;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 use windlass_core::code::Code;
-use windlass_core::state::{Body, State};
-use windlass_core::stream::StreamId;
-use windlass_core::time::Span;
+use windlass_core::state::State;
+use windlass_core::time::{Millis, Span};
+use windlass_engine::port::Store as _;
 
 const RUNBOOK: &str = include_str!("../../templates/runbook.yaml");
 const POLICY: &str = include_str!("../../templates/policy.md");
@@ -95,8 +97,7 @@ pub(super) async fn store(args: &Args, verb: &StoreVerb, say: &Say) -> Outcome {
         StoreVerb::Compact { retention } => {
             let span = runbook::span::parse(retention)
                 .map_err(|error| Failure::new(Code::InvalidInput, error.to_string()))?;
-            let (log, _) = open(&root)?;
-            let answer = compact(&log, span)?;
+            let answer = compact(&root, span)?;
             say.answer(&answer, || {
                 format!(
                     "dropped {} streams, {} bytes; kept {} bytes",
@@ -159,22 +160,30 @@ fn verified(found: &log::Verified) -> Value {
 }
 
 /// Drops runs that ended longer ago than the retention. Everything else is kept.
-fn compact(log: &Log, retention: Span) -> Result<Value, Failure> {
-    let mut state = State::new();
-    log.read(0, &mut |record, _| {
-        let _ = state.fold_event(&record);
-        std::ops::ControlFlow::Continue(())
-    })
-    .map_err(|error| failed(&error))?;
+fn compact(root: &Path, retention: Span) -> Result<Value, Failure> {
+    const PAUSE: Duration = Duration::from_millis(2);
+    let unusable = |error: store::Error| Failure::new(error.code(), error.to_string());
+    let unlisted = |error: crate::history::Error| Failure::new(error.code(), error.to_string());
+    if !root.is_dir() {
+        let text = format!("there is no data directory {}", root.display());
+        return Err(Failure::new(Code::NotFound, text));
+    }
+    let (mut store, _) =
+        Embedded::open(Arc::new(Files), root, &store::Options::default()).map_err(unusable)?;
+    // What has ended leaves memory first; it takes as long as the history takes to list it.
+    while store.lingering() > 0 {
+        if !store.idle(Millis(u64::MAX / 2)) {
+            std::thread::sleep(PAUSE);
+        }
+    }
+    store.log().roll().map_err(|error| failed(&error))?;
     let now = windlass_engine::port::Clock::now(&crate::clock::System);
-    let keep = move |stream: &StreamId| match state.stream(stream).map(|found| &found.body) {
-        Some(Body::Run(run)) => match &run.ending {
-            Some(ending) => ending.at + retention > now,
-            None => true,
-        },
-        Some(_) | None => true,
-    };
-    let done = log.compact(&keep).map_err(|error| failed(&error))?;
+    let retiring = store.retire(now - retention).map_err(unlisted)?;
+    let done = retiring.carry_out().map_err(|error| failed(&error))?;
+    store.retired(true);
+    if !retiring.is_empty() {
+        store.save_now(now);
+    }
     Ok(json!({
         "bytes_dropped": done.bytes_dropped, "bytes_kept": done.bytes_kept, "streams_dropped": done.streams_dropped,
     }))

@@ -60,6 +60,23 @@ impl Readers {
     }
 }
 
+/// Runs that ended before a time. A run ends after it is made, so those that were made later need not be looked at; and
+/// an id from elsewhere that says another time is only found later.
+pub(super) fn ended_before(connection: &Connection, at: Millis, max: usize) -> rusqlite::Result<Vec<RunId>> {
+    const ENDED: &str = "SELECT id FROM runs WHERE id < ?1 AND completed_at < ?2 ORDER BY id LIMIT ?3";
+    let high = u128::from(at.0).checked_shl(ID_MS_SHIFT).unwrap_or(u128::MAX);
+    let bounds = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    let mut query = connection.prepare_cached(ENDED)?;
+    let found = query.query_map(params![high.to_be_bytes(), bounds(at.0), bounds(max as u64)], |row| {
+        row.get::<_, [u8; 16]>(0)
+    })?;
+    found.map(|id| id.map(|bytes| RunId(u128::from_be_bytes(bytes)))).collect()
+}
+
+pub(super) fn count(connection: &Connection) -> rusqlite::Result<u64> {
+    connection.query_row("SELECT count(*) FROM runs", [], |row| row.get::<_, i64>(0)).map(i64::unsigned_abs)
+}
+
 /// What a name is the name of. The numbers are part of the file's version.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Kind {

@@ -60,7 +60,8 @@ impl Embedded {
         let live = self.live.state.runs_between(low, high).filter(|(_, stream)| stream.tenant == *tenant);
         let mut found: Vec<RunId> = live.map(|(run, _)| run).take(2).collect();
         if found.len() < 2 {
-            found.extend(self.live.history.find(tenant, low, high, 2).unwrap_or_default());
+            let listed = self.live.history.find(tenant, low, high, 2).unwrap_or_default();
+            found.extend(listed.into_iter().filter(|run| !self.is_retiring(*run)));
             found.sort_unstable();
             found.dedup();
             found.truncate(2);
@@ -96,6 +97,7 @@ impl Embedded {
         for row in listed {
             // One that is still in memory is shown as it is there.
             if self.live.state.run(row.id).is_none()
+                && !self.is_retiring(row.id)
                 && let Ok(value) = serde_json::from_str(&row.json)
             {
                 runs.push((row.id, value));

@@ -219,3 +219,50 @@ fn a_full_disk_refuses_writes_serves_reads_and_needs_no_restart() {
     assert_eq!(listed.len(), made.len() + 1);
     assert!(listed.iter().all(|run| run["status"] != Value::Null));
 }
+
+#[test]
+fn what_is_past_its_retention_leaves_and_the_rest_stays() {
+    let (disk, dir) = (Faulty::new(), tempfile::tempdir().unwrap());
+    let (store, _) = Embedded::open(Arc::new(disk.clone()), &path(&dir), &options()).unwrap();
+    let mut stage = Stage::new(store);
+    let book = json!({ "name": "b", "version": 1, "pipelines": { "p": {
+        "nodes": [{ "id": "a", "kind": { "run": { "command": "true" } } }], "steps": [0] } } });
+    let (runbook, tenant) = (Box::new(serde_json::from_value(book).unwrap()), Name::clean("default"));
+    stage.ask(Command::Load { hash: BOOK, tenant, runbook, source: None }).unwrap();
+    for n in 1..=40 {
+        stage.ask(create(n, "p", json!({}))).unwrap();
+        let (run, initiator) = (windlass_engine::conformance::run(n), windlass_core::run::Initiator::User);
+        if n % 4 != 0 {
+            stage.ask(Command::Cancel { run, initiator, user: None, reason: None }).unwrap();
+        }
+        stage.clock.pass(1_000);
+    }
+    let Stage { engine, .. } = stage;
+    let mut store = engine.into_store();
+    let far = Millis(u64::MAX / 2);
+    while store.lingering() > 0 {
+        store.idle(far);
+        std::thread::yield_now();
+    }
+    let filter = super::RunFilter { limit: 500, ..super::RunFilter::of(&Name::clean("default")) };
+    // Whatever ended after this stays: 1,000,000 is where the clock began, and each run took a second.
+    let before = Millis(1_000_000 + 20_000);
+    let listed = |store: &mut Embedded| store.list_runs(&filter).0.len();
+    assert_eq!(listed(&mut store), 40);
+    store.log().roll().unwrap();
+    let retiring = store.retire(before).unwrap();
+    assert_eq!(retiring.len(), 15);
+    assert_eq!(listed(&mut store), 25, "they are gone at once");
+    assert!(store.show_run(windlass_engine::conformance::run(1), true).is_none());
+    let done = retiring.carry_out().unwrap();
+    assert_eq!(done.streams_dropped, 15);
+    store.retired(true);
+    store.save_now(far);
+    assert_eq!(listed(&mut store), 25);
+    drop(store);
+    disk.crash(3);
+    let (mut store, _) = Embedded::open(Arc::new(disk), &path(&dir), &options()).unwrap();
+    assert_eq!(listed(&mut store), 25);
+    assert!(store.show_run(windlass_engine::conformance::run(2), true).is_none());
+    assert!(store.show_run(windlass_engine::conformance::run(39), true).is_some());
+}
