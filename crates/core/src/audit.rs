@@ -220,6 +220,9 @@ pub struct Sealer {
     /// When that was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sealed_at: Option<Millis>,
+    /// The last record that a seal covers.
+    #[serde(default)]
+    pub through: u64,
     /// The key that signs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_id: Option<Name>,
@@ -412,6 +415,7 @@ impl Sealer {
                 self.previous = Some(seal.hash());
                 self.sealed_at = Some(seal.at);
                 let through = e.through.unwrap_or_default();
+                self.through = self.through.max(through);
                 self.dirty.retain(|_, changed| changed.seq > through);
                 self.dirty_since = (!self.dirty.is_empty()).then_some(at);
             }

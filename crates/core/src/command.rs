@@ -9,7 +9,7 @@ use crate::budget::{Amount, Cost};
 use crate::code::Code;
 use crate::digest::Digest;
 use crate::effect::{Effect, Lease, Told};
-use crate::event::{CheckpointSaved, Event, PolicyDecided};
+use crate::event::{CheckpointSaved, Event, EvidenceExported, KeyRotated, PolicyDecided, SealCreated};
 use crate::guard::GuardInputs;
 use crate::id::{
     AgentId, ApprovalId, Holder, ItemId, Name, NoticeId, ReceiptId, RunId, Scoped, SessionId, StepId,
@@ -240,6 +240,12 @@ pub enum Command {
     Workspace { workspace: WorkspaceId, tenant: Name, input: workspace::Input },
     /// Something happens to a session.
     Session { session: SessionId, tenant: Name, input: workspace::session::Input },
+    /// Record a seal over what changed.
+    Seal(Box<SealCreated>),
+    /// Seal with another key from now on.
+    RotateKey(Box<KeyRotated>),
+    /// Record that an evidence bundle was made.
+    Exported(Box<EvidenceExported>),
     /// Look at the clock for a stream.
     Tick(StreamId),
 }

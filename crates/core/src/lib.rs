@@ -55,6 +55,7 @@ pub mod state;
 pub mod step;
 pub mod strategy;
 pub mod stream;
+pub mod system;
 pub mod task;
 pub mod template;
 #[cfg(test)]

@@ -318,6 +318,9 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
             Ok(of_stream(stream, &tenant_of(deployment), alloc::vec![deployed.into()], Reply::Done))
         }
         Command::Workspace { .. } | Command::Session { .. } => route::place(view, command, given),
+        Command::Seal(seal) => crate::system::seal(view, seal),
+        Command::RotateKey(rotation) => crate::system::rotate(view, rotation, given.at),
+        Command::Exported(made) => crate::system::exported(view, made),
         Command::Tick(stream) => tick(view, stream, given),
     }
 }

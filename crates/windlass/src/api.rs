@@ -5,6 +5,7 @@
 
 mod approvals;
 mod events;
+pub(crate) mod evidence;
 pub mod routes;
 mod runbooks;
 mod runs;
@@ -210,6 +211,7 @@ pub fn routes() -> Routes {
         .and(approvals::routes())
         .and(things::routes())
         .and(events::routes())
+        .and(evidence::routes())
 }
 
 /// The router of every route.

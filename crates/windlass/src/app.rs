@@ -2,6 +2,8 @@
 
 use crate::clock::{Sorted, System, fresh};
 use crate::disk::Files;
+use crate::evidence::keys::Keys;
+use crate::evidence::seal::Sealing;
 use crate::expr::Cel;
 use crate::home::Home;
 use crate::log::{Log, Recovery};
@@ -77,6 +79,10 @@ pub struct App {
     pub recovery: Recovery,
     tail: watch::Receiver<u64>,
     outside: Arc<Local>,
+    /// What seals the log.
+    pub sealing: Sealing,
+    /// The keys it seals with.
+    pub keys: Keys,
     retention: Mutex<Option<Retention>>,
     thread: Mutex<Option<JoinHandle<Result<(), Fault>>>>,
 }
@@ -115,7 +121,11 @@ impl App {
         let kept = settings.kept.unwrap_or(retention::KEPT);
         let retention = settings.executes.then(|| Retention::start(handle.clone(), kept)).transpose()?;
         let retention = Mutex::new(retention);
+        let keys = Keys::open(&home.keys()).map_err(std::io::Error::other)?;
+        let sealing = Sealing::start(handle.clone(), log.clone(), keys.clone())?;
         Ok(Arc::new(App {
+            sealing,
+            keys,
             retention,
             engine: handle,
             policy,

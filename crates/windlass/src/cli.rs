@@ -2,6 +2,7 @@
 
 mod args;
 mod check;
+mod evidence;
 mod follow;
 mod lists;
 mod run;
@@ -93,6 +94,9 @@ async fn dispatch(args: Args, say: &Say) -> Outcome {
         Verb::Completions { shell } => return work::completions(*shell),
         Verb::Man { dir } => return work::man(dir),
         Verb::Store(verb) => return work::store(&args, verb, say).await,
+        Verb::Evidence { verb: evidence::EvidenceVerb::Verify { file, pubkey, html } } => {
+            return evidence::check(file, pubkey.as_deref(), html.as_deref(), say);
+        }
         Verb::Doctor => return work::doctor(&args, say).await,
         Verb::Bench(bench) => return crate::bench::main(bench, say.json),
         // tidy: the rest asks the API, below.
@@ -168,6 +172,7 @@ async fn ask(args: &Args, client: &mut Client, say: &Say) -> Outcome {
         Verb::Reject { id, reason, hash, yes } => {
             run::decide(client, id, (hash.as_deref(), *yes), Some(reason), say).await
         }
+        Verb::Evidence { verb } => evidence::ask(client, verb, say).await,
         Verb::Hold => run::hold(client).await,
         Verb::Init { .. }
         | Verb::Check { .. }

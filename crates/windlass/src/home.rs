@@ -110,6 +110,12 @@ impl Home {
         Ok(Address { path, _dir: Some(dir) })
     }
 
+    /// Where the keys are that the log is sealed with.
+    #[must_use]
+    pub fn keys(&self) -> PathBuf {
+        self.root.join("keys")
+    }
+
     /// Where steps' output is kept.
     #[must_use]
     pub fn outputs(&self) -> PathBuf {

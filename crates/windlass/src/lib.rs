@@ -7,6 +7,7 @@ pub mod cli;
 pub mod client;
 pub mod clock;
 pub mod disk;
+pub mod evidence;
 pub mod expr;
 pub mod guards;
 pub mod history;

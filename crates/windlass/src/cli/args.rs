@@ -290,6 +290,14 @@ pub(super) enum Verb {
     Doctor,
     /// Measure
     Bench(crate::bench::Wish),
+    /// Prove what happened: export, verify, public keys
+    #[command(
+        after_help = "examples:\n  windlass evidence pubkey > keys.txt\n  windlass evidence export RUN -o run.evidence.tar\n  windlass evidence verify run.evidence.tar --pubkey keys.txt"
+    )]
+    Evidence {
+        #[command(subcommand)]
+        verb: super::evidence::EvidenceVerb,
+    },
     /// List error codes
     #[command(after_help = "examples:\n  windlass codes | grep LEASE")]
     Codes,

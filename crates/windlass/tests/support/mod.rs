@@ -93,7 +93,7 @@ impl Project {
 
     /// Takes a file away, where it is there.
     pub(crate) fn remove(&self, name: &str) {
-        let _ = std::fs::remove_file(self.path(name));
+        let _ = fs::remove_file(self.path(name));
     }
 
     /// Waits until a step has made a file that is not empty, and returns its text.

@@ -1,0 +1,60 @@
+//! The installation's own stream: seals, the keys that make them, and what was exported.
+//!
+//! Which heads a seal covers is known to whoever follows the log, because only committed records have heads. Here it is
+//! checked that a seal follows from the one before and is made with the key that is in force, so two of them can never
+//! stand side by side.
+
+use crate::audit::{Input, Rotation, Sealer};
+use crate::code::Code;
+use crate::command::{Outcome, Refusal, Reply};
+use crate::event::{Event, EvidenceExported, KeyRotated, SealCreated};
+use crate::id::Name;
+use crate::state::Body;
+use crate::stream::StreamId;
+use crate::time::Millis;
+use crate::turn::{Found, View, of_stream};
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// Whose the facts of the installation are: nobody's.
+#[must_use]
+pub fn owner() -> Name {
+    Name::clean("system")
+}
+
+fn sealer(view: &dyn View) -> Result<Sealer, Refusal> {
+    match view.find(&StreamId::System) {
+        Found::Here(Body::System(sealer)) => Ok((**sealer).clone()),
+        Found::Here(_) | Found::Absent => Ok(Sealer::default()),
+        Found::Unloaded => Err(Refusal::Need(vec![StreamId::System])),
+    }
+}
+
+fn facts(facts: Vec<Event>) -> Outcome {
+    of_stream(StreamId::System, &owner(), facts, Reply::Done)
+}
+
+/// Records a seal that was signed outside.
+pub(crate) fn seal(view: &dyn View, new: &SealCreated) -> Result<Outcome, Refusal> {
+    let last = sealer(view)?;
+    let follows = Some(new.number) == last.number.checked_add(1) && new.previous == last.previous;
+    let goes_on = new.through.is_some_and(|through| through >= last.through);
+    if !follows || !goes_on || Some(&new.key_id) != last.key_id.as_ref() {
+        let text = alloc::format!("seal {} does not follow from the last one", new.number);
+        return Err(Refusal::new(Code::RunInvalidTransition, text));
+    }
+    Ok(facts(vec![new.clone().into()]))
+}
+
+/// Another key takes over.
+pub(crate) fn rotate(view: &dyn View, new: &KeyRotated, at: Millis) -> Result<Outcome, Refusal> {
+    let decided = sealer(view)?.decide(&Input::Rotate(Rotation::recorded(new)), at);
+    let decision = decided.map_err(|error| Refusal::new(error.code(), alloc::format!("{error}")))?;
+    Ok(facts(decision.facts))
+}
+
+/// A bundle was made.
+pub(crate) fn exported(view: &dyn View, made: &EvidenceExported) -> Result<Outcome, Refusal> {
+    sealer(view)?;
+    Ok(facts(vec![made.clone().into()]))
+}

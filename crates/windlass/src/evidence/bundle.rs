@@ -1,0 +1,206 @@
+//! Putting a bundle together: the records of a run and of what it touched, and the way of each stream to a seal.
+
+use super::Error;
+use super::keys::Key;
+use crate::log::{Log, Seqs};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+use windlass_core::audit::{Head, Leaf, Rotation, Seal, proof, root};
+use windlass_core::event::Event;
+use windlass_core::evidence::{Bundle, Contents, Inclusion, Segment};
+use windlass_core::id::{Name, RunId, Scoped};
+use windlass_core::redact::redact;
+use windlass_core::stream::StreamId;
+use windlass_core::time::Millis;
+
+/// Private values that are there whatever the exporter chose: what a reader of the report has to see as it was.
+const SHOWN: [&str; 5] = ["action", "message", "reason", "source", "text"];
+
+/// What a bundle is to hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct What {
+    /// The run.
+    pub run: RunId,
+    /// A record before which none of the run stands.
+    pub first_seq: u64,
+    /// Whether variables, outputs, requests and responses are there as values, and not as digests alone.
+    pub values: bool,
+}
+
+/// A stream's lines, and where the last of them stands.
+#[derive(Default)]
+struct Taken {
+    lines: Vec<String>,
+    last: Option<(Head, u64)>,
+}
+
+/// Everything that is needed of the installation's own stream.
+#[derive(Default)]
+struct Seals {
+    /// By number: the seal and the last record it covers.
+    all: BTreeMap<u64, (Seal, u64)>,
+    rotations: Vec<Rotation>,
+}
+
+/// Puts a bundle together and signs it. Everything in it must be sealed already.
+///
+/// # Errors
+/// There is no such run, the log cannot be read, or what a proof needs was dropped from it.
+pub fn gather(log: &Log, what: What, key: &Key, at: Millis) -> Result<Bundle, Error> {
+    let streams = linked(log, what)?;
+    if streams.is_empty() {
+        return Err(Error::Missing(what.run.to_string()));
+    }
+    let taken = take(log, &streams, what.values)?;
+    let seals = seals(log)?;
+    let mut contents = Contents { keys: seals.rotations.clone(), ..Contents::default() };
+    let mut needed: BTreeMap<u64, Vec<Leaf>> = BTreeMap::new();
+    for (stream, taken) in taken {
+        let Some((head, seq)) = taken.last else { continue };
+        let number = seals.covering(seq).ok_or_else(|| unsealed(&stream))?;
+        needed.entry(number).or_default().push(Leaf {
+            stream: stream.clone(),
+            ver: head.ver,
+            head: head.head,
+        });
+        contents.streams.push(Segment { stream, after: Head::default(), lines: taken.lines });
+    }
+    for (number, leaves) in needed {
+        let (seal, all) = seals.leaves(log, number)?;
+        for leaf in leaves {
+            let proof = proof(&all, &leaf.stream).ok_or_else(|| unsealed(&leaf.stream))?;
+            contents.inclusions.push(Inclusion { leaf, seal: number, proof });
+        }
+        contents.seals.push(seal);
+    }
+    Ok(contents.bundle(what.run, at, key.id.clone(), &|bytes| key.sign(bytes)))
+}
+
+fn unsealed(stream: &StreamId) -> Error {
+    Error::Unprovable(format!("no seal covers the last record of {stream}"))
+}
+
+/// The run's own stream, and those of its effects, its runbook and its tenant.
+fn linked(log: &Log, what: What) -> Result<BTreeSet<StreamId>, Error> {
+    let own = StreamId::Run(what.run);
+    let mut streams = BTreeSet::new();
+    let (mut tenant, mut namespace, mut book) = (None, None, None);
+    log.read(what.first_seq, &mut |record, _| {
+        match &record.event {
+            Event::PipelineCreated(e) if e.id == what.run => {
+                streams.insert(own.clone());
+                tenant = Some(record.tenant.clone());
+                namespace = Some(e.namespace.clone());
+                book = Some(e.runbook_hash);
+            }
+            Event::IntentRecorded(e) if e.pipeline_id == what.run => drop(streams.insert(record.stream)),
+            // tidy: nothing else links a stream to the run.
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    })?;
+    if let (Some(tenant), Some(namespace), Some(book)) = (tenant, namespace, book) {
+        streams.insert(StreamId::Runbook(book));
+        streams.insert(StreamId::Tenant(tenant.clone()));
+        streams.extend(deployment(log, &tenant, &namespace, book)?);
+    }
+    Ok(streams)
+}
+
+/// Who made the runbook the active version of its name, where somebody did.
+fn deployment(
+    log: &Log,
+    tenant: &Name,
+    namespace: &Name,
+    book: windlass_core::digest::Digest,
+) -> Result<Option<StreamId>, Error> {
+    let mut name = None;
+    log.scan(&[StreamId::Runbook(book)], Seqs::ALL, &mut |record, _| {
+        if let Event::RunbookLoaded(e) = &record.event {
+            name = Some(e.name.clone());
+        }
+        ControlFlow::Break(())
+    })?;
+    Ok(name.map(|name| StreamId::Deployment(Scoped::new(tenant, namespace, &name))))
+}
+
+/// All lines of the streams, with or without private values.
+fn take(log: &Log, streams: &BTreeSet<StreamId>, values: bool) -> Result<BTreeMap<StreamId, Taken>, Error> {
+    let wanted: Vec<StreamId> = streams.iter().cloned().collect();
+    let mut taken: BTreeMap<StreamId, Taken> = BTreeMap::new();
+    let mut broken = None;
+    log.scan(&wanted, Seqs::ALL, &mut |record, line| {
+        let kept = match values {
+            true => Ok(line.to_owned()),
+            false => redact(line, &|name| !SHOWN.contains(&name)),
+        };
+        match kept {
+            Ok(line) => {
+                let stream = taken.entry(record.stream).or_default();
+                stream.lines.push(line);
+                stream.last = Some((Head { ver: record.ver, head: record.chain }, record.seq));
+                ControlFlow::Continue(())
+            }
+            Err(error) => {
+                broken = Some(error.to_string());
+                ControlFlow::Break(())
+            }
+        }
+    })?;
+    match broken {
+        Some(why) => Err(Error::Unprovable(format!("a record cannot be cut: {why}"))),
+        None => Ok(taken),
+    }
+}
+
+fn seals(log: &Log) -> Result<Seals, Error> {
+    let mut seals = Seals::default();
+    log.scan(&[StreamId::System], Seqs::ALL, &mut |record, _| {
+        match &record.event {
+            Event::SealCreated(e) => {
+                let through = e.through.unwrap_or_default();
+                seals.all.insert(e.number, (Seal::recorded(e, record.at), through));
+            }
+            Event::KeyRotated(e) => seals.rotations.push(Rotation::recorded(e)),
+            // tidy: the rest of the installation's stream proves nothing.
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    })?;
+    Ok(seals)
+}
+
+impl Seals {
+    /// The first seal that covers a record.
+    fn covering(&self, seq: u64) -> Option<u64> {
+        self.all.iter().find(|(_, (_, through))| *through >= seq).map(|(number, _)| *number)
+    }
+
+    /// A seal and its leaves: the last record of each stream between the seal before and this one.
+    fn leaves(&self, log: &Log, number: u64) -> Result<(Seal, Vec<Leaf>), Error> {
+        let gone = |why: &str| Error::Unprovable(format!("seal {number} cannot be opened: {why}"));
+        let (seal, through) = self.all.get(&number).cloned().ok_or_else(|| gone("it is not in the log"))?;
+        let after =
+            number.checked_sub(1).and_then(|before| self.all.get(&before)).map_or(0, |before| before.1);
+        let mut heads: BTreeMap<StreamId, (Head, u64)> = BTreeMap::new();
+        log.read(after + 1, &mut |record, _| {
+            if record.seq > through {
+                return ControlFlow::Break(());
+            }
+            if !matches!(record.event, Event::SealCreated(_)) {
+                heads.insert(record.stream, (Head { ver: record.ver, head: record.chain }, record.seq));
+            }
+            ControlFlow::Continue(())
+        })?;
+        let mut ordered: Vec<(StreamId, (Head, u64))> = heads.into_iter().collect();
+        ordered.sort_unstable_by_key(|(_, (_, seq))| *seq);
+        let leaf =
+            |(stream, (head, _)): (StreamId, (Head, u64))| Leaf { stream, ver: head.ver, head: head.head };
+        let leaves: Vec<Leaf> = ordered.into_iter().map(leaf).collect();
+        if leaves.len() as u64 == seal.leaves && root(&leaves) == seal.root {
+            Ok((seal, leaves))
+        } else {
+            Err(gone("records beside it were dropped from the log after their retention"))
+        }
+    }
+}
