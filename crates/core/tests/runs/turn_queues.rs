@@ -60,6 +60,7 @@ fn consume_and_listen(world: &mut World, concurrency: u32, wake_on: &[&str]) {
         project_root: String::new(),
         concurrency,
         wake_on: wake_on.iter().map(|pattern| Pattern::parse(pattern).unwrap()).collect(),
+        poll: None,
     };
     on_worker(world, worker::Input::Start(settings));
 }
@@ -205,12 +206,12 @@ fn dead_letters_are_forwarded_once_and_a_missing_queue_keeps_them_in_place() {
         .state
         .streams()
         .filter_map(|(_, stream)| match &stream.body {
-            Body::Item(item) => item.body().filter(|body| body.queue == name("graves")).cloned(),
+            Body::Item(item) => item.body().filter(|body| body.lot.queue == name("graves")).cloned(),
             _ => None,
         })
         .collect();
     assert_eq!(forwarded.len(), 1);
-    assert_eq!((forwarded[0].from, &forwarded[0].data), (Some(id), &json!({ "bug": "2" })));
+    assert_eq!((forwarded[0].from.as_deref(), forwarded[0].data.get()), (Some(&id), json!({ "bug": "2" })));
     world.check_replay();
 }
 
