@@ -650,6 +650,7 @@ async fn report(
                 let id = ItemId::parse(text).ok()?;
                 match find_item(store.state(), &asked, id)? {
                     Item::Processing { claim, .. } => Some((id, Some(claim.holder.clone()))),
+                    // tidy: only what is worked on has a holder.
                     _ => Some((id, None)),
                 }
             };

@@ -124,6 +124,7 @@ async fn run_now(State(app): State<Arc<App>>, caller: Caller, Path(name): Path<S
     let command = Command::Schedule { schedule: schedule.clone(), input: Input::RunNow { run } };
     match app.ask(&caller, command).await? {
         Reply::Created(run) => Ok(json(StatusCode::CREATED, &runs::one(&app, run, true).await?)),
+        // tidy: anything else means that it waits.
         _ => Ok(json(StatusCode::ACCEPTED, &shown(&app, &schedule).await?)),
     }
 }
