@@ -379,6 +379,7 @@ pub(crate) fn tick_worker(view: &dyn View, id: &Scoped, given: &Given<'_>) -> Re
     let is_due = |time: Option<Millis>| time.is_some_and(|due| due <= given.at);
     if is_due(worker.delayed_until) {
         out.follow.push(Command::Dispatch { worker: id.clone() });
+        out.effects.extend(external::take_again(view, worker)?);
     }
     if let worker::State::Started(settings) = &worker.state
         && is_due(worker.poll_at)

@@ -8,15 +8,15 @@
 //! What is listed is known by its key while it waits or is worked on, so listing it again pushes nothing. The claim is
 //! recorded before the command that takes runs: after a crash it runs again, for the same item and the same run.
 
-use super::{make_run, on_worker, push_all};
-use crate::command::{Command, Outcome, Pushed, Refusal, Reply};
+use super::{make_run, of_item, on_worker, push_all};
+use crate::command::{Outcome, Pushed, Refusal, Reply};
 use crate::effect::Effect;
 use crate::id::{ItemId, RunId, Scoped};
 use crate::item::{self, Item};
-use crate::machine::Given;
+use crate::machine::{Decision, Given};
 use crate::state::{Body, State};
 use crate::stream::StreamId;
-use crate::turn::{View, item_of, of_stream, run_of, tenant_of, worker_of};
+use crate::turn::{View, item_of, run_of, tenant_of, worker_of};
 use crate::worker::{self, Worker};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -106,26 +106,73 @@ pub(super) fn took(
     }
     let held = item_of(view, &item)?
         .filter(|known| matches!(known, Item::Processing { claim, .. } if claim.run == Some(run)));
-    let failed = match (held.and_then(Item::body), worker.settings(), error) {
-        (Some(body), Some(settings), None) => match make_run(view, id, settings, (item, body), run, given) {
-            Err(Refusal::Error { code, message, .. }) => alloc::format!("{code}: {message}"),
-            made => return made,
-        },
-        (_, _, Some(error)) => error.clone(),
-        // It was dropped meanwhile.
-        (None, _, None) | (_, None, None) => String::from("the item is not there any more"),
+    let Some(known) = held else {
+        // It was dropped meanwhile; the worker has its place back.
+        return settle(view, (item, id, run), given);
     };
-    let settle =
-        Command::SettleItem { item, worker: id.clone(), run, succeeded: false, error: Some(failed.clone()) };
-    let mut out = Outcome::reply(Reply::Done);
-    if let Some(known) = held {
+    if let Some(error) = error {
         // Not its fault and not to be tried again here: the next list shows it if it is still to be had.
-        let reason = Some(alloc::format!("it could not be taken: {failed}"));
-        let dropped = known.decide(&item::Input::Drop { reason }, given.at)?;
-        out = of_stream(StreamId::Item(item), &tenant_of(id), dropped.facts, Reply::Done);
+        let reason = Some(alloc::format!("it could not be taken: {error}"));
+        return give_up(view, known, &item::Input::Drop { reason }, (item, id, run), given);
     }
-    out.follow.push(settle);
+    let (Some(body), Some(settings)) = (known.body(), worker.settings()) else {
+        return Ok(Outcome::reply(Reply::Nothing));
+    };
+    match make_run(view, id, settings, (item, body), run, given) {
+        // The cap had room when the item was claimed. It stays claimed until there is room again.
+        Err(Refusal::Error { message, retry_at: Some(until), .. }) => {
+            on_worker(view, id, &worker::Input::Delay { until, reason: message }, given)
+        }
+        // An item that cannot become a run is at fault itself.
+        Err(Refusal::Error { code, message, .. }) => {
+            let error = alloc::format!("{code}: {message}");
+            let fail = item::Input::Fail { epoch: body.epoch, error, retryable: false };
+            give_up(view, known, &fail, (item, id, run), given)
+        }
+        made => made,
+    }
+}
+
+/// Ends what a claim was for, and gives the worker its place back.
+fn give_up(
+    view: &dyn View,
+    known: &Item,
+    input: &item::Input,
+    place: (ItemId, &Scoped, RunId),
+    given: &mut Given<'_>,
+) -> Result<Outcome, Refusal> {
+    let Decision { facts, effects, .. } = known.decide(input, given.at)?;
+    // The run that a drop would cancel was never made.
+    let effects = effects.into_iter().filter(|effect| !matches!(effect, Effect::CancelRun { .. })).collect();
+    let mut out = of_item(view, place.0, &tenant_of(place.1), (facts, effects), Reply::Done, given)?;
+    let settled = settle(view, place, given)?;
+    out.facts.extend(settled.facts);
+    out.follow.extend(settled.follow);
     Ok(out)
+}
+
+fn settle(
+    view: &dyn View,
+    (item, worker, run): (ItemId, &Scoped, RunId),
+    given: &Given<'_>,
+) -> Result<Outcome, Refusal> {
+    on_worker(view, worker, &worker::Input::Settle { item, run, succeeded: false }, given)
+}
+
+/// Takes again what a cap kept from becoming a run.
+pub(super) fn take_again(view: &dyn View, worker: &Worker) -> Result<Vec<Effect>, Refusal> {
+    let Some(settings) = worker.settings().filter(|settings| settings.poll.is_some()) else {
+        return Ok(Vec::new());
+    };
+    let mut effects = Vec::new();
+    for (&item, &run) in &worker.active {
+        if run_of(view, &run)?.is_none()
+            && let Some(body) = item_of(view, &item)?.and_then(Item::body)
+        {
+            effects.push(taking(&worker.id, settings, (item, body), run));
+        }
+    }
+    Ok(effects)
 }
 
 impl State {

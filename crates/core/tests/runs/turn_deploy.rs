@@ -9,6 +9,7 @@ use windlass_core::command::{Command, Deploy, Pushed, Refusal};
 use windlass_core::digest::Digest;
 use windlass_core::effect::Effect;
 use windlass_core::id::{ItemId, RunId};
+use windlass_core::policy::Verdict;
 use windlass_core::run::{Actor, Initiator};
 use windlass_core::runbook::{
     ExternalQueue, LockDef, QueueDef, Runbook, ScheduleDef, SemaphoreDef, TriggerDef, WorkerDef,
@@ -78,7 +79,7 @@ fn whole() -> Runbook {
     book.queues = BTreeMap::from([(name("bugs"), queue())]);
     book.workers = BTreeMap::from([(name("fixer"), worker_on("bugs"))]);
     book.schedules = BTreeMap::from([(name("hourly"), every_hour())]);
-    book.locks = BTreeMap::from([(name("merge"), lock_def(60))]);
+    book.locks = BTreeMap::from([(name("merge"), lock_def(30))]);
     let builders = SemaphoreDef { capacity: 3, heartbeat_timeout: Span::secs(60) };
     book.semaphores = BTreeMap::from([(name("builders"), builders)]);
     book.triggers = BTreeMap::from([(name("p1"), hook())]);
@@ -221,7 +222,7 @@ fn a_declaration_that_another_runbook_owns_refuses_the_whole_deployment() {
         shared,
         other(&|b| {
             b.queues.insert(name("bugs"), queue());
-            b.locks.insert(name("merge"), lock_def(60));
+            b.locks.insert(name("merge"), lock_def(30));
         }),
     );
     world.send(&wish("other", shared, None)).unwrap();
@@ -397,7 +398,7 @@ fn an_external_queue_is_listed_and_an_item_taken_there_before_its_run_is_made() 
     let fixer = || StreamId::Worker(scoped("fixer"));
     let turn = world.send(&Command::Tick(fixer())).unwrap();
     assert!(turn.effects.iter().any(|effect| matches!(effect, Effect::ListItems { .. })));
-    let mut listed = vec![pushed(1, json!({ "id": 1 })), pushed(2, json!({ "id": 2 }))];
+    let mut listed = vec![pushed(1, json!({})), pushed(2, json!({}))];
     for (n, item) in listed.iter_mut().enumerate() {
         item.dedupe = Some(name(&n.to_string()));
     }
@@ -432,6 +433,37 @@ fn an_external_queue_is_listed_and_an_item_taken_there_before_its_run_is_made() 
     assert_eq!(again(&world), 0);
     let Body::Worker(worker) = body(&world, fixer()) else { panic!() };
     assert_eq!(worker.active.len(), 1);
+    // One that is taken and then meets a cap stays claimed, and is taken again when there is room.
+    world.cap(Caps { max_runs_per_min: Some(2), ..Caps::default() });
+    let mut third = pushed(3, json!({}));
+    third.dedupe = Some(name("third"));
+    let turn = world.send(&Command::Polled { worker: scoped("fixer"), listed: Ok(vec![third]) }).unwrap();
+    let take = turn.effects.iter().find_map(|effect| match effect {
+        Effect::TakeItem { item, run, .. } => Some((*item, *run)),
+        _ => None,
+    });
+    let create = world.create("main", json!(null));
+    world.send(&Command::Create(Box::new(create))).unwrap();
+    world.send(&took(take.unwrap(), None)).unwrap();
+    assert!(world.state.run(take.unwrap().1).is_none());
+    world.at = world.at + Span::mins(1);
+    let turn = world.send(&Command::Tick(fixer())).unwrap();
+    assert!(turn.effects.iter().any(|effect| matches!(effect, Effect::TakeItem { .. })));
+    world.send(&took(take.unwrap(), None)).unwrap();
+    assert!(world.state.run(take.unwrap().1).is_some());
+    // One that does not fit fails by itself.
+    let mut wrong = pushed(4, json!({ "ghost": 1 }));
+    wrong.dedupe = Some(name("wrong"));
+    world.decide_policy(takes[0].1, "a", Verdict::Allow);
+    world.work(takes[0].1);
+    let turn = world.send(&Command::Polled { worker: scoped("fixer"), listed: Ok(vec![wrong]) }).unwrap();
+    let take = turn.effects.iter().find_map(|effect| match effect {
+        Effect::TakeItem { item, run, .. } => Some((*item, *run)),
+        _ => None,
+    });
+    world.send(&took(take.unwrap(), None)).unwrap();
+    let Body::Item(item) = body(&world, StreamId::Item(take.unwrap().0)) else { panic!() };
+    assert_eq!(item.state_name(), "failed");
     let failed = Command::Polled { worker: scoped("fixer"), listed: Err("no such file".into()) };
     assert_eq!(world.send(&failed).unwrap().facts.len(), 1);
     world.check_replay();
