@@ -39,6 +39,8 @@ words! {
         QueueFull = "QUEUE_FULL",
         /// The runbook does not hold together.
         RunbookInvalid = "RUNBOOK_INVALID",
+        /// Another deployed runbook declares the same name.
+        DeployConflict = "DEPLOY_CONFLICT",
         /// The disk is full; reads go on.
         StoreFull = "STORE_FULL",
         /// The log is damaged below what was acknowledged.
@@ -110,6 +112,7 @@ impl Code {
             Code::BudgetExceeded => (402, 4, "The budget is used up"),
             Code::QueueFull => (429, 75, "The queue is full"),
             Code::RunbookInvalid => (422, 2, "The runbook is not valid"),
+            Code::DeployConflict => (409, 6, "Another runbook owns the name"),
             Code::StoreFull => (507, 75, "The disk is full"),
             Code::StoreCorrupt => (500, 70, "The log is damaged"),
             Code::NotFound => (404, 5, "Not found"),

@@ -6,6 +6,7 @@
 use crate::approval;
 use crate::attempt::Report;
 use crate::budget::{Amount, Cost};
+use crate::caps::{self, Caps};
 use crate::code::Code;
 use crate::digest::Digest;
 use crate::effect::{Effect, Lease, Told};
@@ -24,7 +25,8 @@ use crate::stream::StreamId;
 use crate::time::Millis;
 use crate::{item, lock, queue, schedule, semaphore, task, worker, workspace};
 use alloc::boxed::Box;
-use alloc::string::String;
+use alloc::collections::BTreeMap;
+use alloc::string::{String, ToString as _};
 use alloc::vec::Vec;
 use serde_json::Value;
 
@@ -131,6 +133,19 @@ pub struct Pushed {
     pub from: Option<ItemId>,
 }
 
+/// A runbook that becomes the active version of its name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Deploy {
+    /// The name, with tenant and namespace.
+    pub deployment: Scoped,
+    /// The loaded runbook.
+    pub hash: Digest,
+    /// Where the runs of its workers and schedules run.
+    pub project_root: String,
+    /// When each schedule is first due, with its jitter. The core knows no time zones.
+    pub next: BTreeMap<Name, Millis>,
+}
+
 /// Everything that can be asked.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
@@ -214,6 +229,10 @@ pub enum Command {
     Push { queue: Scoped, item: Box<Pushed> },
     /// Put a dead item into another queue.
     Forward { queue: Scoped, item: ItemId, data: Value, priority: i32 },
+    /// Push items, all of them or none.
+    PushAll { queue: Scoped, items: Vec<Pushed> },
+    /// Take the best items of a queue for an outside consumer.
+    TakeMany { queue: Scoped, holder: Holder, max: u32 },
     /// Take the best item of a queue for an outside consumer.
     Take { queue: Scoped, holder: Holder },
     /// Something happens to an item.
@@ -222,6 +241,10 @@ pub enum Command {
     Worker { worker: Scoped, input: worker::Input },
     /// Let a worker take the best item of its queue, if it has room.
     Dispatch { worker: Scoped },
+    /// An external queue was listed for a worker, or could not be.
+    Polled { worker: Scoped, listed: Result<Vec<Pushed>, String> },
+    /// An item of an external queue was taken there for its run, or could not be.
+    TookOutside { worker: Scoped, item: ItemId, run: RunId, error: Option<String> },
     /// The run of a worker's item is terminal.
     SettleItem { item: ItemId, worker: Scoped, run: RunId, succeeded: bool, error: Option<String> },
     /// Something happens to a schedule.
@@ -234,8 +257,12 @@ pub enum Command {
     Reverse { key: Scoped, receipt: ReceiptId, by: RunId },
     /// Load a runbook under its hash.
     Load { hash: Digest, tenant: Name, runbook: Box<Runbook>, source: Option<String> },
-    /// Make a loaded runbook the active version of its name.
-    Deploy { deployment: Scoped, hash: Digest },
+    /// Make a loaded runbook the active version of its name, with everything it declares.
+    Deploy(Box<Deploy>),
+    /// Give the locks and semaphores of a loaded runbook their settings, where no deployed one has a say.
+    Declare { tenant: Name, namespace: Name, hash: Digest },
+    /// Say what a tenant may do at most, and its share.
+    Tenant { tenant: Name, caps: Caps, weight: u32 },
     /// Something happens to a workspace.
     Workspace { workspace: WorkspaceId, tenant: Name, input: workspace::Input },
     /// Something happens to a session.
@@ -275,6 +302,10 @@ pub enum Reply {
     Item(item::Reply),
     /// An item, pushed now or known before.
     Pushed { item: ItemId, known: bool },
+    /// Items in the order they were given, each pushed now or known before.
+    PushedAll(Vec<(ItemId, bool)>),
+    /// Claims on items, best first.
+    Taken(Vec<item::Grant>),
     /// What an approval says.
     Approval(approval::Reply),
     /// What an ingress key says.
@@ -317,6 +348,8 @@ pub enum Refusal {
         code: Code,
         /// What happened, for people.
         message: String,
+        /// When it is worth asking again, where time alone helps.
+        retry_at: Option<Millis>,
     },
 }
 
@@ -324,7 +357,7 @@ impl Refusal {
     /// A refusal with a text.
     #[must_use]
     pub fn new(code: Code, message: impl Into<String>) -> Refusal {
-        Refusal::Error { code, message: message.into() }
+        Refusal::Error { code, message: message.into(), retry_at: None }
     }
 
     /// The stable code; none for streams that are missing.
@@ -334,6 +367,12 @@ impl Refusal {
             Refusal::Need(_) => None,
             Refusal::Error { code, .. } => Some(*code),
         }
+    }
+}
+
+impl From<caps::Error> for Refusal {
+    fn from(error: caps::Error) -> Refusal {
+        Refusal::Error { code: error.code(), message: error.to_string(), retry_at: error.retry_at() }
     }
 }
 
@@ -350,6 +389,6 @@ macro_rules! refusals {
 
 refusals! {
     crate::run::Error, crate::step::Error, lock::Error, semaphore::Error, queue::Error, item::Error, worker::Error,
-    schedule::Error, crate::idempotency::Error, receipt::Error, receipt::key::Error, workspace::Error, workspace::session::Error, crate::caps::Error,
+    schedule::Error, crate::idempotency::Error, receipt::Error, receipt::key::Error, workspace::Error, workspace::session::Error,
     crate::runbook::Error, task::Error, crate::signal::Error,
 }

@@ -15,6 +15,7 @@ use crate::private::Private;
 use crate::run::{Lineage, Status};
 use crate::runbook::{Pipeline, Runbook, VarDef};
 use crate::stream::StreamId;
+use crate::template::Evaluate;
 use crate::turn::{View, key_of, load, missing, name_of, of_stream, run_of, runbook_of, tenant_of};
 use alloc::string::ToString;
 use alloc::vec::Vec;
@@ -23,7 +24,7 @@ use serde_json::{Map, Value};
 /// Makes a run and lets it begin. A step whose call cannot be made is told, or it would wait for ever.
 pub(crate) fn create(view: &dyn View, create: &Create, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
     match (new(view, create, given), &create.parent) {
-        (Err(Refusal::Error { code, message }), Some((parent, step))) => {
+        (Err(Refusal::Error { code, message, .. }), Some((parent, step))) => {
             let (status, error) = (Status::Failed, Some(alloc::format!("{code}: {message}")));
             let told =
                 Told::RunEnded { run: create.id, step: Some(step.clone()), status, outputs: None, error };
@@ -78,7 +79,7 @@ fn created(
     lineage: Lineage,
     given: &Given<'_>,
 ) -> Result<PipelineCreated, Refusal> {
-    let vars = variables(def, &create.vars)?;
+    let vars = variables(def, &create.vars, given.evaluate)?;
     let lock = match &def.lock {
         None => None,
         Some(lock) => {
@@ -123,7 +124,7 @@ fn created(
 }
 
 /// The variables of a run: what was given, what is default, and nothing else.
-fn variables(def: &Pipeline, given: &Value) -> Result<Value, Refusal> {
+fn variables(def: &Pipeline, given: &Value, evaluate: &dyn Evaluate) -> Result<Value, Refusal> {
     let empty = Map::new();
     let given = match given {
         Value::Object(map) => map,
@@ -142,7 +143,7 @@ fn variables(def: &Pipeline, given: &Value) -> Result<Value, Refusal> {
     for (name, var) in &def.vars {
         match given.get(name.as_str()).or(var.default.as_ref()) {
             Some(value) => {
-                fits(name, var, value)?;
+                fits(name, var, value, evaluate)?;
                 vars.insert(name.to_string(), value.clone());
             }
             None if var.required => {
@@ -155,23 +156,33 @@ fn variables(def: &Pipeline, given: &Value) -> Result<Value, Refusal> {
 }
 
 /// Variables of a run that are changed on the way: each must be one the pipeline has, and fit.
-pub(crate) fn changed(def: &Pipeline, vars: &Value) -> Result<(), Refusal> {
+pub(crate) fn changed(def: &Pipeline, vars: &Value, evaluate: &dyn Evaluate) -> Result<(), Refusal> {
     let Value::Object(vars) = vars else { return Err(invalid("the variables are not a map")) };
     for (name, value) in vars {
         let unknown =
             || invalid(&alloc::format!("the pipeline has no variable `{}`", crate::wire::shorten(name)));
         let (name, var) = def.vars.get_key_value(name.as_str()).ok_or_else(unknown)?;
-        fits(name, var, value)?;
+        fits(name, var, value, evaluate)?;
     }
     Ok(())
 }
 
-fn fits(name: &Name, var: &VarDef, value: &Value) -> Result<(), Refusal> {
+fn fits(name: &Name, var: &VarDef, value: &Value, evaluate: &dyn Evaluate) -> Result<(), Refusal> {
     if let Some(kind) = var.kind.filter(|kind| !kind.fits(value)) {
         return Err(invalid(&alloc::format!("the variable `{name}` is not a {kind}")));
     }
     if !var.one_of.is_empty() && !var.one_of.contains(value) {
         return Err(invalid(&alloc::format!("the variable `{name}` is none of the values it may have")));
+    }
+    if let Some(pattern) = &var.pattern {
+        let matches = match value {
+            Value::String(text) => evaluate.matches(pattern, text),
+            Value::Number(number) => evaluate.matches(pattern, &number.to_string()),
+            Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => false,
+        };
+        if !matches {
+            return Err(invalid(&alloc::format!("the variable `{name}` does not match `{pattern}`")));
+        }
     }
     Ok(())
 }

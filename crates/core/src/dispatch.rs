@@ -1,28 +1,35 @@
 //! Dispatch: queues, items, workers and schedules, and the runs they make.
 
+mod external;
+mod slots;
+
+pub(crate) use slots::tick_schedule;
+
 use crate::code::Code;
 use crate::command::{Command, Create, Outcome, Pushed, Refusal, Reply};
-use crate::digest::Digest;
+use crate::deployment::gather;
 use crate::effect::Effect;
 use crate::event::Event;
 use crate::id::{Holder, ItemId, Name, RunId, Scoped};
-use crate::item::{self, Claim, Item, Take};
+use crate::item::{self, Item, Take};
 use crate::machine::{Decision, Given};
 use crate::queue::{self, Queue};
 use crate::route;
 use crate::run::{Source, Trigger};
-use crate::schedule::{self, Schedule};
 use crate::stream::StreamId;
 use crate::template::Template;
 use crate::time::Millis;
-use crate::turn::{
-    View, item_of, missing, name_of, of_stream, queue_of, runbook_of, schedule_of, tenant_of, worker_of,
-};
+use crate::turn::{View, item_of, missing, name_of, of_stream, queue_of, runbook_of, tenant_of, worker_of};
 use crate::worker::{self, Worker};
-use alloc::collections::VecDeque;
+use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use serde_json::{Map, Value};
+
+/// The most items that are pushed at once.
+pub const PUSH_MAX: usize = 1_000;
+/// The most items that are taken at once.
+pub const TAKE_MAX: usize = 1_000;
 
 /// What the commands about queues, items, workers and schedules come to.
 pub(crate) fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
@@ -43,14 +50,24 @@ pub(crate) fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) 
         Command::Forward { queue, item, data, priority } => {
             forward(view, queue, *item, data.clone(), *priority, given)
         }
+        Command::PushAll { queue, items } => {
+            let (mut out, answers) = push_all(view, queue, items, given)?;
+            out.reply = Reply::PushedAll(answers);
+            Ok(out)
+        }
         Command::Take { queue, holder } => take(view, queue, holder, given),
+        Command::TakeMany { queue, holder, max } => take_many(view, queue, holder, *max, given),
+        Command::Polled { worker, listed } => external::polled(view, worker, listed, given),
+        Command::TookOutside { worker, item, run, error } => {
+            external::took(view, worker, *item, *run, error.as_ref(), given)
+        }
         Command::Item { item, input } => on_item(view, *item, input, given),
         Command::Worker { worker, input } => on_worker(view, worker, input, given),
         Command::Dispatch { worker } => dispatch(view, worker, given),
         Command::SettleItem { item, worker, run, succeeded, error } => {
             settle(view, *item, worker, *run, *succeeded, error.as_ref(), given)
         }
-        Command::Schedule { schedule, input } => on_schedule(view, schedule, input, given),
+        Command::Schedule { schedule, input } => slots::on_schedule(view, schedule, input, given),
         // tidy: the turn sends nothing else here.
         _ => Ok(Outcome::reply(Reply::Nothing)),
     }
@@ -105,13 +122,11 @@ fn forward(
 /// The clock's look at an item: a claim whose holder was silent for too long ends. An item whose time came is
 /// handed to its workers by the turn itself.
 pub(crate) fn tick(view: &dyn View, id: ItemId, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
-    let Some(Item::Processing { body, claim: Claim { visible_at: Some(_), holder, .. } }) =
-        item_of(view, &id)?
-    else {
+    let Some(Item::Processing { body, claim }) = item_of(view, &id)? else {
         return Ok(Outcome::reply(Reply::Done));
     };
-    let last_seen = view.beats().last_seen(holder, body.since);
-    if last_seen + body.terms.visibility_timeout > given.at {
+    let last_seen = view.beats().last_seen(&claim.holder, body.since);
+    if claim.visible_at.is_none() || last_seen + body.lot.terms.visibility_timeout > given.at {
         return Ok(Outcome::reply(Reply::Done));
     }
     on_item(view, id, &item::Input::Expire { epoch: body.epoch, last_seen }, given)
@@ -123,18 +138,59 @@ fn routed(mut out: Outcome, effects: Vec<Effect>) -> Outcome {
 }
 
 fn push(view: &dyn View, queue: &Scoped, pushed: &Pushed, given: &Given<'_>) -> Result<Outcome, Refusal> {
-    let known = queue_of(view, queue)?.ok_or_else(|| missing("queue", &queue.name()))?;
-    let key = known.key(pushed.dedupe.as_ref(), &pushed.data);
-    let (depth, first) = view.depth(queue, key.as_ref());
-    let terms = match known.decide(&queue::Input::Push { depth, known: first }, given.at)?.reply {
-        queue::Reply::Known(item) => return Ok(Outcome::reply(Reply::Pushed { item, known: true })),
-        queue::Reply::Admitted(terms) => terms,
-        queue::Reply::Done | queue::Reply::AlreadyDone | queue::Reply::Open => {
-            return Ok(Outcome::reply(Reply::Nothing));
-        }
-    };
+    let (mut out, answers) = push_all(view, queue, core::slice::from_ref(pushed), given)?;
+    if let Some(&(item, known)) = answers.first() {
+        out.reply = Reply::Pushed { item, known };
+    }
+    Ok(out)
+}
+
+/// Pushes items, all of them or none: the queue is full for one as for all. Says of each whether it was known.
+fn push_all(
+    view: &dyn View,
+    queue: &Scoped,
+    items: &[Pushed],
+    given: &Given<'_>,
+) -> Result<(Outcome, Vec<(ItemId, bool)>), Refusal> {
+    if items.len() > PUSH_MAX {
+        return Err(Refusal::new(Code::InvalidInput, alloc::format!("at most {PUSH_MAX} items at once")));
+    }
+    gather(view, items.iter().map(|pushed| StreamId::Item(pushed.id)))?;
+    let known = queue_of(view, queue)?.ok_or(queue::Error::NotFound)?;
     let tenant = tenant_of(queue);
-    let input = item::Input::Push(item::Push {
+    let (mut out, mut answers) = (Outcome::reply(Reply::Nothing), Vec::new());
+    let (mut depth, _) = view.depth(queue, None);
+    // What this push itself brings, which no index knows yet.
+    let mut own: BTreeMap<Name, ItemId> = BTreeMap::new();
+    for pushed in items {
+        let key = known.key(pushed.dedupe.as_ref(), &pushed.data);
+        let first = key.as_ref().and_then(|key| {
+            let here = own.get(key).copied();
+            here.or_else(|| view.depth(queue, Some(key)).1)
+        });
+        let terms = match known.decide(&queue::Input::Push { depth, known: first }, given.at)?.reply {
+            queue::Reply::Known(item) => {
+                answers.push((item, true));
+                continue;
+            }
+            queue::Reply::Admitted(terms) => terms,
+            queue::Reply::Done | queue::Reply::AlreadyDone | queue::Reply::Open => continue,
+        };
+        depth += 1;
+        own.extend(key.clone().map(|key| (key, pushed.id)));
+        let new = item_of(view, &pushed.id)?.cloned().unwrap_or_else(|| Item::absent(tenant.clone()));
+        let input = item::Input::Push(new_item(queue, pushed, terms, key));
+        let Decision { facts, effects, .. } = new.decide(&input, given.at)?;
+        out.facts.extend(of_stream(StreamId::Item(pushed.id), &tenant, facts, Reply::Done).facts);
+        out = routed(out, effects);
+        answers.push((pushed.id, false));
+    }
+    wake(view, queue, &mut out);
+    Ok((out, answers))
+}
+
+fn new_item(queue: &Scoped, pushed: &Pushed, terms: item::Terms, key: Option<Name>) -> item::Push {
+    item::Push {
         queue: name_of(queue),
         namespace: Name::clean(queue.namespace()),
         id: pushed.id,
@@ -144,17 +200,41 @@ fn push(view: &dyn View, queue: &Scoped, pushed: &Pushed, given: &Given<'_>) -> 
         next_eligible_at: pushed.not_before,
         dedupe: key,
         from: pushed.from,
-    });
-    let new = item_of(view, &pushed.id)?.cloned().unwrap_or_else(|| Item::absent(tenant.clone()));
-    let Decision { facts, effects, .. } = new.decide(&input, given.at)?;
-    let reply = Reply::Pushed { item: pushed.id, known: false };
-    let mut out = routed(of_stream(StreamId::Item(pushed.id), &tenant, facts, reply), effects);
-    wake(view, queue, &mut out);
+    }
+}
+
+/// Takes the best items for an outside consumer, as many as there are and it wants.
+fn take_many(
+    view: &dyn View,
+    queue: &Scoped,
+    holder: &Holder,
+    max: u32,
+    given: &Given<'_>,
+) -> Result<Outcome, Refusal> {
+    let known = queue_of(view, queue)?.ok_or(queue::Error::NotFound)?;
+    known.decide(&queue::Input::Take, given.at)?;
+    let best = view.best(queue, (max as usize).min(TAKE_MAX));
+    gather(view, best.iter().map(|item| StreamId::Item(*item)))?;
+    let tenant = tenant_of(queue);
+    let (mut out, mut grants) = (Outcome::reply(Reply::Nothing), Vec::new());
+    for id in best {
+        let take = Take { holder: holder.clone(), worker: None, run: None, visibility: true };
+        let Some(item) = item_of(view, &id)? else { continue };
+        // A hint may be old: what cannot be taken is not.
+        let Ok(Decision { facts, reply: item::Reply::Taken(grant), .. }) =
+            item.decide(&item::Input::Take(take), given.at)
+        else {
+            continue;
+        };
+        out.facts.extend(of_stream(StreamId::Item(id), &tenant, facts, Reply::Done).facts);
+        grants.push(grant);
+    }
+    out.reply = Reply::Taken(grants);
     Ok(out)
 }
 
 fn take(view: &dyn View, queue: &Scoped, holder: &Holder, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
-    let known = queue_of(view, queue)?.ok_or_else(|| missing("queue", &queue.name()))?;
+    let known = queue_of(view, queue)?.ok_or(queue::Error::NotFound)?;
     known.decide(&queue::Input::Take, given.at)?;
     let Some(&best) = view.best(queue, 1).first() else { return Ok(Outcome::reply(Reply::Nothing)) };
     let take = Take { holder: holder.clone(), worker: None, run: None, visibility: true };
@@ -191,7 +271,7 @@ fn on_worker(
 }
 
 /// Takes the best item for a worker that has room, and makes its run: the claim, the run and the dispatch are one
-/// commit.
+/// commit. An item that lives elsewhere is taken there first, and its run is made when that is done.
 fn dispatch(view: &dyn View, id: &Scoped, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
     let Some(worker) = worker_of(view, id)? else { return Ok(Outcome::reply(Reply::Nothing)) };
     let Some(settings) = worker.settings().filter(|_| worker.capacity_left() > 0) else {
@@ -221,33 +301,10 @@ fn dispatch(view: &dyn View, id: &Scoped, given: &mut Given<'_>) -> Result<Outco
         }
     };
     let dispatched = worker.decide(&worker::Input::Dispatch { item: best, run, epoch }, given.at)?;
-    let create = Create {
-        id: run,
-        tenant: tenant.clone(),
-        namespace: Name::clean(id.namespace()),
-        runbook: settings.runbook_hash,
-        pipeline: settings.pipeline.clone(),
-        name: settings.pipeline.clone(),
-        cwd: settings.project_root.clone(),
-        vars: Value::Null,
-        trigger: Trigger {
-            source: Source::Queue,
-            key: Some(name_of(id)),
-            user: None,
-            event_id: Some(Name::clean(&best.to_string())),
-        },
-        subject: None,
-        correlation_id: None,
-        priority: body.priority,
-        needs: Vec::new(),
-        parent: None,
-        depth: 0,
-        deadline_at: None,
-        workspace: None,
-        policy: Vec::new(),
+    let made = match settings.poll {
+        None => make_run(view, id, settings, (best, body), run, given),
+        Some(_) => external::take(view, id, settings, (best, body), run, given),
     };
-    let made = variables(view, settings, id, &body.data, given)
-        .and_then(|vars| crate::creation::create(view, &Create { vars, ..create }, given));
     match made {
         Ok(mut out) => {
             out.facts.extend(of_stream(StreamId::Item(best), &tenant, taken.facts, Reply::Done).facts);
@@ -258,8 +315,12 @@ fn dispatch(view: &dyn View, id: &Scoped, given: &mut Given<'_>) -> Result<Outco
             Ok(out)
         }
         Err(needs @ Refusal::Need(_)) => Err(needs),
+        // Time alone helps: the worker comes back by itself.
+        Err(Refusal::Error { message, retry_at: Some(until), .. }) => {
+            on_worker(view, id, &worker::Input::Delay { until, reason: message }, given)
+        }
         // An item that cannot become a run is at fault itself: it fails, and the next one has its turn.
-        Err(Refusal::Error { code, message }) if code != Code::CapExceeded => {
+        Err(Refusal::Error { code, message, .. }) if code != Code::CapExceeded => {
             let claimed = taken.facts.iter().fold(item.clone(), |item, fact| item.apply(fact, given.at));
             let fail =
                 item::Input::Fail { epoch, error: alloc::format!("{code}: {message}"), retryable: false };
@@ -271,6 +332,61 @@ fn dispatch(view: &dyn View, id: &Scoped, given: &mut Given<'_>) -> Result<Outco
         }
         Err(refusal) => Err(refusal),
     }
+}
+
+/// The run of a worker's item.
+fn make_run(
+    view: &dyn View,
+    id: &Scoped,
+    settings: &worker::Settings,
+    (item, body): (ItemId, &item::Body),
+    run: RunId,
+    given: &mut Given<'_>,
+) -> Result<Outcome, Refusal> {
+    let vars = variables(view, settings, id, &body.data.get(), given)?;
+    let create = Create {
+        id: run,
+        tenant: tenant_of(id),
+        namespace: Name::clean(id.namespace()),
+        runbook: settings.runbook_hash,
+        pipeline: settings.pipeline.clone(),
+        name: settings.pipeline.clone(),
+        cwd: settings.project_root.clone(),
+        vars,
+        trigger: Trigger {
+            source: Source::Queue,
+            key: Some(name_of(id)),
+            user: None,
+            event_id: Some(Name::clean(&item.to_string())),
+        },
+        subject: None,
+        correlation_id: None,
+        priority: body.priority,
+        needs: Vec::new(),
+        parent: None,
+        depth: 0,
+        deadline_at: None,
+        workspace: None,
+        policy: Vec::new(),
+    };
+    crate::creation::create(view, &create, given)
+}
+
+/// The clock's look at a worker: a cap has room again, or its external queue is to be listed.
+pub(crate) fn tick_worker(view: &dyn View, id: &Scoped, given: &Given<'_>) -> Result<Outcome, Refusal> {
+    let mut out = Outcome::reply(Reply::Done);
+    let Some(worker) = worker_of(view, id)? else { return Ok(out) };
+    let is_due = |time: Option<Millis>| time.is_some_and(|due| due <= given.at);
+    if is_due(worker.delayed_until) {
+        out.follow.push(Command::Dispatch { worker: id.clone() });
+        out.effects.extend(external::take_again(view, worker)?);
+    }
+    if let worker::State::Started(settings) = &worker.state
+        && is_due(worker.poll_at)
+    {
+        out.effects.push(external::list(id, settings));
+    }
+    Ok(out)
 }
 
 /// The variables of an item's run: as the worker declares them, with the item's data as `item`; its own keys where
@@ -325,75 +441,4 @@ fn settle(
         out = routed(out, effects);
     }
     Ok(out)
-}
-
-fn on_schedule(
-    view: &dyn View,
-    id: &Scoped,
-    input: &schedule::Input,
-    given: &mut Given<'_>,
-) -> Result<Outcome, Refusal> {
-    let mut known = schedule_of(view, id)?.cloned().unwrap_or_else(|| Schedule::new(id.clone()));
-    let tenant = tenant_of(id);
-    let mut out = Outcome::reply(Reply::Done);
-    let mut inputs = VecDeque::from([input.clone()]);
-    while let Some(input) = inputs.pop_front() {
-        let Decision { facts, effects, .. } = known.decide(&input, given.at)?;
-        known = facts.iter().fold(known, |known, fact| known.apply(fact, given.at));
-        out.facts.extend(of_stream(StreamId::Schedule(id.clone()), &tenant, facts, Reply::Done).facts);
-        for effect in effects {
-            let Effect::StartSlot { schedule, run, slot, pipeline, runbook, vars } = effect else {
-                route::other(effect, &mut out);
-                continue;
-            };
-            let create = slot_run(&schedule, run, slot, pipeline, runbook, vars);
-            match crate::creation::create(view, &create, given) {
-                Ok(created) => {
-                    out.facts.extend(created.facts);
-                    out.follow.extend(created.follow);
-                }
-                Err(needs @ Refusal::Need(_)) => return Err(needs),
-                // A slot whose run cannot be made is over at once, or it would keep all later ones from firing. Each
-                // time there is one slot less that waits, so this ends.
-                Err(Refusal::Error { .. }) => inputs.push_back(schedule::Input::Settle { run }),
-            }
-        }
-    }
-    Ok(out)
-}
-
-/// The run of a schedule's slot: it is made in the commit that fires the slot, so there is one per slot.
-fn slot_run(
-    schedule: &Scoped,
-    run: RunId,
-    slot: Millis,
-    pipeline: Name,
-    runbook: Digest,
-    vars: Value,
-) -> Create {
-    Create {
-        id: run,
-        tenant: tenant_of(schedule),
-        namespace: Name::clean(schedule.namespace()),
-        runbook,
-        name: pipeline.clone(),
-        pipeline,
-        cwd: String::new(),
-        vars,
-        trigger: Trigger {
-            source: Source::Scheduled,
-            key: Some(name_of(schedule)),
-            user: None,
-            event_id: Some(Name::clean(&slot.to_string())),
-        },
-        subject: None,
-        correlation_id: None,
-        priority: 0,
-        needs: Vec::new(),
-        parent: None,
-        depth: 0,
-        deadline_at: None,
-        workspace: None,
-        policy: Vec::new(),
-    }
 }

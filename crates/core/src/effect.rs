@@ -141,7 +141,29 @@ pub enum Effect {
     /// The run behind a schedule's slot is terminal.
     SettleSlot { schedule: Scoped, run: RunId },
     /// Make the run of a schedule's slot.
-    StartSlot { schedule: Scoped, run: RunId, slot: Millis, pipeline: Name, runbook: Digest, vars: Value },
+    StartSlot {
+        schedule: Scoped,
+        run: RunId,
+        slot: Millis,
+        pipeline: Name,
+        runbook: Digest,
+        vars: Value,
+        project_root: String,
+    },
+    /// Compute which slots of a schedule passed since one time up to another, and when the next is.
+    ComputeSlots { schedule: Scoped, settings: Box<crate::schedule::Settings>, after: Millis, until: Millis },
+    /// List the external queue of a worker.
+    ListItems { worker: Scoped, runbook: Digest, queue: Name, project_root: String },
+    /// Take an item of an external queue there, for a run that is made when that is done.
+    TakeItem {
+        worker: Scoped,
+        runbook: Digest,
+        queue: Name,
+        project_root: String,
+        item: ItemId,
+        run: RunId,
+        data: Value,
+    },
 
     // Execution.
     /// Carry out an attempt. Only the release of a committed lease makes one.
@@ -234,6 +256,9 @@ impl Effect {
             | Effect::Merge { .. }
             | Effect::Notify { .. }
             | Effect::ShowApproval { .. }
+            | Effect::ComputeSlots { .. }
+            | Effect::ListItems { .. }
+            | Effect::TakeItem { .. }
             | Effect::Wake { .. } => Route::Outside,
         }
     }
@@ -281,6 +306,13 @@ impl Effect {
             }
             Effect::StartSlot { schedule, run, .. } => {
                 ("start_slot", alloc::vec![("schedule", schedule.to_string()), ("run_id", run.to_string())])
+            }
+            Effect::ComputeSlots { schedule, .. } => {
+                ("compute_slots", alloc::vec![("schedule", schedule.to_string())])
+            }
+            Effect::ListItems { worker, .. } => ("list_items", alloc::vec![("worker", worker.to_string())]),
+            Effect::TakeItem { worker, item, .. } => {
+                ("take_item", alloc::vec![("worker", worker.to_string()), ("item", item.to_string())])
             }
             Effect::Execute(lease) => ("execute", run_step(&lease.run, &lease.step)),
             Effect::Stop { run, step, .. } => ("stop", run_step(run, step)),

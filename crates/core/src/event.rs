@@ -190,9 +190,9 @@ events! {
     SessionCreated, SessionInput, SessionDeleted,
     WorkspaceCreated, WorkspaceReady, WorkspaceFailed, WorkspaceDrop, WorkspaceDeleted,
     // queue.rs
-    QueueCreated, QueuePaused, QueueResumed, QueuePushed, QueueTaken, QueueReturned, QueueCompleted, QueueFailed,
+    QueueCreated, QueuePaused, QueueResumed, QueueWithdrawn, QueuePushed, QueueTaken, QueueReturned, QueueCompleted, QueueFailed,
     QueueItemRetry, QueueItemRetried, QueueItemDead, QueueItemDropped,
-    WorkerStarted, WorkerWake, WorkerPollComplete, WorkerItemDispatched, WorkerItemSettled, WorkerResized, WorkerStopped,
+    WorkerStarted, WorkerWake, WorkerPollComplete, WorkerPolled, WorkerDelayed, WorkerItemDispatched, WorkerItemSettled, WorkerResized, WorkerStopped,
     // coordination.rs
     LockConfigured, LockQueued, LockAcquired, LockReclaimed, LockReleased, LockAbandoned,
     SemaphoreConfigured, SemaphoreQueued, SemaphoreAcquired, SemaphoreIncreased, SemaphoreReclaimed, SemaphoreReleased,
@@ -202,7 +202,7 @@ events! {
     ApprovalExpired, ApprovalCancelled,
     IntentRecorded, ReceiptRecorded, ReceiptReversed, IntentLost, IntentSettled,
     TriggerClaimed, TriggerCompleted, TriggerFailed, TriggerExpired,
-    ScheduleCreated, ScheduleFired, ScheduleSkipped, ScheduleQueued, ScheduleSettled, SchedulePaused, ScheduleResumed, ScheduleRemoved,
+    ScheduleCreated, ScheduleFired, ScheduleSkipped, ScheduleQueued, ScheduleDeferred, ScheduleSettled, SchedulePaused, ScheduleResumed, ScheduleRemoved,
     // system.rs
     TimerStart, SystemStarted, SystemShutdown, SystemRecovered, SealCreated, KeyRotated, ValueRedacted, EvidenceExported,
     TenantConfigured, Escalate, NoticeRequested, NoticeSent, OutboxPosted, OutboxSettled, Custom,

@@ -270,6 +270,11 @@ impl Scoped {
         }
     }
 
+    /// What comes before every name: a place to begin at.
+    pub(crate) fn least() -> Scoped {
+        Scoped(Arc::from(""))
+    }
+
     fn part(&self, n: usize) -> &str {
         // Construction checked that there are three parts.
         self.0.splitn(3, '/').nth(n).unwrap_or_default()

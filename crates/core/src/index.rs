@@ -12,9 +12,9 @@ use crate::command::Fact;
 use crate::digest::Digest;
 use crate::event::Event;
 use crate::id::{ApprovalId, Holder, ItemId, Name, RunId, Scoped};
-use crate::item::{Claim, Item};
+use crate::item::{Item, Lot};
 use crate::machine::Beats;
-use crate::queue::Index as QueueIndex;
+use crate::queue::{Index as QueueIndex, Spot};
 use crate::run::{BlockedOn, Home, Run, Status};
 use crate::state::{Body, Stream};
 use crate::step::Wait;
@@ -39,7 +39,7 @@ enum Kind {
     #[default]
     Plain,
     Run(RunCard),
-    Item(Box<ItemCard>),
+    Item(ItemCard),
     Worker(Box<WorkerCard>),
     /// Outside holders, whose heartbeats move `due`.
     Held(Vec<Holder>),
@@ -53,12 +53,13 @@ struct WorkerCard {
     wake_on: Vec<Pattern>,
 }
 
-/// What an item is filed by.
+/// What an item is filed by: there may be millions, so it is small.
 #[derive(Clone, Debug, PartialEq)]
 struct ItemCard {
-    item: Item,
+    lot: Arc<Lot>,
+    spot: Spot,
     /// The outside holder that has it, whose heartbeats move `due`.
-    beaten: Option<Holder>,
+    beaten: Option<Box<Holder>>,
 }
 
 impl Card {
@@ -69,9 +70,9 @@ impl Card {
         }
     }
 
-    fn item(&self) -> Option<&Item> {
+    fn item(&self) -> Option<&ItemCard> {
         match &self.kind {
-            Kind::Item(card) => Some(&card.item),
+            Kind::Item(card) => Some(card),
             Kind::Plain | Kind::Run(_) | Kind::Worker(_) | Kind::Held(_) => None,
         }
     }
@@ -85,7 +86,7 @@ impl Card {
 
     fn beaten(&self) -> &[Holder] {
         match &self.kind {
-            Kind::Item(card) => card.beaten.as_slice(),
+            Kind::Item(card) => card.beaten.as_deref().map_or(&[], core::slice::from_ref),
             Kind::Held(holders) => holders,
             Kind::Plain | Kind::Run(_) | Kind::Worker(_) => &[],
         }
@@ -127,8 +128,10 @@ pub struct Indexes {
     ready: Fair<RunId>,
     active: BTreeMap<Name, u32>,
     caps: BTreeMap<Name, Caps>,
-    /// Runbooks with caps of their own.
-    limited: BTreeMap<Digest, Limited>,
+    /// Runbooks of which a version has caps of its own, by name.
+    limited: BTreeMap<Name, Limited>,
+    /// The name of each version.
+    books: BTreeMap<Digest, Name>,
     windows: BTreeMap<Name, Window>,
     dependents: BTreeMap<RunId, BTreeSet<RunId>>,
     approvals: BTreeMap<ApprovalId, RunId>,
@@ -136,6 +139,8 @@ pub struct Indexes {
     statuses: BTreeMap<(Name, Status), u64>,
     queues: BTreeMap<Scoped, QueueIndex>,
     consumers: BTreeMap<Scoped, BTreeSet<Scoped>>,
+    /// The names under which runbooks were deployed, by tenant and namespace.
+    deployments: BTreeMap<(Name, Name), BTreeSet<Scoped>>,
     /// Started workers that are woken by more than their queues.
     listeners: BTreeMap<Scoped, Vec<Pattern>>,
     /// What each outside holder holds.
@@ -167,6 +172,7 @@ impl PartialEq for Indexes {
             && self.queues == other.queues
             && self.consumers == other.consumers
             && self.listeners == other.listeners
+            && self.deployments == other.deployments
             && self.beaten == other.beaten
     }
 }
@@ -205,11 +211,16 @@ fn card(stream: &Stream, beats: &Beats) -> Card {
         Body::Item(item) => {
             card.due = item.due();
             let mut beaten = None;
-            if let Item::Processing { body, claim: Claim { visible_at: Some(_), holder, .. } } = &**item {
-                card.due = Some(beats.last_seen(holder, body.since) + body.terms.visibility_timeout);
-                beaten = Some(holder.clone());
+            if let Item::Processing { body, claim } = &**item
+                && claim.visible_at.is_some()
+            {
+                let last_seen = beats.last_seen(&claim.holder, body.since);
+                card.due = Some(last_seen + body.lot.terms.visibility_timeout);
+                beaten = Some(Box::new(claim.holder.clone()));
             }
-            card.kind = Kind::Item(Box::new(ItemCard { item: item.without_data(), beaten }));
+            if let (Some(body), Some(spot)) = (item.body(), Spot::of(item)) {
+                card.kind = Kind::Item(ItemCard { lot: body.lot.clone(), spot, beaten });
+            }
         }
         Body::Lock(lock) => {
             card.due = lock.due(beats);
@@ -223,6 +234,7 @@ fn card(stream: &Stream, beats: &Beats) -> Card {
         Body::Trigger(key) => card.due = key.due(),
         Body::Signal(kept) => card.due = kept.due(),
         Body::Worker(worker) => {
+            card.due = worker.due_after(None);
             if let (Some(queue), Some(settings)) = (worker.queue(), worker.settings()) {
                 let wake_on = settings.wake_on.clone();
                 card.kind = Kind::Worker(Box::new(WorkerCard { queue, wake_on }));
@@ -260,6 +272,13 @@ impl Indexes {
         if let StreamId::Runbook(hash) = id {
             self.file_runbook(hash, stream);
         }
+        if let StreamId::Deployment(name) = id {
+            let place = (Name::clean(name.tenant()), Name::clean(name.namespace()));
+            match stream {
+                Some(_) => _ = self.deployments.entry(place).or_default().insert(name.clone()),
+                None => unlink(&mut self.deployments, &place, name),
+            }
+        }
         let mut new = stream.map(|stream| card(stream, beats)).unwrap_or_default();
         if let Some(later) = self.later(id, stream, new.due) {
             new.due = later;
@@ -273,7 +292,7 @@ impl Indexes {
         move_time(&mut self.due, id, old.due, new.due);
         move_time(&mut self.leases, id, old.lease_due, new.lease_due);
         self.file_run(id, old.run(), new.run());
-        self.file_item(old.item(), new.item());
+        self.file_item(id, old.item(), new.item());
         self.file_worker(id, old.worker(), new.worker());
         for holder in old.beaten() {
             unlink(&mut self.beaten, holder, id);
@@ -301,12 +320,12 @@ impl Indexes {
         let (was, is) = (old.map_or(0, |old| old.active), new.map_or(0, |new| new.active));
         let ready = new.is_some_and(|new| new.ready);
         let mut in_line = ready;
-        if let Some(limited) = self.limited.get_mut(&card.home.runbook) {
+        if let Some(limited) = limited_mut(&mut self.limited, &self.books, &card.home.runbook) {
             if old.is_none() {
                 limited.made(&card.home.tenant, card.created_at);
             }
             limited.moved(&card.home.tenant, was, is);
-            in_line = limited.ready(&card.home.tenant, run, ready);
+            in_line = limited.ready(&card.home.tenant, &card.home.runbook, run, ready);
         }
         if in_line {
             // One that was picked goes back in line when it changes.
@@ -348,17 +367,15 @@ impl Indexes {
         }
     }
 
-    fn file_item(&mut self, old: Option<&Item>, new: Option<&Item>) {
-        let Some(body) = new.or(old).and_then(Item::body) else { return };
-        let queue = body.scoped();
+    fn file_item(&mut self, id: &StreamId, old: Option<&ItemCard>, new: Option<&ItemCard>) {
+        let (StreamId::Item(item), Some(card)) = (id, new.or(old)) else { return };
+        let queue = card.lot.scoped();
         let index = self.queues.entry(queue.clone()).or_default();
-        match (old, new) {
-            (_, Some(new)) => {
-                let absent = Item::absent(Name::clean("_"));
-                index.apply(old.unwrap_or(&absent), new);
-            }
-            (Some(old), None) => index.forget(old),
-            (None, None) => {}
+        if let Some(old) = old {
+            index.leave(*item, &old.spot);
+        }
+        if let Some(new) = new {
+            index.enter(*item, &new.spot);
         }
         if *index == QueueIndex::default() {
             self.queues.remove(&queue);
@@ -417,8 +434,8 @@ impl Indexes {
             let Some(card) = self.cards.get(&StreamId::Run(run)).and_then(Card::run) else {
                 return Some(run);
             };
-            let limited = self.limited.get_mut(&card.home.runbook);
-            if limited.is_none_or(|limited| limited.ready(&card.home.tenant, run, true)) {
+            let limited = limited_mut(&mut self.limited, &self.books, &card.home.runbook);
+            if limited.is_none_or(|limited| limited.ready(&card.home.tenant, &card.home.runbook, run, true)) {
                 return Some(run);
             }
         }
@@ -430,8 +447,8 @@ impl Indexes {
         else {
             return;
         };
-        let limited = self.limited.get_mut(&card.home.runbook);
-        if limited.is_none_or(|limited| limited.ready(&card.home.tenant, run, true)) {
+        let limited = limited_mut(&mut self.limited, &self.books, &card.home.runbook);
+        if limited.is_none_or(|limited| limited.ready(&card.home.tenant, &card.home.runbook, run, true)) {
             self.ready.push(entry(card, run));
         }
     }
@@ -457,6 +474,7 @@ impl Indexes {
         };
         match &stream.body {
             Body::Run(run) => Some(run.due_after(at)),
+            Body::Worker(worker) => Some(worker.due_after(Some(at))),
             _ => Some(due.filter(|due| *due > at)),
         }
     }
@@ -466,42 +484,60 @@ impl Indexes {
         Indexes { looked: self.looked.clone(), ..Indexes::default() }
     }
 
-    /// Files a runbook by its caps. What its runs use of them is counted from their cards, because a restored log may
-    /// bring the runs first.
-    fn file_runbook(&mut self, hash: &Digest, stream: Option<&Stream>) {
-        let caps = match stream.map(|stream| &stream.body) {
-            Some(Body::Runbook(runbook)) => runbook.caps.unwrap_or_default(),
-            Some(_) | None => Caps::default(),
+    /// Files a version of a runbook by its name and its caps. What its runs use of them is counted from their cards,
+    /// because a restored log may bring the runs first.
+    fn file_runbook(&mut self, version: &Digest, stream: Option<&Stream>) {
+        let Some(Stream { body: Body::Runbook(runbook), .. }) = stream else {
+            return self.forget_runbook(version);
         };
-        if stream.is_none() {
-            for run in self.limited.remove(hash).iter().flat_map(Limited::parked) {
-                if let Some(card) = self.cards.get(&StreamId::Run(run)).and_then(Card::run) {
-                    self.ready.push(entry(card, run));
-                }
-            }
-        }
-        let tight = caps.max_concurrency.is_some() || caps.max_runs_per_min.is_some();
-        if !tight || self.limited.contains_key(hash) {
+        if self.books.insert(*version, runbook.name.clone()).is_some() {
+            // The content under a hash never changes.
             return;
         }
-        let mut limited = Limited::new(caps);
+        let caps = runbook.caps.unwrap_or_default();
+        let tight = caps.max_concurrency.is_some() || caps.max_runs_per_min.is_some();
+        let known = self.limited.contains_key(&runbook.name);
+        if !tight && !known {
+            return;
+        }
+        let limited = self.limited.entry(runbook.name.clone()).or_default();
+        if tight {
+            limited.cap(*version, caps);
+        }
         for (id, card) in self.cards.iter() {
-            if let (StreamId::Run(run), Some(card)) =
-                (id, card.run().filter(|card| card.home.runbook == *hash))
-            {
+            let (StreamId::Run(run), Some(card)) = (id, card.run()) else { continue };
+            let counted = if known {
+                card.home.runbook == *version
+            } else {
+                self.books.get(&card.home.runbook) == Some(&runbook.name)
+            };
+            if counted {
                 limited.made(&card.home.tenant, card.created_at);
                 limited.moved(&card.home.tenant, 0, card.active);
-                if card.ready && !limited.ready(&card.home.tenant, run, true) {
+                if card.ready && !limited.ready(&card.home.tenant, &card.home.runbook, run, true) {
                     self.ready.remove(entry(card, run));
                 }
             }
         }
-        self.limited.insert(*hash, limited);
+    }
+
+    fn forget_runbook(&mut self, version: &Digest) {
+        let Some(name) = self.books.remove(version) else { return };
+        if self.limited.get_mut(&name).is_none_or(|limited| limited.uncap(version)) {
+            return;
+        }
+        for run in self.limited.remove(&name).iter().flat_map(Limited::parked) {
+            if let Some(card) = self.cards.get(&StreamId::Run(run)).and_then(Card::run) {
+                self.ready.push(entry(card, run));
+            }
+        }
     }
 
     /// Lets as many parked runs of a runbook back into line as there is room for.
     fn unpark(&mut self, home: &Home) {
-        while let Some(run) = self.limited.get_mut(&home.runbook).and_then(|l| l.unpark(&home.tenant)) {
+        while let Some(run) = limited_mut(&mut self.limited, &self.books, &home.runbook)
+            .and_then(|limited| limited.unpark(&home.tenant))
+        {
             if let Some(card) = self.cards.get(&StreamId::Run(run)).and_then(Card::run) {
                 self.ready.push(entry(card, run));
             }
@@ -590,6 +626,13 @@ impl Indexes {
         self.consumers.get(queue).map(|set| set.iter().cloned().collect()).unwrap_or_default()
     }
 
+    /// The names under which runbooks were deployed in a namespace.
+    #[must_use]
+    pub fn deployments(&self, tenant: &Name, namespace: &Name) -> Vec<Scoped> {
+        let place = (tenant.clone(), namespace.clone());
+        self.deployments.get(&place).map(|set| set.iter().cloned().collect()).unwrap_or_default()
+    }
+
     /// Whether a tenant may begin another run of a runbook.
     ///
     /// # Errors
@@ -598,7 +641,7 @@ impl Indexes {
         if let (Some(caps), Some(window)) = (self.caps.get(tenant), self.windows.get(tenant)) {
             caps.admit_run(window, at)?;
         }
-        self.limited.get(runbook).map_or(Ok(()), |limited| limited.admit_run(tenant, at))
+        self.limited_of(runbook).map_or(Ok(()), |limited| limited.admit_run(tenant, runbook, at))
     }
 
     /// Whether a tenant may have another step of a runbook under way.
@@ -607,7 +650,11 @@ impl Indexes {
     /// The cap that says no.
     pub fn admit_step(&self, tenant: &Name, runbook: &Digest) -> Result<(), crate::caps::Error> {
         self.caps(tenant).admit_step(self.active(tenant))?;
-        self.limited.get(runbook).map_or(Ok(()), |limited| limited.admit_step(tenant))
+        self.limited_of(runbook).map_or(Ok(()), |limited| limited.admit_step(tenant, runbook))
+    }
+
+    fn limited_of(&self, runbook: &Digest) -> Option<&Limited> {
+        if self.limited.is_empty() { None } else { self.limited.get(self.books.get(runbook)?) }
     }
 
     /// What a tenant may do at most.
@@ -626,6 +673,15 @@ impl Indexes {
     pub fn statuses(&self) -> impl Iterator<Item = (&Name, Status, u64)> {
         self.statuses.iter().map(|((tenant, status), n)| (tenant, *status, *n))
     }
+}
+
+/// What the runs of a version's runbook use, where one of its versions has caps.
+fn limited_mut<'a>(
+    limited: &'a mut BTreeMap<Name, Limited>,
+    books: &BTreeMap<Digest, Name>,
+    version: &Digest,
+) -> Option<&'a mut Limited> {
+    if limited.is_empty() { None } else { limited.get_mut(books.get(version)?) }
 }
 
 fn entry(card: &RunCard, run: RunId) -> Entry<RunId> {

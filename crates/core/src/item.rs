@@ -15,7 +15,7 @@
 //! time-out: the run holds it until it is terminal, however long it waits.
 
 mod body;
-pub use body::{Body, Failure, TEXT_LEN_MAX, Terms};
+pub use body::{Body, Failure, Lot, TEXT_LEN_MAX, Terms};
 
 use crate::code::Code;
 use crate::effect::Effect;
@@ -24,6 +24,7 @@ use crate::id::{Holder, ItemId, Name, RunId};
 use crate::machine::{Decision, Row, table};
 use crate::private::Private;
 use crate::time::Millis;
+use alloc::boxed::Box;
 use alloc::string::String;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -100,7 +101,7 @@ pub enum Item {
         /// The item.
         body: Body,
         /// Who.
-        claim: Claim,
+        claim: Box<Claim>,
     },
     /// Done. Terminal.
     Completed {
@@ -312,20 +313,24 @@ impl Item {
         }
     }
 
-    /// The item without what is to be worked on: all that an index needs.
-    #[must_use]
-    pub fn without_data(&self) -> Item {
-        let mut bare = self.clone();
-        match &mut bare {
-            Item::Absent { .. } => {}
+    /// What it has in every state, to change it.
+    fn body_mut(&mut self) -> Option<&mut Body> {
+        match self {
+            Item::Absent { .. } => None,
             Item::Pending { body, .. }
             | Item::Processing { body, .. }
             | Item::Completed { body }
             | Item::Failed { body }
             | Item::Dead { body, .. }
-            | Item::Dropped { body, .. } => body.data = Value::Null,
+            | Item::Dropped { body, .. } => Some(body),
         }
-        bare
+    }
+
+    /// Shares what the items of its queue have in common.
+    pub(crate) fn share(&mut self, pool: &mut crate::pool::Pool) {
+        if let Some(body) = self.body_mut() {
+            pool.share_lot(&mut body.lot);
+        }
     }
 
     /// When it next wants to be looked at: when it may be taken, or when its claim times out.
@@ -388,15 +393,15 @@ impl Item {
 
             (Processing { body, claim }, Input::Heartbeat { epoch }) => {
                 body.fence(*epoch)?;
-                let until = claim.visible_at.map(|_| at + body.terms.visibility_timeout);
+                let until = claim.visible_at.map(|_| at + body.lot.terms.visibility_timeout);
                 Ok(Decision::reply(Reply::Beating(until)))
             }
             (Processing { body, .. }, Input::Complete { epoch }) => {
                 body.fence(*epoch)?;
                 Ok(Decision::reply(Reply::Done).fact(QueueCompleted {
-                    queue_name: body.queue.clone(),
+                    queue_name: body.lot.queue.clone(),
                     item_id: body.id,
-                    namespace: body.namespace.clone(),
+                    namespace: body.lot.namespace.clone(),
                     epoch: body.epoch,
                 }))
             }
@@ -415,7 +420,7 @@ impl Item {
                 }
                 // Heartbeats before the claim were another holder's.
                 let last_seen = (*last_seen).max(body.since);
-                let due = last_seen + body.terms.visibility_timeout;
+                let due = last_seen + body.lot.terms.visibility_timeout;
                 if due > at { Err(Error::NotDue(due)) } else { Ok(body.expire(last_seen)) }
             }
 
@@ -453,9 +458,9 @@ impl Item {
 
             (Failed { body } | Dead { body, .. }, Input::Retry { data }) => Ok(Decision::reply(Reply::Done)
                 .fact(QueueItemRetry {
-                    queue_name: body.queue.clone(),
+                    queue_name: body.lot.queue.clone(),
                     item_id: body.id,
-                    namespace: body.namespace.clone(),
+                    namespace: body.lot.namespace.clone(),
                     data: data.clone().map(Private::New),
                 })),
             (Pending { body, .. } | Failed { body } | Dead { body, .. }, Input::Drop { reason }) => {
@@ -505,7 +510,7 @@ impl Item {
                     run: e.pipeline_id,
                     visible_at: e.visible_at,
                 };
-                Item::Processing { body, claim }
+                Item::Processing { body, claim: Box::new(claim) }
             }),
             Event::QueueReturned(e) => self.moved(at, |mut body| {
                 if !e.timed_out {
@@ -516,7 +521,7 @@ impl Item {
             Event::QueueCompleted(_) => self.moved(at, |body| Item::Completed { body }),
             Event::QueueFailed(e) => self.moved(at, |mut body| {
                 body.attempts = e.attempts;
-                body.failure = Some(Failure { epoch: e.epoch, error: e.error.get() });
+                body.failure = Some(Box::new(Failure { epoch: e.epoch, error: e.error.get() }));
                 Item::Failed { body }
             }),
             Event::QueueItemRetried(e) => self.moved(at, |mut body| {

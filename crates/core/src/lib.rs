@@ -19,6 +19,7 @@ pub mod code;
 pub mod command;
 pub mod coordination;
 pub mod creation;
+pub mod deployment;
 pub mod digest;
 pub mod dispatch;
 pub mod effect;

@@ -13,6 +13,7 @@
 //! | a message was asked for and not sent | the message |
 //! | a directory is to be made or removed | that |
 //! | a session lives and works for nobody | its end |
+//! | an item of an external queue is claimed for a run that is not made | taking it there |
 //!
 //! An attempt under way is not among them: its lease was the permission, it is given once, and whoever lost it has
 //! it reported as lost. What waits for a time is not either: the clock comes back by itself. What follows inside and
@@ -153,11 +154,11 @@ impl State {
                         out.push(Effect::Kill { session: session.id });
                     }
                 }
+                Body::Worker(worker) => out.extend(self.to_be_taken(worker)),
                 Body::Queue(_)
                 | Body::Item(_)
                 | Body::Lock(_)
                 | Body::Semaphore(_)
-                | Body::Worker(_)
                 | Body::Schedule(_)
                 | Body::Trigger(_)
                 | Body::Effect(_)

@@ -1,8 +1,9 @@
-//! The pool: what many runs have in common, kept once.
+//! The pool: what many runs or items have in common, kept once.
 //!
 //! A thousand runs of one pipeline have one tenant, one runbook and one word of policy. Each record says all of it
 //! again; the pool gives them one copy. It is no part of the state: what is shared and what is not is equal.
 
+use crate::item::Lot;
 use crate::policy::Ledger;
 use crate::run::Home;
 use alloc::collections::BTreeSet;
@@ -11,6 +12,8 @@ use alloc::vec::Vec;
 
 /// The most homes that are kept; beyond it the pool starts anew, and only later runs share less.
 const HOMES_MAX: usize = 4_096;
+/// The most lots that are kept, likewise.
+const LOTS_MAX: usize = 4_096;
 /// The most ledgers that are kept: the latest, each compared whole.
 const LEDGERS_MAX: usize = 8;
 
@@ -19,9 +22,22 @@ const LEDGERS_MAX: usize = 8;
 pub(crate) struct Pool {
     homes: BTreeSet<Arc<Home>>,
     ledgers: Vec<Arc<Ledger>>,
+    lots: BTreeSet<Arc<Lot>>,
 }
 
 impl Pool {
+    /// Makes the lot the one that equals it.
+    pub(crate) fn share_lot(&mut self, lot: &mut Arc<Lot>) {
+        if let Some(known) = self.lots.get(lot) {
+            *lot = known.clone();
+            return;
+        }
+        if self.lots.len() >= LOTS_MAX {
+            self.lots.clear();
+        }
+        self.lots.insert(lot.clone());
+    }
+
     /// Makes the home the one that equals it.
     pub(crate) fn share_home(&mut self, home: &mut Arc<Home>) {
         if let Some(known) = self.homes.get(home) {

@@ -2,18 +2,19 @@
 //!
 //! ```text
 //!  configure ──▶ active ◀── resume ── paused
-//!                  └─────── pause ──────▲
+//!                  │ └───── pause ──────▲ │
+//!                  └── withdraw ─▶ withdrawn ◀┘ ── configure ──▶ active
 //! ```
 //!
-//! The queue admits pushes in both states, takes only while it is active, and never holds its items: where
-//! they are is what [`Index`] derives from them. A change of settings is for the items pushed after it.
+//! The queue admits pushes while it is active or paused, takes unless it is paused, and never holds its items: where
+//! they are is what [`Index`] derives from them. One that no deployed runbook declares any more can be emptied. A change of settings is for the items pushed after it.
 
 pub mod index;
-pub use index::{Counts, Index};
+pub use index::{Counts, Index, Spot};
 
 use crate::code::Code;
 use crate::digest::Digest;
-use crate::event::{Event, QueueCreated, QueuePaused, QueueResumed};
+use crate::event::{Event, QueueCreated, QueuePaused, QueueResumed, QueueWithdrawn};
 use crate::id::{ItemId, Name, Scoped};
 use crate::item::Terms;
 use crate::machine::{Decision, Row, table};
@@ -40,6 +41,11 @@ pub const TABLE: &[Row] = table! {
     "paused": "pause" => "paused";
     "paused": "resume" => "active";
     "paused": "push" => "paused";
+    "active": "withdraw" => "withdrawn";
+    "paused": "withdraw" => "withdrawn";
+    "withdrawn": "withdraw" => "withdrawn";
+    "withdrawn": "configure" => "active";
+    "withdrawn": "take" => "withdrawn";
 };
 
 /// What a runbook says about a queue.
@@ -102,6 +108,8 @@ pub enum State {
     Active(Settings),
     /// Items are pushed and wait. Somebody may resume it.
     Paused(Settings),
+    /// No deployed runbook declares it any more: items are taken and none are pushed. A deployment moves it on.
+    Withdrawn(Settings),
 }
 
 /// A queue.
@@ -123,6 +131,8 @@ pub enum Input {
     Pause,
     /// Give out again.
     Resume,
+    /// No deployed runbook declares it any more.
+    Withdraw,
     /// May an item be pushed? `depth` and `known` are gathered from the index: how many wait, and who has the
     /// push's [`Queue::key`].
     Push { depth: u64, known: Option<ItemId> },
@@ -149,8 +159,13 @@ pub enum Reply {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// No runbook declared it.
-    #[error("there is no such queue")]
+    #[error("there is no such queue: deploy a runbook that declares it")]
     NotFound,
+    /// No deployed runbook declares it any more.
+    #[error(
+        "no deployed runbook declares the queue any more: what it holds can be taken, and nothing is pushed"
+    )]
+    Withdrawn,
     /// As many items wait as may.
     #[error("the queue is full: {max} items wait")]
     Full { max: u64 },
@@ -167,7 +182,7 @@ impl Error {
     #[must_use]
     pub const fn code(&self) -> Code {
         match self {
-            Error::NotFound => Code::NotFound,
+            Error::NotFound | Error::Withdrawn => Code::NotFound,
             Error::Full { .. } => Code::QueueFull,
             Error::Paused => Code::RunInvalidTransition,
             Error::Invalid(_) => Code::InvalidInput,
@@ -189,6 +204,7 @@ impl Queue {
             State::Absent => "absent",
             State::Active(_) => "active",
             State::Paused(_) => "paused",
+            State::Withdrawn(_) => "withdrawn",
         }
     }
 
@@ -197,7 +213,7 @@ impl Queue {
     pub const fn settings(&self) -> Option<&Settings> {
         match &self.state {
             State::Absent => None,
-            State::Active(settings) | State::Paused(settings) => Some(settings),
+            State::Active(settings) | State::Paused(settings) | State::Withdrawn(settings) => Some(settings),
         }
     }
 
@@ -217,10 +233,10 @@ impl Queue {
     /// # Errors
     /// A queue that is not declared, full or paused, and settings out of their bounds.
     pub fn decide(&self, input: &Input, _at: Millis) -> Result<Decision<Reply>, Error> {
-        use State::{Absent, Active, Paused};
+        use State::{Absent, Active, Paused, Withdrawn};
         let done = Decision::reply(Reply::Done);
         match (&self.state, input) {
-            (Absent, Input::Configure(new)) => {
+            (Absent | Withdrawn(_), Input::Configure(new)) => {
                 new.check(self.id.name())?;
                 Ok(done.fact(self.created(new)))
             }
@@ -229,7 +245,14 @@ impl Queue {
                 // A deployment says again what holds already.
                 Ok(if old == new { self.unchanged() } else { done.fact(self.created(new)) })
             }
-            (Absent, Input::Pause | Input::Resume | Input::Push { .. } | Input::Take) => Err(Error::NotFound),
+            (Absent, Input::Pause | Input::Resume | Input::Withdraw | Input::Push { .. } | Input::Take) => {
+                Err(Error::NotFound)
+            }
+            (Withdrawn(_), Input::Pause | Input::Resume | Input::Push { .. }) => Err(Error::Withdrawn),
+            (Active(_) | Paused(_), Input::Withdraw) => {
+                Ok(done.fact(QueueWithdrawn { queue_name: self.name(), namespace: self.namespace() }))
+            }
+            (Withdrawn(_), Input::Withdraw) => Ok(self.unchanged()),
 
             (Active(_), Input::Pause) => {
                 Ok(done.fact(QueuePaused { queue_name: self.name(), namespace: self.namespace() }))
@@ -251,7 +274,7 @@ impl Queue {
                 }
                 Ok(Decision::reply(Reply::Admitted(settings.terms.clone())))
             }
-            (Active(_), Input::Take) => Ok(Decision::reply(Reply::Open)),
+            (Active(_) | Withdrawn(_), Input::Take) => Ok(Decision::reply(Reply::Open)),
             (Paused(_), Input::Take) => Err(Error::Paused),
         }
     }
@@ -261,7 +284,12 @@ impl Queue {
     pub fn apply(self, event: &Event, _at: Millis) -> Queue {
         let id = self.id;
         let state = match (self.state, event) {
-            (State::Absent | State::Active(_), Event::QueueCreated(e)) => State::Active(settings_of(e)),
+            (State::Absent | State::Active(_) | State::Withdrawn(_), Event::QueueCreated(e)) => {
+                State::Active(settings_of(e))
+            }
+            (State::Active(settings) | State::Paused(settings), Event::QueueWithdrawn(_)) => {
+                State::Withdrawn(settings)
+            }
             (State::Paused(_), Event::QueueCreated(e)) => State::Paused(settings_of(e)),
             (State::Active(settings), Event::QueuePaused(_)) => State::Paused(settings),
             (State::Paused(settings), Event::QueueResumed(_)) => State::Active(settings),
@@ -348,12 +376,14 @@ mod tests {
                 ("absent", queue()),
                 ("active", after(&[Input::Configure(small())])),
                 ("paused", after(&[Input::Configure(small()), Input::Pause])),
+                ("withdrawn", after(&[Input::Configure(small()), Input::Withdraw])),
             ],
             inputs: vec![
                 ("configure", Input::Configure(small())),
                 ("configure", Input::Configure(Settings::default())),
                 ("pause", Input::Pause),
                 ("resume", Input::Resume),
+                ("withdraw", Input::Withdraw),
                 ("push", Input::Push { depth: 1, known: None }),
                 ("push", Input::Push { depth: 2, known: None }),
                 ("push", Input::Push { depth: 2, known: Some(ItemId(1)) }),

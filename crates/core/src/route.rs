@@ -259,7 +259,7 @@ fn refused(holder: &Holder, refusal: Refusal) -> Result<Outcome, Refusal> {
         Holder::Step(run, step) => (*run, Some(step.clone())),
         Holder::Worker(_) | Holder::Outside(_) => return Err(refusal),
     };
-    let Refusal::Error { code, message } = refusal else { return Err(refusal) };
+    let Refusal::Error { code, message, .. } = refusal else { return Err(refusal) };
     let mut out = Outcome::reply(Reply::Nothing);
     out.follow.push(Command::Tell { run, told: Told::HoldRefused { step, code, message } });
     Ok(out)

@@ -132,7 +132,7 @@ pub struct VarDef {
     /// What it may be.
     #[serde(default, rename = "enum", skip_serializing_if = "Vec::is_empty")]
     pub one_of: Vec<Value>,
-    /// What it must look like. Checked by the shell, which has the pattern engine.
+    /// What it must look like: a regular expression, which the evaluator of expressions knows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pattern: Option<String>,
 }

@@ -18,7 +18,8 @@
 use crate::code::Code;
 use crate::digest::Digest;
 use crate::event::{
-    Event, ScheduleCreated, SchedulePaused, ScheduleRemoved, ScheduleResumed, ScheduleSettled,
+    Event, ScheduleCreated, ScheduleDeferred, SchedulePaused, ScheduleRemoved, ScheduleResumed,
+    ScheduleSettled,
 };
 use crate::id::{Name, RunId, Scoped};
 use crate::machine::{Decision, Row, table};
@@ -83,6 +84,7 @@ pub const TABLE: &[Row] = table! {
 
     "active": "configure" => "active";
     "active": "due" => "active";
+    "active": "defer" => "active";
     "active": "run_now" => "active";
     "active": "settle" => "active";
     "active": "pause" => "paused";
@@ -91,6 +93,7 @@ pub const TABLE: &[Row] = table! {
 
     "paused": "configure" => "paused";
     "paused": "due" => "paused";
+    "paused": "defer" => "paused";
     "paused": "run_now" => "paused";
     "paused": "settle" => "paused";
     "paused": "pause" => "paused";
@@ -122,6 +125,9 @@ pub struct Settings {
     pub runbook_hash: Digest,
     /// With which variables.
     pub vars: Value,
+    /// Where its runs run.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub project_root: String,
 }
 
 /// Where a schedule stands.
@@ -166,6 +172,9 @@ pub struct Schedule {
     pub live: BTreeSet<RunId>,
     /// Slots that wait, oldest first.
     pub held: VecDeque<Held>,
+    /// Since when a cap keeps what is due from becoming a run. It is not missed for that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deferred_at: Option<Millis>,
     /// Where it stands.
     pub state: State,
 }
@@ -188,6 +197,13 @@ pub enum Input {
         next_at: Option<Millis>,
         /// A fresh id for each slot.
         runs: Vec<RunId>,
+    },
+    /// A cap lets no run be made before a time.
+    Defer {
+        /// The time.
+        until: Millis,
+        /// Which cap.
+        reason: String,
     },
     /// Somebody wants a run now.
     RunNow {
@@ -256,6 +272,7 @@ impl Schedule {
             last_slot: Millis::default(),
             live: BTreeSet::new(),
             held: VecDeque::new(),
+            deferred_at: None,
             state: State::Absent,
         }
     }
@@ -296,7 +313,16 @@ impl Schedule {
             (
                 State::Absent | State::Active(_) | State::Paused(_) | State::Removed,
                 Input::Configure { settings, next_at },
-            ) => Ok(Decision::new().fact(self.created(settings, *next_at))),
+            ) => Ok(Decision::new().fact(self.created(settings, self.first_look(settings, *next_at)))),
+
+            (State::Active(_), Input::Defer { until, reason }) => {
+                let next_at =
+                    self.next_at.map_or(*until, |due| if due > at { due.min(*until) } else { *until });
+                let (schedule, reason) = (self.name(), reason.clone());
+                Ok(Decision::new().fact(ScheduleDeferred { schedule, next_at, reason }))
+            }
+            // It was paused meanwhile, and makes nothing in any case.
+            (State::Paused(_), Input::Defer { .. }) => unchanged,
 
             (State::Active(settings), Input::Due { slots, next_at, runs }) => {
                 self.settle_slots(settings, slots, *next_at, runs, at)
@@ -335,6 +361,7 @@ impl Schedule {
             (
                 State::Absent,
                 Input::Due { .. }
+                | Input::Defer { .. }
                 | Input::RunNow { .. }
                 | Input::Settle { .. }
                 | Input::Pause
@@ -343,8 +370,25 @@ impl Schedule {
             )
             | (
                 State::Removed,
-                Input::Due { .. } | Input::RunNow { .. } | Input::Pause | Input::Resume { .. },
+                Input::Due { .. }
+                | Input::Defer { .. }
+                | Input::RunNow { .. }
+                | Input::Pause
+                | Input::Resume { .. },
             ) => Err(Error::Absent(self.id.clone())),
+        }
+    }
+
+    /// When to look first under new settings. Where they have the same slots, one that is due already is not put off.
+    fn first_look(&self, new: &Settings, next_at: Option<Millis>) -> Option<Millis> {
+        if self.has_slots_of(new) { self.next_at.into_iter().chain(next_at).min() } else { next_at }
+    }
+
+    /// Whether its slots are those of other settings.
+    fn has_slots_of(&self, new: &Settings) -> bool {
+        match &self.state {
+            State::Active(old) | State::Paused(old) => old.spec == new.spec && old.timezone == new.timezone,
+            State::Absent | State::Removed => false,
         }
     }
 
@@ -366,7 +410,15 @@ impl Schedule {
     ) -> Result<Decision, Error> {
         let fresh = self.fresh(slots, at)?;
         let mut decision = Decision::new();
+        // What waited for the run before and then for a cap comes first.
+        let resumes = self.live.is_empty() && !self.held.is_empty();
+        if resumes {
+            decision = self.fire_held(decision, settings, next_at);
+        }
         let Some(&latest) = fresh.last() else {
+            if resumes {
+                return Ok(decision);
+            }
             // Nothing to settle, but the time to look again must move on, or the schedule would be due for ever.
             let moves = next_at != self.next_at && self.next_at.is_some_and(|due| due <= at);
             let resumed = ScheduleResumed { schedule: self.name(), next_at };
@@ -374,9 +426,9 @@ impl Schedule {
         };
         let mut ids = runs.iter().copied();
         let mut used = BTreeSet::new();
-        let (mut busy, mut held) = (!self.live.is_empty(), self.held.len());
+        let (mut busy, mut held) = (resumes || !self.live.is_empty(), self.held.len() - usize::from(resumes));
         for slot in fresh {
-            let fate = match Self::caught_up(settings, slot, latest, at) {
+            let fate = match self.caught_up(settings, slot, latest, at) {
                 true => self.fate(settings.overlap, slot == latest, busy, held),
                 false => Fate::Skip(SkipReason::Missed),
             };
@@ -398,7 +450,8 @@ impl Schedule {
     }
 
     /// Whether a slot gets its chance, by how the schedule catches up.
-    fn caught_up(settings: &Settings, slot: Millis, latest: Millis, at: Millis) -> bool {
+    fn caught_up(&self, settings: &Settings, slot: Millis, latest: Millis, at: Millis) -> bool {
+        let at = self.deferred_at.map_or(at, |since| since.min(at));
         match settings.catch_up {
             CatchUp::All => true,
             CatchUp::One => slot == latest,
@@ -464,7 +517,12 @@ impl Schedule {
             Event::ScheduleFired(e) if e.schedule.as_str() == self.id.name() => {
                 self.held.retain(|held| held.run != e.pipeline_id);
                 self.live.insert(e.pipeline_id);
+                self.deferred_at = self.deferred_at.filter(|_| e.manual);
                 self.pass(e.slot, e.manual, e.next_at);
+            }
+            Event::ScheduleDeferred(e) if e.schedule.as_str() == self.id.name() => {
+                self.deferred_at = self.deferred_at.or(Some(at));
+                self.next_at = Some(e.next_at);
             }
             Event::ScheduleQueued(e) if e.schedule.as_str() == self.id.name() => {
                 self.held.push_back(Held { slot: e.slot, run: e.pipeline_id, manual: e.manual });
@@ -483,6 +541,7 @@ impl Schedule {
             }
             Event::ScheduleResumed(e) if e.schedule.as_str() == self.id.name() => {
                 if let State::Paused(settings) = self.state {
+                    self.deferred_at = None;
                     self.state = State::Active(settings);
                     // Slots that passed during the pause do not count as missed.
                     self.last_slot = self.last_slot.max(at);
@@ -492,6 +551,7 @@ impl Schedule {
             Event::ScheduleRemoved(e) if e.schedule.as_str() == self.id.name() => {
                 self.state = State::Removed;
                 self.next_at = None;
+                self.deferred_at = None;
                 self.held.clear();
             }
             // The wide enum is narrowed here: what is not this schedule's is somebody else's.
@@ -510,14 +570,9 @@ impl Schedule {
             pipeline: event.pipeline.clone(),
             runbook_hash: event.runbook_hash,
             vars: event.vars.get().unwrap_or_default(),
+            project_root: event.project_root.clone().unwrap_or_default(),
         };
-        let same_slots = match &self.state {
-            State::Active(old) | State::Paused(old) => {
-                old.spec == settings.spec && old.timezone == settings.timezone
-            }
-            State::Absent | State::Removed => false,
-        };
-        if !same_slots {
+        if !self.has_slots_of(&settings) {
             // New slots count from here; old ones that were missed stay owed where only the rest changed.
             self.last_slot = self.last_slot.max(at);
         }

@@ -6,6 +6,7 @@
 
 use crate::audit::Sealer;
 use crate::caps::Caps;
+use crate::deployment::Active;
 use crate::digest::Digest;
 use crate::event::Event;
 use crate::id::{Holder, Name, RunId, Scoped};
@@ -60,8 +61,8 @@ pub enum Body {
     Effect(Box<EffectKey>),
     /// A runbook's content. Many runs share it.
     Runbook(Arc<Runbook>),
-    /// The hash of a name's active version.
-    Deployment(Box<Option<Digest>>),
+    /// A name's active version.
+    Deployment(Box<Option<Active>>),
     /// A working directory.
     Workspace(Box<Workspace>),
     /// A session.
@@ -218,6 +219,14 @@ fn begin(stream: &StreamId, event: &Event, tenant: &Name, at: Millis) -> Result<
     })
 }
 
+/// Lets an item share what it has in common with others.
+fn share_item(item: &mut Item, tenant: &mut Name, pool: &mut Pool) {
+    item.share(pool);
+    if let Some(body) = item.body() {
+        *tenant = body.lot.tenant.clone();
+    }
+}
+
 /// Moves a machine through its `apply`, with a blank one in its place meanwhile.
 macro_rules! through {
     ($slot:expr, $blank:expr, $event:expr, $at:expr) => {{
@@ -242,7 +251,7 @@ impl Body {
             // The content under a hash never changes.
             Body::Runbook(_) => {}
             Body::Deployment(active) => match event {
-                Event::RunbookDeployed(e) => **active = Some(e.hash),
+                Event::RunbookDeployed(e) => **active = Some(Active::of(e, at)),
                 Event::RunbookWithdrawn(_) => **active = None,
                 // tidy: nothing else happens to a name.
                 _ => {}
@@ -313,6 +322,33 @@ impl State {
         }
     }
 
+    /// Every queue that was ever declared, in order.
+    pub fn queues(&self) -> impl Iterator<Item = &Queue> {
+        self.streams.from_kind(StreamId::Queue(Scoped::least())).map_while(|stream| match &stream.body {
+            Body::Queue(queue) => Some(&**queue),
+            // tidy: the next kind begins.
+            _ => None,
+        })
+    }
+
+    /// Every worker that was ever started, in order.
+    pub fn workers(&self) -> impl Iterator<Item = &Worker> {
+        self.streams.from_kind(StreamId::Worker(Scoped::least())).map_while(|stream| match &stream.body {
+            Body::Worker(worker) => Some(&**worker),
+            // tidy: the next kind begins.
+            _ => None,
+        })
+    }
+
+    /// Every schedule that was ever declared, in order.
+    pub fn schedules(&self) -> impl Iterator<Item = &Schedule> {
+        self.streams.from_kind(StreamId::Schedule(Scoped::least())).map_while(|stream| match &stream.body {
+            Body::Schedule(schedule) => Some(&**schedule),
+            // tidy: the next kind begins.
+            _ => None,
+        })
+    }
+
     /// The indexes behind `pick`.
     #[must_use]
     pub fn indexes(&self) -> &Indexes {
@@ -362,6 +398,9 @@ impl State {
         {
             run.share(pool);
             stream.tenant = run.born.home.tenant.clone();
+        }
+        if let (Event::QueuePushed(_), Body::Item(item)) = (event, &mut stream.body) {
+            share_item(item, &mut stream.tenant, pool);
         }
         Ok(stream)
     }
@@ -470,8 +509,11 @@ impl State {
         }
         let later = self.streams.get(&snapshot.stream).is_some_and(|have| have.ver >= snapshot.state.ver);
         if !later {
-            let id = snapshot.stream;
-            self.streams.insert(&id, snapshot.state);
+            let (id, mut stream) = (snapshot.stream, snapshot.state);
+            if let Body::Item(item) = &mut stream.body {
+                share_item(item, &mut stream.tenant, &mut self.pool);
+            }
+            self.streams.insert(&id, stream);
             self.refresh(&id);
         }
         Ok(())
@@ -549,6 +591,10 @@ impl View for State {
 
     fn consumers(&self, queue: &Scoped) -> Vec<Scoped> {
         self.indexes.consumers(queue)
+    }
+
+    fn deployments(&self, tenant: &Name, namespace: &Name) -> Vec<Scoped> {
+        self.indexes.deployments(tenant, namespace)
     }
 
     fn admit_run(&self, tenant: &Name, runbook: &Digest, at: Millis) -> Result<(), crate::caps::Error> {

@@ -48,6 +48,12 @@ pub trait Evaluate {
     /// # Errors
     /// What is wrong with the expression or the values, for people.
     fn evaluate(&self, expr: &str, scope: &Map<String, Value>) -> Result<Value, String>;
+
+    /// Whether a text matches a pattern: a regular expression that was checked when the runbook was loaded. Whoever has
+    /// no pattern engine matches nothing.
+    fn matches(&self, _pattern: &str, _text: &str) -> bool {
+        false
+    }
 }
 
 /// For runbooks without expressions: every expression is an error.

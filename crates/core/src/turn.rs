@@ -17,7 +17,7 @@ use crate::code::Code;
 use crate::command::{Command, Fact, Outcome, Receipted, Refusal, Reply};
 use crate::digest::Digest;
 use crate::effect::Told;
-use crate::event::{Event, NoticeSent, PipelineDeleted, RunbookDeployed, RunbookLoaded};
+use crate::event::{Event, NoticeSent, PipelineDeleted, RunbookLoaded};
 use crate::gate;
 use crate::id::{ItemId, Name, RunId, Scoped, StepId};
 use crate::lifecycle;
@@ -59,6 +59,8 @@ pub trait View {
     fn depth(&self, queue: &Scoped, key: Option<&Name>) -> (u64, Option<ItemId>);
     /// The started workers of a queue.
     fn consumers(&self, queue: &Scoped) -> Vec<Scoped>;
+    /// The names under which runbooks were deployed in a namespace.
+    fn deployments(&self, tenant: &Name, namespace: &Name) -> Vec<Scoped>;
     /// Whether the tenant may begin another run of a runbook now.
     ///
     /// # Errors
@@ -178,7 +180,7 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
         }
         Command::Resume { run, message, vars } => {
             let Loaded { run, def } = load(view, *run)?;
-            vars.as_ref().map_or(Ok(()), |vars| crate::creation::changed(def, vars))?;
+            vars.as_ref().map_or(Ok(()), |vars| crate::creation::changed(def, vars, given.evaluate))?;
             let resumed = lifecycle::resume(run, message.clone(), vars.clone(), given)?;
             Ok(of_run(view, run, resumed, Reply::Done))
         }
@@ -268,8 +270,12 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
         | Command::LetGoSlots { .. } => route::coordinate(view, command, given),
         Command::Queue { .. }
         | Command::Push { .. }
+        | Command::PushAll { .. }
         | Command::Forward { .. }
         | Command::Take { .. }
+        | Command::TakeMany { .. }
+        | Command::Polled { .. }
+        | Command::TookOutside { .. }
         | Command::Item { .. }
         | Command::Worker { .. }
         | Command::Dispatch { .. }
@@ -302,20 +308,12 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
             };
             Ok(of_stream(StreamId::Runbook(*hash), tenant, alloc::vec![loaded.into()], Reply::Done))
         }
-        Command::Deploy { deployment, hash } => {
-            let runbook = runbook_of(view, hash)?.ok_or_else(|| missing("runbook", hash))?;
-            let stream = StreamId::Deployment(deployment.clone());
-            let replaces = match view.find(&stream) {
-                Found::Here(Body::Deployment(active)) => **active,
-                Found::Here(_) | Found::Absent => None,
-                Found::Unloaded => return Err(Refusal::Need(alloc::vec![stream])),
-            };
-            if replaces == Some(*hash) {
-                return Ok(Outcome::reply(Reply::Done));
-            }
-            let namespace = Name::clean(deployment.namespace());
-            let deployed = RunbookDeployed { name: runbook.name.clone(), hash: *hash, namespace, replaces };
-            Ok(of_stream(stream, &tenant_of(deployment), alloc::vec![deployed.into()], Reply::Done))
+        Command::Deploy(wish) => crate::deployment::deploy(view, wish, given),
+        Command::Declare { tenant, namespace, hash } => {
+            crate::deployment::declare(view, (tenant, namespace), hash, given)
+        }
+        Command::Tenant { tenant, caps, weight } => {
+            crate::deployment::configure_tenant(view, tenant, *caps, *weight)
         }
         Command::Workspace { .. } | Command::Session { .. } => route::place(view, command, given),
         Command::Seal(seal) => crate::system::seal(view, seal),
@@ -708,10 +706,10 @@ fn tick(view: &dyn View, stream: &StreamId, given: &mut Given<'_>) -> Result<Out
         }
         StreamId::Item(item) => crate::dispatch::tick(view, *item, given),
         StreamId::Signal(id) => crate::signal::tick(view, id, given),
-        // A schedule's slots are computed by the shell and come as an input of their own. The rest have no times.
-        StreamId::Schedule(_)
-        | StreamId::Queue(_)
-        | StreamId::Worker(_)
+        StreamId::Schedule(schedule) => crate::dispatch::tick_schedule(view, schedule, given),
+        StreamId::Worker(worker) => crate::dispatch::tick_worker(view, worker, given),
+        // The rest have no times.
+        StreamId::Queue(_)
         | StreamId::Effect(_)
         | StreamId::Runbook(_)
         | StreamId::Deployment(_)

@@ -14,11 +14,13 @@ use crate::code::Code;
 use crate::digest::Digest;
 use crate::effect::Effect;
 use crate::event::{
-    Event, WorkerItemDispatched, WorkerItemSettled, WorkerResized, WorkerStarted, WorkerStopped, WorkerWake,
+    Event, WorkerDelayed, WorkerItemDispatched, WorkerItemSettled, WorkerPolled, WorkerResized,
+    WorkerStarted, WorkerStopped, WorkerWake,
 };
 use crate::id::{ItemId, Name, RunId, Scoped};
 use crate::machine::{Decision, Row, table};
-use crate::time::Millis;
+use crate::private::Private;
+use crate::time::{Millis, Span};
 use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -37,10 +39,13 @@ pub const TABLE: &[Row] = table! {
     "started": "dispatch" => "started";
     "started": "settle" => "started";
     "started": "resize" => "started";
+    "started": "delay" => "started";
+    "started": "polled" => "started";
     "started": "stop" => "stopped";
     "stopped": "start" => "started";
     "stopped": "wake" => "stopped";
     "stopped": "settle" => "stopped";
+    "stopped": "polled" => "stopped";
     "stopped": "stop" => "stopped";
 };
 
@@ -61,6 +66,9 @@ pub struct Settings {
     /// The events that make it look at its queue, beside those of the queue.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub wake_on: Vec<Pattern>,
+    /// How often its queue is listed, where the items live elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub poll: Option<Span>,
 }
 
 /// Where a worker stands.
@@ -87,6 +95,12 @@ pub struct Worker {
     /// The items it works on, and the run of each. At most [`CONCURRENCY_MAX`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub active: BTreeMap<ItemId, RunId>,
+    /// A cap lets it make no run before this time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delayed_until: Option<Millis>,
+    /// When its external queue is listed next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub poll_at: Option<Millis>,
 }
 
 /// What a worker is asked.
@@ -102,6 +116,10 @@ pub enum Input {
     Settle { item: ItemId, run: RunId, succeeded: bool },
     /// Have more or fewer runs at once.
     Resize { concurrency: u32 },
+    /// A cap lets it make no run before a time.
+    Delay { until: Millis, reason: String },
+    /// Its external queue was listed, or could not be.
+    Polled { listed: u32, error: Option<String> },
     /// Take nothing more.
     Stop { reason: Option<String> },
 }
@@ -155,7 +173,7 @@ impl Worker {
     /// A worker that nobody started yet.
     #[must_use]
     pub const fn new(id: Scoped) -> Worker {
-        Worker { id, state: State::Absent, active: BTreeMap::new() }
+        Worker { id, state: State::Absent, active: BTreeMap::new(), delayed_until: None, poll_at: None }
     }
 
     /// Its state, as the table names it.
@@ -198,6 +216,14 @@ impl Worker {
         }
     }
 
+    /// When it next wants to be looked at, after a time: a cap has room again, or its external queue is to be listed.
+    #[must_use]
+    pub fn due_after(&self, at: Option<Millis>) -> Option<Millis> {
+        let started = matches!(self.state, State::Started(_));
+        let times = [self.delayed_until, self.poll_at].into_iter().flatten();
+        times.filter(|due| started && at.is_none_or(|at| *due > at)).min()
+    }
+
     /// What it listens to on the bus while it is started.
     #[must_use]
     pub fn subscription(&self) -> Option<Subscription> {
@@ -215,7 +241,7 @@ impl Worker {
     ///
     /// # Errors
     /// What the table has no row for, a dispatch without a place for it, settings out of their bounds.
-    pub fn decide(&self, input: &Input, _at: Millis) -> Result<Decision<Reply>, Error> {
+    pub fn decide(&self, input: &Input, at: Millis) -> Result<Decision<Reply>, Error> {
         use State::{Absent, Started, Stopped};
         let done = Decision::reply(Reply::Done);
         match (&self.state, input) {
@@ -239,6 +265,8 @@ impl Worker {
                 | Input::Dispatch { .. }
                 | Input::Settle { .. }
                 | Input::Resize { .. }
+                | Input::Delay { .. }
+                | Input::Polled { .. }
                 | Input::Stop { .. },
             ) => Err(Error::NotFound),
 
@@ -282,7 +310,28 @@ impl Worker {
                 let fact = WorkerResized { worker_name: self.name(), concurrency: *concurrency };
                 Ok(self.wake_if(grows, done.fact(fact)))
             }
-            (Stopped(_), Input::Resize { .. }) => Err(Error::Stopped),
+            (Stopped(_), Input::Resize { .. } | Input::Delay { .. }) => Err(Error::Stopped),
+
+            (Started(_), Input::Delay { until, reason }) => {
+                // It has a time to come back already; when that is there, it is told anew.
+                if self.delayed_until.is_some_and(|due| due > at) {
+                    return Ok(Decision::reply(Reply::AlreadyDone));
+                }
+                let (worker_name, until, reason) = (self.name(), *until, reason.clone());
+                Ok(done.fact(WorkerDelayed { worker_name, until, reason }))
+            }
+
+            (Started(settings), Input::Polled { listed, error }) => match settings.poll {
+                None => Ok(Decision::reply(Reply::AlreadyDone)),
+                Some(poll) => Ok(done.fact(WorkerPolled {
+                    worker_name: self.name(),
+                    listed: *listed,
+                    next_at: at + poll,
+                    error: error.clone().map(Private::New),
+                })),
+            },
+            // It was stopped while somebody listed.
+            (Stopped(_), Input::Polled { .. }) => Ok(Decision::reply(Reply::Idle)),
 
             (Started(_), Input::Stop { reason }) => {
                 Ok(done.fact(WorkerStopped { worker_name: self.name(), reason: reason.clone() }))
@@ -294,12 +343,19 @@ impl Worker {
 
     /// What a fact makes of it.
     #[must_use]
-    pub fn apply(mut self, event: &Event, _at: Millis) -> Worker {
+    pub fn apply(mut self, event: &Event, at: Millis) -> Worker {
         match event {
-            Event::WorkerStarted(e) => self.state = State::Started(settings_of(e)),
+            Event::WorkerStarted(e) => {
+                let settings = settings_of(e);
+                (self.delayed_until, self.poll_at) = (None, settings.poll.map(|_| at));
+                self.state = State::Started(settings);
+            }
             Event::WorkerItemDispatched(e) => {
+                self.delayed_until = None;
                 self.active.insert(e.item_id, e.pipeline_id);
             }
+            Event::WorkerDelayed(e) => self.delayed_until = Some(e.until),
+            Event::WorkerPolled(e) => self.poll_at = Some(e.next_at),
             Event::WorkerItemSettled(e) => {
                 self.active.remove(&e.item_id);
             }
@@ -309,6 +365,7 @@ impl Worker {
                 }
             }
             Event::WorkerStopped(_) => {
+                (self.delayed_until, self.poll_at) = (None, None);
                 self.state = match self.state {
                     State::Started(settings) => State::Stopped(settings),
                     state @ (State::Absent | State::Stopped(_)) => state,
@@ -369,6 +426,7 @@ impl Worker {
             namespace: Name::clean(self.id.namespace()),
             pipeline: settings.pipeline.clone(),
             wake_on: settings.wake_on.iter().map(Pattern::to_string).collect(),
+            poll_ms: settings.poll.map(|poll| poll.0),
         }
     }
 }
@@ -398,6 +456,7 @@ fn settings_of(e: &WorkerStarted) -> Settings {
         concurrency: e.concurrency,
         // What was recorded was parsed before; a pattern that this version does not know any more wakes nobody.
         wake_on: e.wake_on.iter().filter_map(|text| Pattern::parse(text).ok()).collect(),
+        poll: e.poll_ms.map(Span),
     }
 }
 
@@ -423,7 +482,16 @@ mod tests {
             project_root: "/srv".into(),
             concurrency,
             wake_on: vec![Pattern::parse("pipeline:advanced(merge)").unwrap()],
+            poll: Some(Span::mins(1)),
         }
+    }
+
+    fn delay(until: u64) -> Input {
+        Input::Delay { until: Millis(until), reason: "max_runs_per_min".into() }
+    }
+
+    fn polled() -> Input {
+        Input::Polled { listed: 3, error: None }
     }
 
     fn dispatch(n: u128) -> Input {
@@ -477,12 +545,39 @@ mod tests {
                 ("settle", settle(9)),
                 ("resize", Input::Resize { concurrency: 1 }),
                 ("resize", Input::Resize { concurrency: 5 }),
+                ("delay", delay(2_000)),
+                ("polled", polled()),
                 ("stop", stop()),
             ],
         }
         .check(|worker, input| {
             step(worker, input).map(|(next, _)| next.state_name()).map_err(|error| error.code())
         });
+    }
+
+    #[test]
+    fn a_delayed_worker_has_one_time_to_come_back_and_a_run_ends_the_wait() {
+        let start = Input::Start(Settings { poll: None, ..settings(2) });
+        let delayed = after(&[start.clone(), delay(2_000)]);
+        assert_eq!(delayed.due_after(None), Some(Millis(2_000)));
+        assert!(step(&delayed, &delay(3_000)).unwrap().1.facts.is_empty(), "it comes back before that");
+        let late = delayed.decide(&delay(3_000), Millis(2_000)).unwrap();
+        assert_eq!(late.facts.len(), 1, "the cap has no room even then");
+        assert_eq!(step(&delayed, &dispatch(1)).unwrap().0.due_after(None), None);
+        assert_eq!(step(&delayed, &stop()).unwrap().0.due_after(None), None);
+    }
+
+    #[test]
+    fn an_external_queue_is_listed_at_once_and_then_now_and_again() {
+        let started = after(&[Input::Start(settings(2))]);
+        assert_eq!(started.due_after(None), Some(AT));
+        let again = step(&started, &polled()).unwrap().0;
+        assert_eq!(again.due_after(None), Some(AT + Span::mins(1)));
+        // A cap's time is not hidden by a list that is under way.
+        let both = step(&started, &delay(5_000)).unwrap().0;
+        assert_eq!((both.due_after(None), both.due_after(Some(AT))), (Some(AT), Some(Millis(5_000))));
+        let plain = after(&[Input::Start(Settings { poll: None, ..settings(2) })]);
+        assert!(step(&plain, &polled()).unwrap().1.facts.is_empty(), "it has nothing to list");
     }
 
     #[test]

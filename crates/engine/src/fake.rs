@@ -284,6 +284,10 @@ impl View for Loaded {
         self.hints.consumers(queue)
     }
 
+    fn deployments(&self, tenant: &Name, namespace: &Name) -> Vec<Scoped> {
+        self.hints.deployments(tenant, namespace)
+    }
+
     fn admit_run(&self, tenant: &Name, runbook: &Digest, at: Millis) -> Result<(), caps::Error> {
         self.hints.admit_run(tenant, runbook, at)
     }

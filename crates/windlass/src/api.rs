@@ -6,11 +6,14 @@
 mod approvals;
 mod events;
 pub(crate) mod evidence;
+mod queues;
 pub mod routes;
 mod runbooks;
 mod runs;
+mod schedules;
 mod things;
 mod why;
+mod workers;
 
 use crate::app::App;
 use crate::shape;
@@ -29,6 +32,7 @@ use windlass_core::code::Code;
 use windlass_core::command::{Command, Refusal, Reply};
 use windlass_core::id::{Name, RunId};
 use windlass_core::run::{Actor, Initiator};
+use windlass_core::time::Millis;
 
 /// The most bytes of a body.
 const BODY_MAX: usize = 1 << 20;
@@ -60,10 +64,18 @@ impl Problem {
 impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Problem {
         match refusal {
-            Refusal::Error { code, message } => Problem::new(code, message),
+            Refusal::Error { code, message, retry_at } => {
+                Problem { more: retry_at.map(retry_after), ..Problem::new(code, message) }
+            }
             Refusal::Need(_) => Problem::new(Code::Internal, refusal.to_string()),
         }
     }
+}
+
+/// When it is worth asking again: the time, and the whole seconds until then.
+fn retry_after(at: Millis) -> Value {
+    let wait = at.since(windlass_engine::port::Clock::now(&crate::clock::System));
+    serde_json::json!({ "retry_at": shape::time(at), "retry_after": wait.0.div_ceil(1_000) })
 }
 
 impl IntoResponse for Problem {
@@ -73,6 +85,13 @@ impl IntoResponse for Problem {
             body.extend(more);
         }
         let status = StatusCode::from_u16(self.code.http()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        if let Some(seconds) = body.get("retry_after").and_then(Value::as_u64) {
+            let headers = [
+                (header::CONTENT_TYPE, "application/problem+json".to_owned()),
+                (header::RETRY_AFTER, seconds.to_string()),
+            ];
+            return (status, headers, body.to_string()).into_response();
+        }
         (status, [(header::CONTENT_TYPE, "application/problem+json")], body.to_string()).into_response()
     }
 }
@@ -210,6 +229,9 @@ pub fn routes() -> Routes {
         .and(runbooks::routes())
         .and(approvals::routes())
         .and(things::routes())
+        .and(queues::routes())
+        .and(workers::routes())
+        .and(schedules::routes())
         .and(events::routes())
         .and(evidence::routes())
 }

@@ -16,6 +16,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use tokio::sync::watch;
+use windlass_core::caps::Caps;
+use windlass_core::command::{Command, Refusal};
+use windlass_core::id::Name;
+use windlass_core::run::Actor;
 use windlass_core::time::Span;
 use windlass_engine::handle::{Message, inbox};
 use windlass_engine::port::{Fault, Outside};
@@ -137,6 +141,16 @@ impl App {
             outside,
             thread,
         }))
+    }
+
+    /// Says what a tenant may do at most, and its share when others want to run too. It is durable when this returns;
+    /// to say what holds already changes nothing.
+    ///
+    /// # Errors
+    /// A weight out of its bounds, or the engine has ended.
+    pub fn configure_tenant(&self, tenant: &Name, caps: Caps, weight: u32) -> Result<(), Refusal> {
+        let command = Command::Tenant { tenant: tenant.clone(), caps, weight };
+        self.engine.call(Actor::SYSTEM, command).map(|_| ())
     }
 
     /// A fresh id.

@@ -4,6 +4,7 @@
 //! executor is in process and does nothing; everything else is as in a real run: durable, chained, policy on.
 
 mod kill;
+mod queue;
 mod recovery;
 mod steps;
 
@@ -19,7 +20,7 @@ use windlass_core::code::Code;
 /// What to measure.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "examples:\n  windlass bench steps --runs 100\n  windlass bench recovery --records 1000000"
+    after_help = "examples:\n  windlass bench steps --runs 100\n  windlass bench queue --items 1000000\n  windlass bench recovery --records 1000000"
 )]
 pub struct Wish {
     #[command(subcommand)]
@@ -37,6 +38,15 @@ enum Workload {
         #[arg(long, default_value_t = 10)]
         seconds: u64,
         /// Where to write; a directory next to the current one's data that is removed afterwards
+        #[arg(long)]
+        dir: Option<PathBuf>,
+    },
+    /// A queue that is nearly empty, and one that is full: pushing, taking, and a start with all of it
+    Queue {
+        /// How many items wait in the full one
+        #[arg(long, default_value_t = 1_000_000)]
+        items: u64,
+        /// Where to write; a directory that is removed afterwards
         #[arg(long)]
         dir: Option<PathBuf>,
     },
@@ -83,6 +93,7 @@ impl Drop for Scratch {
 pub fn main(wish: &Wish, as_json: bool) -> Result<u8, Failure> {
     let (workload, dir) = match &wish.workload {
         Workload::Steps { dir, .. } => ("steps", dir),
+        Workload::Queue { dir, .. } => ("queue", dir),
         Workload::Recovery { dir, .. } => ("recovery", dir),
         Workload::Victim { dir } => return kill::victim(dir).map(|_| 0),
     };
@@ -92,6 +103,7 @@ pub fn main(wish: &Wish, as_json: bool) -> Result<u8, Failure> {
         Workload::Steps { runs, seconds, .. } => {
             steps::measure(&scratch.0, *runs, Duration::from_secs(*seconds))?
         }
+        Workload::Queue { items, .. } => queue::measure(&scratch.0, *items)?,
         Workload::Recovery { records, .. } => {
             let mut figures = recovery::measure(&scratch.0, *records)?;
             figures["after_kill"] = kill::measure(&scratch.0)?;

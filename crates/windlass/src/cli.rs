@@ -5,6 +5,7 @@ mod check;
 mod evidence;
 mod follow;
 mod lists;
+mod queues;
 mod run;
 mod say;
 mod show;
@@ -174,6 +175,13 @@ async fn ask(args: &Args, client: &mut Client, say: &Say) -> Outcome {
         }
         Verb::Evidence { verb } => evidence::ask(client, verb, say).await,
         Verb::Hold => run::hold(client).await,
+        Verb::Deploy { file, diff } => queues::deploy(client, file, *diff, say).await,
+        Verb::Queues => queues::queues(client, say).await,
+        Verb::Queue { verb } => queues::queue(client, verb, say).await,
+        Verb::Workers => queues::workers(client, say).await,
+        Verb::Worker { verb } => queues::worker(client, verb, say).await,
+        Verb::Schedules => queues::schedules(client, say).await,
+        Verb::Schedule { verb } => queues::schedule(client, verb, say).await,
         Verb::Init { .. }
         | Verb::Check { .. }
         | Verb::Codes

@@ -50,6 +50,7 @@ static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib().with_op
 #[derive(Debug, Default)]
 pub struct Cel {
     compiled: Mutex<HashMap<String, Arc<Expression>>>,
+    patterns: Mutex<HashMap<String, Option<regex::Regex>>>,
 }
 
 impl Cel {
@@ -99,6 +100,17 @@ impl Evaluate for Cel {
             Ok(result) => result.map_err(|message| format!("`{}`: {message}", brief(source))),
             Err(_) => Err(format!("`{}`: the evaluator failed on it", brief(source))),
         }
+    }
+
+    fn matches(&self, pattern: &str, text: &str) -> bool {
+        let mut kept = self.patterns.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() >= CACHE_MAX && !kept.contains_key(pattern) {
+            kept.clear();
+        }
+        let compiled =
+            kept.entry(pattern.to_owned()).or_insert_with(|| crate::runbook::vars::pattern(pattern).ok());
+        // One that does not compile was refused when its runbook was loaded; here it matches nothing.
+        compiled.as_ref().is_some_and(|compiled| compiled.is_match(text))
     }
 }
 

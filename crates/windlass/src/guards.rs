@@ -119,7 +119,7 @@ fn variables(vars: &Value) -> Vec<(String, String)> {
 }
 
 /// A program without the surroundings of this process, in a directory.
-fn process(dir: &Path, program: &str, args: &[&str]) -> Process {
+pub(crate) fn process(dir: &Path, program: &str, args: &[&str]) -> Process {
     let mut process = Process::new(program);
     process.args(args).current_dir(dir).env_clear().stdin(Stdio::null()).stderr(Stdio::null());
     for name in ["PATH", "HOME", "LANG", "TZ"] {
@@ -131,7 +131,7 @@ fn process(dir: &Path, program: &str, args: &[&str]) -> Process {
 }
 
 /// Waits for a program, and ends it when its time is up.
-fn wait(mut child: Child) -> Option<bool> {
+pub(crate) fn wait(mut child: Child) -> Option<bool> {
     let until = Instant::now() + COMMAND_TIME_MAX;
     loop {
         match child.try_wait() {

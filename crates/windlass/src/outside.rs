@@ -4,6 +4,8 @@
 //! goes into a line that one thread works off. It only starts things: commands run under the keeper, guards are
 //! gathered on threads of their own, and whatever comes of them goes back to the engine as a report.
 
+use crate::cron;
+use crate::external;
 use crate::guards;
 use crate::home::Home;
 use crate::policy::Builtin;
@@ -19,12 +21,14 @@ use windlass_core::attempt::Report;
 use windlass_core::code::Code;
 use windlass_core::command::Command;
 use windlass_core::effect::Effect;
-use windlass_core::id::{Name, RunId, StepId};
+use windlass_core::id::{Name, RunId, Scoped, StepId};
 use windlass_core::policy::{Scope, scope};
 use windlass_core::receipt::Semantics;
 use windlass_core::run::{Actor, Initiator};
 use windlass_core::runbook::{Kind, StepDef};
+use windlass_core::schedule;
 use windlass_core::step::Failure;
+use windlass_core::time::{Millis, Span};
 use windlass_engine::port::{Fault, Outside};
 use windlass_engine::{Handle, Permit, Released};
 
@@ -33,6 +37,8 @@ const LAST_LINES: usize = 8;
 const LAST_BYTES_MAX: usize = 2_048;
 /// How long the end of attempts is waited for beyond their grace time when the process stops.
 const STOP_EXTRA: Duration = Duration::from_secs(5);
+/// When a schedule is looked at again whose slots could not be computed.
+const SLOTS_AGAIN: Span = Span::mins(10);
 /// Where a secret is looked for: an environment variable with its name after this.
 const SECRET_PREFIX: &str = "WINDLASS_SECRET_";
 
@@ -260,12 +266,42 @@ impl Hands {
                     let _ = shell.stop(&attempt_id(run, &step, epoch), Duration::from_millis(grace.0));
                 }
             }
+            Effect::ComputeSlots { schedule, settings, after, until } => {
+                self.compute_slots(schedule, &settings, after, until);
+            }
+            Effect::ListItems { .. } | Effect::TakeItem { .. } => self.reach_outside(effect),
             // A human is shown what waits by `windlass approvals` and by the run itself, so a message is delivered by
             // being on record.
             Effect::Notify { notice, .. } => self.noticed(notice),
             // The rest needs what this version does not have: sessions, worktrees, tools that can be asked. It stays
             // outstanding, and is found again by the version that has it.
             effect => drop(effect),
+        }
+    }
+
+    /// Computes what is due of a schedule. One whose slots cannot be computed here is looked at again later.
+    fn compute_slots(&self, schedule: Scoped, settings: &schedule::Settings, after: Millis, until: Millis) {
+        let input = match cron::due(&schedule, settings, after, until) {
+            Ok(cron::Due { slots, next_at }) => {
+                let runs = slots.iter().map(|_| RunId(crate::clock::fresh())).collect();
+                schedule::Input::Due { slots, next_at, runs }
+            }
+            Err(error) => schedule::Input::Defer { until: until + SLOTS_AGAIN, reason: error.to_string() },
+        };
+        self.engine.report(Actor::SYSTEM, Command::Schedule { schedule, input });
+    }
+
+    /// Lists or takes from an external queue, on a thread of its own.
+    fn reach_outside(self: &Arc<Hands>, effect: Effect) {
+        let hands = self.clone();
+        let reach = move || {
+            if let Some(command) = external::reach(&hands.engine, &hands.policy, &effect) {
+                hands.engine.report(Actor::SYSTEM, command);
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("external".into()).spawn(reach) {
+            // What is claimed stays claimed, and is taken by the next start.
+            eprintln!("windlass: an external queue could not be reached: {error}");
         }
     }
 

@@ -31,7 +31,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::watch;
 use windlass_core::audit::Head;
 use windlass_core::event::Event;
-use windlass_core::id::{Holder, RunId, StepId};
+use windlass_core::id::{Holder, ItemId, RunId, StepId};
+use windlass_core::item::Item;
 use windlass_core::state::{Body, State};
 use windlass_core::stream::StreamId;
 use windlass_core::time::{Millis, Span};
@@ -95,6 +96,8 @@ pub struct Embedded {
     live: Live,
     log: Arc<Log>,
     ended: VecDeque<Ended>,
+    /// Items that are done and still in memory, with when and in which batch.
+    done_items: VecDeque<(ItemId, Millis, u64)>,
     /// Where the records of runs in memory begin, for their listing.
     first_seqs: HashMap<RunId, u64>,
     /// Runs that are leaving for good.
@@ -151,6 +154,7 @@ impl Embedded {
             live: Live::new(state, history),
             log: Arc::new(log),
             ended: VecDeque::new(),
+            done_items: VecDeque::new(),
             first_seqs,
             retiring: Arc::default(),
             remember: Vec::new(),
@@ -247,6 +251,17 @@ impl Embedded {
         for (run, at) in ended {
             self.ended.push_back(Ended { run, at, batch: 0, listed: false });
         }
+        let items = self.live.state.streams_after(Some(&StreamId::Item(ItemId(0))));
+        let done = items.map_while(|(_, stream)| match &stream.body {
+            Body::Item(item) => Some((item, stream.at)),
+            // tidy: the next kind begins.
+            _ => None,
+        });
+        let done =
+            done.filter(|(item, _)| is_done(item)).filter_map(|(item, at)| Some((item.body()?.id, at, 0)));
+        let mut done: Vec<(ItemId, Millis, u64)> = done.collect();
+        done.sort_by_key(|(_, at, _)| *at);
+        self.done_items = done.into();
     }
 
     /// The versions of a batch's facts, which the state has applied already.
@@ -274,6 +289,11 @@ impl Embedded {
                 && ends(&fact.event)
             {
                 self.ended.push_back(Ended { run, at: batch.at, batch: self.batches, listed: false });
+            }
+            if let StreamId::Item(item) = fact.stream
+                && matches!(fact.event, Event::QueueCompleted(_) | Event::QueueItemDropped(_))
+            {
+                self.done_items.push_back((item, batch.at, self.batches));
             }
             entries.push(Entry::Fact {
                 stream: fact.stream,
@@ -323,11 +343,28 @@ impl Embedded {
             self.first_seqs.remove(&ended.run);
             self.ended.pop_front();
         }
+        self.items_leave(at, durable, &mut gone);
         let more = !gone.is_empty();
         if more {
             self.log.submit(log::Batch { entries: gone, done: Box::new(|_| {}) });
         }
         more
+    }
+
+    /// Lets items leave memory that are done, after a while for those who still ask: the log has what became of them.
+    fn items_leave(&mut self, at: Millis, durable: u64, gone: &mut Vec<Entry>) {
+        // A snapshot under way counts on what it has not taken yet.
+        while gone.len() < LEAVE_MAX && self.saving.is_none() {
+            let Some(&(item, since, batch)) = self.done_items.front() else { return };
+            let old = since + LINGER <= at || self.done_items.len() > LINGER_MAX;
+            if !old || batch > durable {
+                return;
+            }
+            self.done_items.pop_front();
+            let stream = StreamId::Item(item);
+            self.live.state.evict(&stream);
+            gone.push(Entry::Forget(stream));
+        }
     }
 
     /// Hands a few more streams over to a snapshot, or begins one when it is time.
@@ -399,6 +436,11 @@ impl Embedded {
         // A snapshot that fails is made again later; its own thread says why.
         self.log.submit(log::Batch { entries, done: Box::new(|_| {}) });
     }
+}
+
+/// Whether nothing can happen to an item any more.
+fn is_done(item: &Item) -> bool {
+    matches!(item, Item::Completed { .. } | Item::Dropped { .. })
 }
 
 /// Whether a fact ends its run.
@@ -503,6 +545,7 @@ impl Store for Embedded {
         self.remember.clear();
         self.saving = None;
         self.ended.clear();
+        self.done_items.clear();
         self.durable.store(self.batches, Ordering::Release);
         self.note_ended();
         self.log.resume();

@@ -109,6 +109,7 @@ payloads! {
     "schedule:created" ScheduleCreated Fact on "schedule" {
         schedule: Name, namespace: Name, spec: String, timezone: Name, jitter_ms: u64, catch_up: CatchUp, overlap: Overlap,
         pipeline: Name, runbook_hash: Digest, next_at: Option<Millis>, vars: Private<Value>,
+        project_root: Option<String>,
     }
 
     /// A slot made a run. One per slot.
@@ -125,6 +126,9 @@ payloads! {
     "schedule:queued" ScheduleQueued Fact on "schedule" {
         schedule: Name, slot: Millis, pipeline_id: RunId, manual: bool, next_at: Option<Millis>,
     }
+
+    /// A cap lets the schedule make no run yet: what is due is looked at again at `next_at`.
+    "schedule:deferred" ScheduleDeferred Fact on "schedule" { schedule: Name, next_at: Millis, reason: String }
 
     /// The slot's run is terminal.
     "schedule:settled" ScheduleSettled Fact on "schedule" { schedule: Name, pipeline_id: RunId }

@@ -22,6 +22,9 @@ payloads! {
     /// A paused queue goes on.
     "queue:resumed" QueueResumed Fact on "queue" { queue_name: Name, namespace: Name }
 
+    /// No deployed runbook declares the queue any more: nothing is pushed, what it holds can still be taken.
+    "queue:withdrawn" QueueWithdrawn Fact on "queue" { queue_name: Name, namespace: Name }
+
     /// An item exists and is `pending`, eligible at once or at `next_eligible_at`. Wakes the queue's workers.
     "queue:pushed" QueuePushed Fact on "item" {
         queue_name: Name, item_id: ItemId, data: Private<Value>, pushed_at_epoch_ms: Millis, namespace: Name,
@@ -74,7 +77,7 @@ payloads! {
     /// A worker consumes its queue.
     "worker:started" WorkerStarted Fact on "worker" {
         worker_name: Name, project_root: String, runbook_hash: Digest, queue_name: Name, concurrency: u32, namespace: Name,
-        pipeline: Name, wake_on: Vec<String>,
+        pipeline: Name, wake_on: Vec<String>, poll_ms: Option<u64>,
     }
 
     /// Something happened that the worker should look at: an item, a finished run, an event of `wake_on`.
@@ -82,6 +85,14 @@ payloads! {
 
     /// An external queue was listed.
     "worker:poll_complete" WorkerPollComplete Signal on "worker" { worker_name: Name, items: Private<Value> }
+
+    /// An external queue was listed, or could not be; it is listed again at `next_at`.
+    "worker:polled" WorkerPolled Fact on "worker" {
+        worker_name: Name, listed: u32, next_at: Millis, error: Option<Private<String>>,
+    }
+
+    /// A cap lets the worker make no run before `until`; it looks at its queue again then.
+    "worker:delayed" WorkerDelayed Fact on "worker" { worker_name: Name, until: Millis, reason: String }
 
     /// The worker took an item and made a run for it.
     "worker:item_dispatched" WorkerItemDispatched Fact on "worker" {

@@ -27,7 +27,8 @@ payloads! {
 
     /// A runbook became the active version of its name; schedules, triggers, queues and workers follow it.
     "runbook:deployed" RunbookDeployed Fact on "deployment" {
-        name: Name, hash: Digest, namespace: Name, replaces: Option<Digest>,
+        name: Name, hash: Digest, namespace: Name, replaces: Option<Digest>, deployed_by: Option<Name>,
+        project_root: Option<String>,
     }
 
     /// A name has no active version any more.

@@ -8,9 +8,12 @@ use crate::event::{
     QueueFailed, QueueItemDead, QueueItemDropped, QueueItemRetried, QueuePushed, QueueReturned, QueueTaken,
 };
 use crate::id::{ItemId, Name, Scoped};
+use crate::packed::Packed;
 use crate::private::Private;
 use crate::time::{Millis, Span};
+use alloc::boxed::Box;
 use alloc::string::String;
+use alloc::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -18,7 +21,7 @@ use serde_json::Value;
 pub const TEXT_LEN_MAX: usize = 4096;
 
 /// What an item takes over from its queue when it is pushed. A later change of the queue does not touch it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Terms {
     /// How many tries there are in total.
@@ -43,20 +46,30 @@ pub struct Failure {
     pub error: Option<String>,
 }
 
+/// What the items of one queue have in common. A million of them share one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lot {
+    /// Whose they are.
+    pub tenant: Name,
+    /// The subdivision of the tenant.
+    pub namespace: Name,
+    /// The queue they are in.
+    pub queue: Name,
+    /// What they took over from it.
+    pub terms: Terms,
+}
+
 /// What an item has in every state.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Body {
-    /// Whose it is.
-    pub tenant: Name,
-    /// The subdivision of the tenant.
-    pub namespace: Name,
-    /// The queue it is in.
-    pub queue: Name,
+    /// Where it is, and what it took over from there.
+    pub lot: Arc<Lot>,
     /// The item itself.
     pub id: ItemId,
     /// What is to be worked on; null where it was redacted.
-    pub data: Value,
+    pub data: Packed,
     /// Whether the data was taken out of the log.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub redacted: bool,
@@ -64,52 +77,57 @@ pub struct Body {
     pub priority: i32,
     /// When it was pushed. Among equals the older is taken first.
     pub pushed_at: Millis,
-    /// What it took over from its queue.
-    pub terms: Terms,
     /// The key that keeps a second one out while this one is pending or processing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dedupe: Option<Name>,
     /// The dead item that this one forwards.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub from: Option<ItemId>,
+    pub from: Option<Box<ItemId>>,
     /// Tries begun since it was pushed or put back by hand.
     pub attempts: u32,
     /// The highest epoch ever granted; 0 before the first claim.
     pub epoch: u64,
     /// The last failed try.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub failure: Option<Failure>,
+    pub failure: Option<Box<Failure>>,
     /// Since when it is in its state.
     pub since: Millis,
 }
 
-impl Body {
-    /// What a push makes.
+impl Lot {
     /// The queue, with its tenant and namespace.
     #[must_use]
     pub fn scoped(&self) -> Scoped {
         Scoped::new(&self.tenant, &self.namespace, &self.queue)
     }
+}
 
+impl Body {
+    /// The queue, with its tenant and namespace.
+    #[must_use]
+    pub fn scoped(&self) -> Scoped {
+        self.lot.scoped()
+    }
+
+    /// What a push makes.
     pub(super) fn pushed(tenant: Name, e: &QueuePushed, at: Millis) -> Body {
         let (data, redacted) = revealed(&e.data);
+        let terms = Terms {
+            max_attempts: e.max_attempts,
+            cooldown: Span(e.cooldown_ms),
+            visibility_timeout: Span(e.visibility_timeout_ms),
+            dead_letter: e.dead_letter.clone(),
+        };
+        let (namespace, queue) = (e.namespace.clone(), e.queue_name.clone());
         Body {
-            tenant,
-            namespace: e.namespace.clone(),
-            queue: e.queue_name.clone(),
+            lot: Arc::new(Lot { tenant, namespace, queue, terms }),
             id: e.item_id,
             data,
             redacted,
             priority: e.priority,
             pushed_at: e.pushed_at_epoch_ms,
-            terms: Terms {
-                max_attempts: e.max_attempts,
-                cooldown: Span(e.cooldown_ms),
-                visibility_timeout: Span(e.visibility_timeout_ms),
-                dead_letter: e.dead_letter.clone(),
-            },
             dedupe: e.dedupe.clone(),
-            from: e.from,
+            from: e.from.map(Box::new),
             attempts: 0,
             epoch: 0,
             failure: None,
@@ -133,13 +151,13 @@ impl Body {
             item: self.id,
             epoch: self.epoch.saturating_add(1),
             attempts: self.attempts.saturating_add(1),
-            visible_at: take.visibility.then(|| at + self.terms.visibility_timeout),
+            visible_at: take.visibility.then(|| at + self.lot.terms.visibility_timeout),
         };
         let fact = QueueTaken {
-            queue_name: self.queue.clone(),
+            queue_name: self.lot.queue.clone(),
             item_id: self.id,
             worker_name: take.worker.clone(),
-            namespace: self.namespace.clone(),
+            namespace: self.lot.namespace.clone(),
             holder: take.holder.clone(),
             epoch: grant.epoch,
             attempts: grant.attempts,
@@ -152,10 +170,10 @@ impl Body {
     /// A failed try: again after a rest, for good, or the last one.
     pub(super) fn fail(&self, error: &str, retryable: bool, at: Millis) -> Decision<Reply> {
         let decision = Decision::reply(Reply::Done).fact(QueueFailed {
-            queue_name: self.queue.clone(),
+            queue_name: self.lot.queue.clone(),
             item_id: self.id,
             error: Private::New(cut(error)),
-            namespace: self.namespace.clone(),
+            namespace: self.lot.namespace.clone(),
             epoch: self.epoch,
             attempts: self.attempts,
         });
@@ -165,11 +183,11 @@ impl Body {
             self.die(decision, error)
         } else {
             decision.fact(QueueItemRetried {
-                queue_name: self.queue.clone(),
+                queue_name: self.lot.queue.clone(),
                 item_id: self.id,
-                namespace: self.namespace.clone(),
+                namespace: self.lot.namespace.clone(),
                 attempts: self.attempts,
-                next_eligible_at: at + self.terms.cooldown,
+                next_eligible_at: at + self.lot.terms.cooldown,
             })
         }
     }
@@ -181,25 +199,25 @@ impl Body {
     }
 
     fn is_last_try(&self) -> bool {
-        self.attempts >= self.terms.max_attempts
+        self.attempts >= self.lot.terms.max_attempts
     }
 
     fn die(&self, decision: Decision<Reply>, reason: &str) -> Decision<Reply> {
         // Redacted data cannot be handed on: the item stays here only.
-        let forward = self.terms.dead_letter.as_ref().filter(|_| !self.redacted);
+        let forward = self.lot.terms.dead_letter.as_ref().filter(|_| !self.redacted);
         let decision = decision.fact(QueueItemDead {
-            queue_name: self.queue.clone(),
+            queue_name: self.lot.queue.clone(),
             item_id: self.id,
-            namespace: self.namespace.clone(),
+            namespace: self.lot.namespace.clone(),
             attempts: self.attempts,
             reason: Private::New(cut(reason)),
             forwarded_to: forward.cloned(),
         });
         match forward {
             Some(queue) => decision.effect(Effect::DeadLetter {
-                queue: Scoped::new(&self.tenant, &self.namespace, queue),
+                queue: Scoped::new(&self.lot.tenant, &self.lot.namespace, queue),
                 item: self.id,
-                data: self.data.clone(),
+                data: self.data.get(),
                 priority: self.priority,
             }),
             None => decision,
@@ -209,9 +227,9 @@ impl Body {
     /// The claim is over without a result; `last_seen` where it timed out.
     pub(super) fn returned(&self, last_seen: Option<Millis>) -> QueueReturned {
         QueueReturned {
-            queue_name: self.queue.clone(),
+            queue_name: self.lot.queue.clone(),
             item_id: self.id,
-            namespace: self.namespace.clone(),
+            namespace: self.lot.namespace.clone(),
             epoch: self.epoch,
             timed_out: last_seen.is_some(),
             last_seen,
@@ -221,17 +239,17 @@ impl Body {
     /// Somebody took the item out.
     pub(super) fn dropped(&self, reason: Option<&str>) -> Decision<Reply> {
         Decision::reply(Reply::Done).fact(QueueItemDropped {
-            queue_name: self.queue.clone(),
+            queue_name: self.lot.queue.clone(),
             item_id: self.id,
-            namespace: self.namespace.clone(),
+            namespace: self.lot.namespace.clone(),
             reason: reason.map(cut),
         })
     }
 }
 
 /// The data of a record, and whether it was redacted.
-pub(super) fn revealed(data: &Private<Value>) -> (Value, bool) {
-    (data.get().unwrap_or(Value::Null), data.value().is_none())
+pub(super) fn revealed(data: &Private<Value>) -> (Packed, bool) {
+    (Packed::of(&data.get().unwrap_or(Value::Null)), data.value().is_none())
 }
 
 /// The text, or as much of it as is kept.

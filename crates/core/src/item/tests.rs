@@ -187,7 +187,7 @@ fn a_retry_by_hand_starts_the_tries_again_and_keeps_the_epoch() {
     let data = Some(json!({"bug": "BUG-2"}));
     let item = after(terms(1, None), &[by("a"), fail(1, true), Input::Retry { data: data.clone() }, by("b")]);
     let body = item.body().unwrap();
-    assert_eq!((body.attempts, body.epoch, Some(&body.data)), (1, 2, data.as_ref()));
+    assert_eq!((body.attempts, body.epoch, Some(&body.data.get())), (1, 2, data.as_ref()));
     assert_eq!(item.decide(&Input::Complete { epoch: 1 }, LATER).unwrap_err().code(), Code::LeaseStaleEpoch);
 }
 
@@ -254,7 +254,7 @@ proptest! {
             prop_assert!(epoch(&next) >= epoch(&item), "an epoch only grows");
             if let Reply::Taken(grant) = &decision.reply && !decision.facts.is_empty() {
                 prop_assert!(grant.epoch > epoch(&item), "each grant has an epoch of its own");
-                prop_assert!(grant.attempts <= next.body().unwrap().terms.max_attempts.max(1), "tries are bounded");
+                prop_assert!(grant.attempts <= next.body().unwrap().lot.terms.max_attempts.max(1), "tries are bounded");
             }
             if let Item::Completed { .. } | Item::Dropped { .. } = item {
                 prop_assert_eq!(&next, &item, "what ended stays");

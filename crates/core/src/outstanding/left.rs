@@ -302,7 +302,7 @@ impl State {
         }
         let Some(queue) = worker.queue().filter(|_| worker.capacity_left() > 0) else { return };
         let open = matches!(self.body(&StreamId::Queue(queue.clone())),
-            Some(Body::Queue(known)) if matches!(known.state, queue::State::Active(_)));
+            Some(Body::Queue(known)) if matches!(known.state, queue::State::Active(_) | queue::State::Withdrawn(_)));
         if open && !self.indexes().best(&queue, 1).is_empty() {
             out.follow.push(Command::Dispatch { worker: worker.id.clone() });
         }

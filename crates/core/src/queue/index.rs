@@ -171,82 +171,126 @@ impl Index {
     }
 
     fn add(&mut self, item: &Item) {
-        match item {
-            Item::Absent { .. } => {}
-            Item::Pending { next_eligible_at: None, .. } => {
-                self.ready.extend(rank(item));
-            }
-            Item::Pending { next_eligible_at: Some(due), .. } => {
-                self.delayed.extend(rank(item).map(|rank| (*due, rank)));
-            }
-            Item::Processing { body, claim } => match claim.visible_at {
-                Some(deadline) => {
-                    self.timed.insert(body.id, deadline);
-                    self.deadlines.insert((deadline, body.id));
-                }
-                None => {
-                    self.held.insert(body.id);
-                }
-            },
-            Item::Completed { .. } => self.completed += 1,
-            Item::Failed { body } => {
-                self.failed.insert(body.id);
-            }
-            Item::Dead { body, .. } => {
-                self.dead.insert(body.id);
-            }
-            Item::Dropped { .. } => self.dropped += 1,
+        if let (Some(body), Some(spot)) = (item.body(), Spot::of(item)) {
+            self.enter(body.id, &spot);
         }
-        self.keys.extend(key(item));
     }
 
     fn remove(&mut self, item: &Item) {
-        match item {
-            Item::Absent { .. } => {}
-            Item::Pending { next_eligible_at, .. } => {
-                let Some(rank) = rank(item) else { return };
+        if let (Some(body), Some(spot)) = (item.body(), Spot::of(item)) {
+            self.leave(body.id, &spot);
+        }
+    }
+
+    /// An item stands here now.
+    pub fn enter(&mut self, id: ItemId, spot: &Spot) {
+        match spot.place {
+            Place::Ready => {
+                self.ready.insert(spot.rank(id));
+            }
+            Place::Delayed(due) => {
+                self.delayed.insert((due, spot.rank(id)));
+            }
+            Place::Timed(deadline) => {
+                self.timed.insert(id, deadline);
+                self.deadlines.insert((deadline, id));
+            }
+            Place::Held => {
+                self.held.insert(id);
+            }
+            Place::Completed => self.completed += 1,
+            Place::Failed => {
+                self.failed.insert(id);
+            }
+            Place::Dead => {
+                self.dead.insert(id);
+            }
+            Place::Dropped => self.dropped += 1,
+        }
+        if let Some(key) = &spot.key {
+            self.keys.insert((key.clone(), id));
+        }
+    }
+
+    /// An item stood here and does not any more.
+    pub fn leave(&mut self, id: ItemId, spot: &Spot) {
+        match spot.place {
+            Place::Ready => {
+                self.ready.remove(&spot.rank(id));
+            }
+            Place::Delayed(due) => {
                 // A delayed item is where it was put, or where promotion moved it.
-                let waits = next_eligible_at.is_some_and(|due| self.delayed.remove(&(due, rank)));
-                if !waits {
+                let rank = spot.rank(id);
+                if !self.delayed.remove(&(due, rank)) {
                     self.ready.remove(&rank);
                 }
             }
-            Item::Processing { body, .. } => {
-                if let Some(deadline) = self.timed.remove(&body.id) {
-                    self.deadlines.remove(&(deadline, body.id));
+            Place::Timed(_) | Place::Held => {
+                // Heartbeats may have moved its deadline.
+                if let Some(deadline) = self.timed.remove(&id) {
+                    self.deadlines.remove(&(deadline, id));
                 }
-                self.held.remove(&body.id);
+                self.held.remove(&id);
             }
-            Item::Completed { .. } => self.completed = self.completed.saturating_sub(1),
-            Item::Failed { body } => {
-                self.failed.remove(&body.id);
+            Place::Completed => self.completed = self.completed.saturating_sub(1),
+            Place::Failed => {
+                self.failed.remove(&id);
             }
-            Item::Dead { body, .. } => {
-                self.dead.remove(&body.id);
+            Place::Dead => {
+                self.dead.remove(&id);
             }
-            Item::Dropped { .. } => self.dropped = self.dropped.saturating_sub(1),
+            Place::Dropped => self.dropped = self.dropped.saturating_sub(1),
         }
-        if let Some(key) = key(item) {
-            self.keys.remove(&key);
+        if let Some(key) = &spot.key {
+            self.keys.remove(&(key.clone(), id));
         }
     }
 }
 
-fn rank(item: &Item) -> Option<Rank> {
-    item.body().map(|body| (Reverse(body.priority), body.pushed_at, body.id))
+/// Where an item stands in its queue: all that the index needs of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spot {
+    priority: i32,
+    pushed_at: Millis,
+    place: Place,
+    /// The key that it keeps others out by.
+    key: Option<Name>,
 }
 
-/// The key that an item keeps others out by.
-fn key(item: &Item) -> Option<(Name, ItemId)> {
-    match item {
-        Item::Pending { body, .. } | Item::Processing { body, .. } => {
-            body.dedupe.clone().map(|key| (key, body.id))
-        }
-        Item::Absent { .. }
-        | Item::Completed { .. }
-        | Item::Failed { .. }
-        | Item::Dead { .. }
-        | Item::Dropped { .. } => None,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Ready,
+    Delayed(Millis),
+    Timed(Millis),
+    Held,
+    Completed,
+    Failed,
+    Dead,
+    Dropped,
+}
+
+impl Spot {
+    /// Where an item stands; nowhere before its push.
+    #[must_use]
+    pub fn of(item: &Item) -> Option<Spot> {
+        let body = item.body()?;
+        let place = match item {
+            Item::Absent { .. } => return None,
+            Item::Pending { next_eligible_at: None, .. } => Place::Ready,
+            Item::Pending { next_eligible_at: Some(due), .. } => Place::Delayed(*due),
+            Item::Processing { claim, .. } => claim.visible_at.map_or(Place::Held, Place::Timed),
+            Item::Completed { .. } => Place::Completed,
+            Item::Failed { .. } => Place::Failed,
+            Item::Dead { .. } => Place::Dead,
+            Item::Dropped { .. } => Place::Dropped,
+        };
+        let open = matches!(place, Place::Ready | Place::Delayed(_) | Place::Timed(_) | Place::Held);
+        let key = body.dedupe.clone().filter(|_| open);
+        Some(Spot { priority: body.priority, pushed_at: body.pushed_at, place, key })
+    }
+
+    fn rank(&self, id: ItemId) -> Rank {
+        (Reverse(self.priority), self.pushed_at, id)
     }
 }
 

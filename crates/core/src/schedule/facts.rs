@@ -38,6 +38,7 @@ impl Schedule {
                 pipeline: settings.pipeline.clone(),
                 runbook: settings.runbook_hash,
                 vars: settings.vars.clone(),
+                project_root: settings.project_root.clone(),
             })
     }
 
@@ -64,6 +65,7 @@ impl Schedule {
             runbook_hash: settings.runbook_hash,
             next_at,
             vars: settings.vars.clone().into(),
+            project_root: Some(settings.project_root.clone()).filter(|root| !root.is_empty()),
         }
     }
 

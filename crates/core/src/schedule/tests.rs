@@ -26,6 +26,7 @@ fn settings(catch_up: CatchUp, overlap: Overlap) -> Settings {
         pipeline: name("nightly"),
         runbook_hash: Digest([1; 32]),
         vars: json!({"a": 1}),
+        project_root: "/srv".into(),
     }
 }
 
@@ -101,6 +102,7 @@ fn the_table_holds() {
             ("configure", configure(CatchUp::One, Overlap::Skip)),
             ("configure", configure(CatchUp::All, Overlap::Queue)),
             ("due", due(1, 2)),
+            ("defer", Input::Defer { until: slot(3), reason: "max_runs_per_min".into() }),
             ("run_now", Input::RunNow { run: RunId(77) }),
             ("settle", settle(1)),
             ("pause", Input::Pause),
@@ -111,6 +113,46 @@ fn the_table_holds() {
     .check(|schedule, input| {
         step(schedule, input, slot(2)).map(|(next, _)| next.state_name()).map_err(|error| error.code())
     });
+}
+
+#[test]
+fn what_a_cap_puts_off_is_neither_missed_nor_lost() {
+    let until = slot(1) + GRACE + Span::mins(5);
+    let defer = Input::Defer { until, reason: "max_runs_per_min".into() };
+    let schedule = active(CatchUp::None, Overlap::Skip);
+    let deferred = after(schedule, &[(defer.clone(), slot(1))]);
+    assert_eq!(deferred.due(), Some(until));
+    let (fired, decision) = step(&deferred, &due(1, 1), until).unwrap();
+    assert_eq!(started(&decision), [(1, slot(1))], "it is late because of the cap alone");
+    assert_eq!(fired.deferred_at, None);
+
+    // A slot that waits for the run before it, and then for the cap.
+    let busy = after(active(CatchUp::All, Overlap::Queue), &[(due(1, 2), slot(2))]);
+    assert_eq!(busy.held.len(), 1);
+    let mut idle = busy.clone();
+    idle.live.clear();
+    let idle = after(idle, &[(defer, slot(2))]);
+    let look = Input::Due { slots: vec![], next_at: Some(slot(3)), runs: vec![] };
+    let (fired, decision) = step(&idle, &look, until).unwrap();
+    assert_eq!(started(&decision), [(2, slot(2))]);
+    assert_eq!((fired.held.len(), fired.next_at), (0, Some(slot(3))));
+    let (fired, decision) = step(&idle, &due(3, 3), slot(3)).unwrap();
+    assert_eq!((started(&decision), fired.held.len()), (vec![(2, slot(2))], 1), "first come, first served");
+}
+
+#[test]
+fn a_new_version_does_not_put_off_what_is_due() {
+    let schedule = active(CatchUp::None, Overlap::Skip);
+    let newer = |spec: &str| Input::Configure {
+        settings: Settings {
+            runbook_hash: Digest([2; 32]),
+            spec: spec.into(),
+            ..settings(CatchUp::None, Overlap::Skip)
+        },
+        next_at: Some(slot(2)),
+    };
+    assert_eq!(after(schedule.clone(), &[(newer("every: 10m"), slot(1))]).due(), Some(slot(1)));
+    assert_eq!(after(schedule, &[(newer("every: 20m"), slot(1))]).due(), Some(slot(2)));
 }
 
 #[test]

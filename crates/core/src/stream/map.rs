@@ -1,7 +1,7 @@
-//! A map by streams. Runs are the many, so they have a map of their own, by their numbers.
+//! A map by streams. Runs and items are the many, so they have maps of their own, by their numbers.
 
 use super::StreamId;
-use crate::id::RunId;
+use crate::id::{ItemId, RunId};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::collections::btree_map::Entry;
@@ -12,12 +12,16 @@ use core::ops::Bound;
 #[derive(Clone, Debug, PartialEq)]
 pub struct StreamMap<T> {
     runs: BTreeMap<RunId, Box<T>>,
+    items: BTreeMap<ItemId, Box<T>>,
     others: BTreeMap<StreamId, Box<T>>,
 }
 
+/// Where items stand among the others.
+const ITEMS: StreamId = StreamId::Item(ItemId(0));
+
 impl<T> Default for StreamMap<T> {
     fn default() -> Self {
-        StreamMap { runs: BTreeMap::new(), others: BTreeMap::new() }
+        StreamMap { runs: BTreeMap::new(), items: BTreeMap::new(), others: BTreeMap::new() }
     }
 }
 
@@ -27,6 +31,7 @@ impl<T> StreamMap<T> {
     pub fn get(&self, stream: &StreamId) -> Option<&T> {
         match stream {
             StreamId::Run(run) => self.runs.get(run),
+            StreamId::Item(item) => self.items.get(item),
             other => self.others.get(other),
         }
         .map(|value| &**value)
@@ -48,6 +53,7 @@ impl<T> StreamMap<T> {
     pub fn get_mut(&mut self, stream: &StreamId) -> Option<&mut T> {
         match stream {
             StreamId::Run(run) => self.runs.get_mut(run),
+            StreamId::Item(item) => self.items.get_mut(item),
             other => self.others.get_mut(other),
         }
         .map(|value| &mut **value)
@@ -73,6 +79,7 @@ impl<T> StreamMap<T> {
         }
         match stream {
             StreamId::Run(run) => find(self.runs.entry(*run), make),
+            StreamId::Item(item) => find(self.items.entry(*item), make),
             other => find(self.others.entry(other.clone()), make),
         }
     }
@@ -85,6 +92,7 @@ impl<T> StreamMap<T> {
         let value = Box::new(value);
         match stream {
             StreamId::Run(run) => self.runs.insert(*run, value),
+            StreamId::Item(item) => self.items.insert(*item, value),
             other => self.others.insert(other.clone(), value),
         }
         .map(|value| *value)
@@ -94,6 +102,7 @@ impl<T> StreamMap<T> {
     pub fn remove(&mut self, stream: &StreamId) -> Option<T> {
         match stream {
             StreamId::Run(run) => self.runs.remove(run),
+            StreamId::Item(item) => self.items.remove(item),
             other => self.others.remove(other),
         }
         .map(|value| *value)
@@ -101,16 +110,33 @@ impl<T> StreamMap<T> {
 
     /// Those after a stream, or all, in their order.
     pub fn after(&self, stream: Option<&StreamId>) -> impl Iterator<Item = (StreamId, &T)> {
-        let (runs, others) = match stream {
-            None => (Bound::Unbounded, Bound::Unbounded),
-            Some(StreamId::Run(run)) => (Bound::Excluded(*run), Bound::Unbounded),
-            // Every run comes before it.
-            Some(other) => (Bound::Excluded(RunId(u128::MAX)), Bound::Excluded(other.clone())),
+        let (past_runs, past_items) = (Bound::Excluded(RunId(u128::MAX)), Bound::Excluded(ItemId(u128::MAX)));
+        let (runs, items, others) = match stream {
+            None => (Bound::Unbounded, Bound::Unbounded, Bound::Unbounded),
+            Some(StreamId::Run(run)) => (Bound::Excluded(*run), Bound::Unbounded, Bound::Unbounded),
+            // Every run comes before the rest, and every item before those that sort after items.
+            Some(StreamId::Item(item)) => (past_runs, Bound::Excluded(*item), Bound::Included(ITEMS)),
+            Some(other) if *other < ITEMS => (past_runs, Bound::Unbounded, Bound::Excluded(other.clone())),
+            Some(other) => (past_runs, past_items, Bound::Excluded(other.clone())),
         };
-        let runs = self.runs.range((runs, Bound::Unbounded));
-        let others = self.others.range((others, Bound::Unbounded));
-        runs.map(|(run, value)| (StreamId::Run(*run), &**value))
-            .chain(others.map(|(stream, value)| (stream.clone(), &**value)))
+        let is_past = matches!(&others, Bound::Included(from) | Bound::Excluded(from) if *from >= ITEMS);
+        let before = (!is_past).then(|| self.others.range((others.clone(), Bound::Excluded(ITEMS))));
+        let behind = if is_past { others } else { Bound::Included(ITEMS) };
+        let runs =
+            self.runs.range((runs, Bound::Unbounded)).map(|(run, value)| (StreamId::Run(*run), &**value));
+        let items = self
+            .items
+            .range((items, Bound::Unbounded))
+            .map(|(item, value)| (StreamId::Item(*item), &**value));
+        let behind = self.others.range((behind, Bound::Unbounded));
+        runs.chain(before.into_iter().flatten().map(|(stream, value)| (stream.clone(), &**value)))
+            .chain(items)
+            .chain(behind.map(|(stream, value)| (stream.clone(), &**value)))
+    }
+
+    /// Those from a stream on that is neither a run nor an item, in their order, without runs and items.
+    pub fn from_kind(&self, from: StreamId) -> impl Iterator<Item = &T> {
+        self.others.range(from..).map(|(_, value)| &**value)
     }
 
     /// The runs between two, both included, in their order.
@@ -119,23 +145,26 @@ impl<T> StreamMap<T> {
         range.into_iter().flatten().map(|(run, value)| (*run, &**value))
     }
 
-    /// All of them. Runs come first among streams, so this is their order.
+    /// All of them, in their order.
     pub fn iter(&self) -> impl Iterator<Item = (StreamId, &T)> {
-        let runs = self.runs.iter().map(|(run, value)| (StreamId::Run(*run), &**value));
-        runs.chain(self.others.iter().map(|(stream, value)| (stream.clone(), &**value)))
+        self.after(None)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::id::Name;
+    use crate::id::{Name, Scoped};
     use std::vec::Vec;
 
     #[test]
     fn it_is_a_map_in_the_order_of_streams() {
         let tenant = StreamId::Tenant(Name::clean("acme"));
-        let all = [StreamId::Run(RunId(1)), StreamId::Run(RunId(2)), tenant, StreamId::System];
+        let queue = |name: &str| StreamId::Queue(Scoped::parse(name).unwrap());
+        let (run, item) = (|n| StreamId::Run(RunId(n)), |n| StreamId::Item(ItemId(n)));
+        let all =
+            [run(1), run(2), queue("a/b/c"), queue("a/b/d"), item(0), item(7), tenant, StreamId::System];
+        assert!(all.is_sorted());
         let mut map = StreamMap::default();
         for (n, stream) in all.iter().enumerate().rev() {
             assert_eq!(map.get_or_make(stream, || Err(7)), Err(7));

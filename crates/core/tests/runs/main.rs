@@ -24,6 +24,7 @@ mod properties;
 mod replay;
 mod run_table;
 mod turn_coordination;
+mod turn_deploy;
 mod turn_effects;
 mod turn_ingress;
 mod turn_outstanding;

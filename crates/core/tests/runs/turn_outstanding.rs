@@ -52,6 +52,7 @@ fn entangled_world() -> World {
         project_root: String::new(),
         concurrency: 1,
         wake_on: Vec::new(),
+        poll: None,
     };
     world.send(&Command::Worker { worker: scoped("w"), input: worker::Input::Start(settings) }).unwrap();
     world
@@ -381,6 +382,10 @@ impl View for Forgetful {
     }
     fn consumers(&self, queue: &Scoped) -> Vec<Scoped> {
         self.all.consumers(queue)
+    }
+
+    fn deployments(&self, tenant: &Name, namespace: &Name) -> Vec<Scoped> {
+        self.all.deployments(tenant, namespace)
     }
     fn admit_run(&self, tenant: &Name, runbook: &Digest, at: Millis) -> Result<(), caps::Error> {
         self.all.admit_run(tenant, runbook, at)

@@ -60,6 +60,7 @@ fn consume_and_listen(world: &mut World, concurrency: u32, wake_on: &[&str]) {
         project_root: String::new(),
         concurrency,
         wake_on: wake_on.iter().map(|pattern| Pattern::parse(pattern).unwrap()).collect(),
+        poll: None,
     };
     on_worker(world, worker::Input::Start(settings));
 }
@@ -205,12 +206,12 @@ fn dead_letters_are_forwarded_once_and_a_missing_queue_keeps_them_in_place() {
         .state
         .streams()
         .filter_map(|(_, stream)| match &stream.body {
-            Body::Item(item) => item.body().filter(|body| body.queue == name("graves")).cloned(),
+            Body::Item(item) => item.body().filter(|body| body.lot.queue == name("graves")).cloned(),
             _ => None,
         })
         .collect();
     assert_eq!(forwarded.len(), 1);
-    assert_eq!((forwarded[0].from, &forwarded[0].data), (Some(id), &json!({ "bug": "2" })));
+    assert_eq!((forwarded[0].from.as_deref(), forwarded[0].data.get()), (Some(&id), json!({ "bug": "2" })));
     world.check_replay();
 }
 
@@ -423,9 +424,9 @@ fn a_worker_is_woken_by_the_events_it_listens_to() {
     let first = push(&mut world, "1");
     let second = push(&mut world, "2");
     assert_eq!((state(&world, first), state(&world, second)), ("processing", "pending"));
-    // A cap that has room again is no event; without one the item is left over.
+    // The cap has room again, and nobody has looked at the clock yet.
     world.follow_max = Some(FOLLOW_MAX);
-    world.sleep(Span::mins(1));
+    world.at = world.at + Span::mins(1);
     assert!(lock(&mut world, "window").facts.len() == 1, "another lock does not wake it");
     assert_eq!(state(&world, second), "pending");
     lock(&mut world, "door");
@@ -466,7 +467,7 @@ fn follows(wake_on: &str) -> usize {
     push(&mut world, "1");
     let second = push(&mut world, "2");
     world.follow_max = Some(FOLLOW_MAX);
-    world.sleep(Span::mins(1));
+    world.at = world.at + Span::mins(1);
     assert_eq!(state(&world, second), "pending");
     let ends = |bound: &usize| {
         let mut world = world.clone();
@@ -501,4 +502,63 @@ fn a_worker_that_would_never_wake_is_refused_when_it_is_loaded() {
         book.workers.insert(name("fixer"), def(bad));
         assert_eq!(book.validate().unwrap_err().code(), Code::RunbookInvalid);
     }
+}
+
+fn keyed(world: &mut World, bug: &str, key: Option<&str>) -> Pushed {
+    let mut item = pushed(world, json!({ "bug": bug }));
+    item.dedupe = key.map(name);
+    item
+}
+
+fn push_all(world: &mut World, items: Vec<Pushed>) -> Result<Vec<(ItemId, bool)>, Refusal> {
+    let turn = world.send(&Command::PushAll { queue: scoped("bugs"), items })?;
+    match turn.reply {
+        Reply::PushedAll(answers) => Ok(answers),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn an_array_is_pushed_as_a_whole_or_not_at_all() {
+    let mut world = World::new(fixer(Vec::new()));
+    configure(&mut world, "bugs", queue::Settings { max_depth: Some(3), ..settings(1, Span::ZERO) });
+    let items = vec![
+        keyed(&mut world, "1", Some("k")),
+        keyed(&mut world, "2", None),
+        keyed(&mut world, "3", Some("k")),
+    ];
+    let (first, second) = (items[0].id, items[1].id);
+    assert_eq!(push_all(&mut world, items), Ok(vec![(first, false), (second, false), (first, true)]));
+    let lines = world.lines.len();
+    let items = vec![keyed(&mut world, "4", None), keyed(&mut world, "5", None)];
+    assert_eq!(push_all(&mut world, items).unwrap_err().code(), Some(Code::QueueFull));
+    assert_eq!(world.lines.len(), lines, "there was room for one of them, and neither is there");
+    let many = (0..=windlass_core::dispatch::PUSH_MAX).map(|_| keyed(&mut world, "6", Some("k"))).collect();
+    assert_eq!(push_all(&mut world, many).unwrap_err().code(), Some(Code::InvalidInput));
+    world.check_replay();
+}
+
+#[test]
+fn an_outside_consumer_takes_the_best_together_and_a_withdrawn_queue_can_be_emptied() {
+    let mut world = World::new(fixer(Vec::new()));
+    configure(&mut world, "bugs", settings(2, Span::ZERO));
+    let mut items: Vec<Pushed> = (0..4).map(|n| keyed(&mut world, &n.to_string(), None)).collect();
+    items[2].priority = 9;
+    let best = items[2].id;
+    push_all(&mut world, items).unwrap();
+    let take = |world: &mut World, max| {
+        let holder = Holder::Outside(name("ci"));
+        match world.send(&Command::TakeMany { queue: scoped("bugs"), holder, max }).unwrap().reply {
+            Reply::Taken(grants) => grants,
+            other => panic!("{other:?}"),
+        }
+    };
+    let grants = take(&mut world, 2);
+    assert_eq!((grants.len(), grants[0].item, grants[0].epoch), (2, best, 1));
+    on_queue(&mut world, "bugs", queue::Input::Withdraw);
+    let item = pushed(&mut world, json!({ "bug": "5" }));
+    assert_eq!(send(&mut world, item).unwrap_err().code(), Some(Code::NotFound));
+    assert_eq!(take(&mut world, 9).len(), 2);
+    assert!(take(&mut world, 9).is_empty());
+    world.check_replay();
 }

@@ -2,7 +2,8 @@
 
 use crate::world::*;
 use serde_json::json;
-use windlass_core::command::Command;
+use std::collections::BTreeMap;
+use windlass_core::command::{Command, Deploy};
 use windlass_core::digest::Digest;
 use windlass_core::effect::Effect;
 use windlass_core::id::{RunId, WorkspaceId};
@@ -28,6 +29,7 @@ fn settings(overlap: Overlap) -> Settings {
         pipeline: name("main"),
         runbook_hash: BOOK,
         vars: json!({}),
+        project_root: String::new(),
     }
 }
 
@@ -166,19 +168,26 @@ fn a_workspace_goes_or_stays_as_its_runs_end_says() {
     }
 }
 
+fn wish(hash: Digest) -> Deploy {
+    let (deployment, project_root) = (scoped("test"), "/srv".to_string());
+    Deploy { deployment, hash, project_root, next: BTreeMap::new() }
+}
+
 #[test]
 fn a_runbook_is_loaded_once_and_deployed_under_its_name() {
     let mut world = World::new(nightly());
     let lines = world.lines.len();
     world.load(BOOK, nightly());
     assert_eq!(world.lines.len(), lines);
-    let deploy = |hash| Command::Deploy { deployment: scoped("test"), hash };
+    let deploy = |hash| Command::Deploy(Box::new(wish(hash)));
     assert!(world.send(&deploy(Digest([9; 32]))).is_err());
     world.send(&deploy(BOOK)).unwrap();
     assert!(world.send(&deploy(BOOK)).unwrap().facts.is_empty());
     world.load(Digest([2; 32]), nightly());
     world.send(&deploy(Digest([2; 32]))).unwrap();
     let active = &world.state.stream(&StreamId::Deployment(scoped("test"))).unwrap().body;
-    assert_eq!(*active, Body::Deployment(Box::new(Some(Digest([2; 32])))));
+    let Body::Deployment(active) = active else { panic!("{active:?}") };
+    let active = active.as_ref().as_ref().unwrap();
+    assert_eq!((active.hash, active.replaces, active.at), (Digest([2; 32]), Some(BOOK), world.at));
     world.check_replay();
 }

@@ -2,13 +2,15 @@
 
 use super::{Act, POLICY, Story, create, run};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use windlass_core::approval::{Attempt, Channel, Verdict as Vote};
-use windlass_core::command::{Command, Pushed};
+use windlass_core::command::{Command, Deploy, Pushed};
 use windlass_core::digest::Digest;
 use windlass_core::event::PolicyDecided;
-use windlass_core::id::{ItemId, Name, RunId, Scoped, StepId};
+use windlass_core::id::{Holder, ItemId, Name, RunId, Scoped, StepId};
 use windlass_core::policy::{Risk, Verdict};
 use windlass_core::run::Initiator;
+use windlass_core::time::Millis;
 use windlass_core::{queue, semaphore, worker};
 
 /// What policy says in every story.
@@ -230,6 +232,26 @@ pub fn stories() -> Vec<Story> {
             ],
         },
         Story {
+            name: "a runbook is deployed, and what follows it works",
+            runbook: deployable(two()),
+            acts: vec![
+                ask(deploy("/first")),
+                ask(Command::PushAll { queue: scoped("jobs"), items: vec![item(1), item(2), item(3)] }),
+                ok(),
+                ok(),
+                ask(Command::TakeMany {
+                    queue: scoped("jobs"),
+                    holder: Holder::Outside(Name::clean("c")),
+                    max: 5,
+                }),
+                ask(deploy("/second")),
+                ok(),
+                ok(),
+                ok(),
+                ok(),
+            ],
+        },
+        Story {
             name: "a full disk",
             runbook: two(),
             acts: vec![
@@ -251,16 +273,39 @@ pub fn stories() -> Vec<Story> {
     ]
 }
 
-fn push(n: u128) -> Command {
-    let item = Pushed {
+fn item(n: u128) -> Pushed {
+    Pushed {
         id: ItemId(n),
         data: json!({ "n": n as u64 }),
         priority: 0,
         not_before: None,
         dedupe: None,
         from: None,
-    };
-    Command::Push { queue: scoped("jobs"), item: Box::new(item) }
+    }
+}
+
+fn push(n: u128) -> Command {
+    Command::Push { queue: scoped("jobs"), item: Box::new(item(n)) }
+}
+
+/// A runbook that declares a queue, a worker, a schedule, a lock and a semaphore.
+fn deployable(mut book: Value) -> Value {
+    let terms = json!({ "visibility_timeout": 30_000, "max_attempts": 1, "cooldown": 0 });
+    book["queues"] = json!({ "jobs": terms });
+    book["workers"] = json!({ "w": { "queue": "jobs", "pipeline": "p", "concurrency": 1 } });
+    let hourly = json!({
+        "spec": "every 1h", "timezone": "UTC", "jitter": 0, "catch_up": "one", "overlap": "skip", "pipeline": "p",
+    });
+    book["schedules"] = json!({ "hourly": hourly });
+    book["locks"] = json!({ "merge": { "heartbeat_timeout": 60_000 } });
+    book["semaphores"] = json!({ "builders": { "capacity": 2, "heartbeat_timeout": 60_000 } });
+    book
+}
+
+fn deploy(root: &str) -> Command {
+    let next = BTreeMap::from([(Name::clean("hourly"), Millis(u64::MAX / 2))]);
+    let (deployment, project_root) = (scoped("book"), root.to_owned());
+    Command::Deploy(Box::new(Deploy { deployment, hash: super::BOOK, project_root, next }))
 }
 
 fn queue_input() -> queue::Input {
@@ -276,5 +321,6 @@ fn worker_input() -> worker::Input {
         project_root: "/".to_owned(),
         concurrency: 1,
         wake_on: Vec::new(),
+        poll: None,
     })
 }

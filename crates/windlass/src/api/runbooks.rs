@@ -3,8 +3,11 @@
 use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Json, Problem, Query, json, runs};
 use crate::app::App;
+use crate::cron;
+use crate::log::Seqs;
 use crate::runbook::{self, Loaded, Problems};
 use crate::shape;
+use crate::store::Embedded;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
@@ -12,27 +15,34 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json as object};
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use windlass_core::code::Code;
-use windlass_core::command::Command;
+use windlass_core::command::{Command, Deploy};
+use windlass_core::deployment::Active;
 use windlass_core::digest::Digest;
+use windlass_core::event::Event;
 use windlass_core::id::{Name, Scoped};
+use windlass_core::private::Private;
 use windlass_core::runbook::{Pipeline, Runbook};
+use windlass_core::schedule;
 use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
-use windlass_core::{lock, semaphore};
+use windlass_core::time::Millis;
+use windlass_core::turn::View as _;
+use windlass_engine::port::Clock;
 
-/// A runbook with its includes, as a client sends them.
 /// Everything about runbooks.
 pub(super) fn routes() -> Routes {
     let load_doc =
         doc("Store a runbook and make it the active version of its name").query::<How>().body::<Files>();
     let plan_doc = doc("Say what a run would do; nothing is executed").body::<Plan>().gives(200, "plan");
     const REFUSED: &[Code] = &[Code::RunbookInvalid, Code::NotFound];
+    const DEPLOY: &[Code] = &[Code::RunbookInvalid, Code::DeployConflict, Code::Forbidden];
     Routes::new()
         .get("/v1/runbooks", Scope::Read, doc("List runbooks").gives(200, "list"), list)
-        .post("/v1/runbooks", Scope::Run, load_doc.gives(201, "runbook").refuses(REFUSED), load)
+        .post("/v1/runbooks", Scope::Run, load_doc.gives(201, "runbook").refuses(DEPLOY), load)
         .get(
             "/v1/runbooks/{hash}",
             Scope::Read,
@@ -42,6 +52,7 @@ pub(super) fn routes() -> Routes {
         .post("/v1/plan", Scope::Read, plan_doc.refuses(REFUSED), plan)
 }
 
+/// A runbook with its includes, as a client sends them.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Files {
@@ -61,6 +72,9 @@ struct File {
 pub(super) struct How {
     #[serde(default)]
     deploy: Option<bool>,
+    /// Where the runs of its workers and schedules run; the server's own directory where absent.
+    #[serde(default)]
+    project_root: Option<String>,
 }
 
 /// Included files that came with the runbook.
@@ -113,31 +127,74 @@ pub(super) async fn load(
     let command =
         Command::Load { hash, tenant, runbook: Box::new(runbook.clone()), source: Some(loaded.source) };
     app.ask(&caller, command).await?;
-    declare(&app, &caller, &runbook).await?;
-    if how.deploy.unwrap_or(true) {
-        let deployment = Scoped::new(&caller.tenant, &caller.namespace, &runbook.name);
-        app.ask(&caller, Command::Deploy { deployment, hash }).await?;
+    let (tenant, namespace) = (caller.tenant.clone(), caller.namespace.clone());
+    if !how.deploy.unwrap_or(true) {
+        app.ask(&caller, Command::Declare { tenant, namespace, hash }).await?;
+        return Ok(json(StatusCode::CREATED, &describe(hash, &runbook)));
     }
-    Ok(json(StatusCode::CREATED, &describe(hash, &runbook)))
+    if !caller.may(Scope::Admin) {
+        let text = "to deploy needs the scope `admin`, which the caller does not have; `?deploy=false` only stores it";
+        return Err(Problem::new(Code::Forbidden, text));
+    }
+    let deployment = Scoped::new(&tenant, &namespace, &runbook.name);
+    let next = first_slots(&caller, &runbook, hash)?;
+    let project_root = how.project_root.unwrap_or_else(|| app.default_dir());
+    let deploy = Deploy { deployment: deployment.clone(), hash, project_root, next };
+    app.ask(&caller, Command::Deploy(Box::new(deploy))).await?;
+    let mut item = describe(hash, &runbook);
+    if let Some(active) = app.look(move |store| active(store, &deployment).cloned()).await? {
+        tell_active(&mut item, Some(&active));
+    }
+    Ok(json(StatusCode::CREATED, &item))
 }
 
-/// Locks and semaphores have the time-outs and sizes that the runbook declares.
-async fn declare(app: &App, caller: &Caller, runbook: &Runbook) -> Result<(), Problem> {
-    let scoped = |name: &Name| Scoped::new(&caller.tenant, &caller.namespace, name);
-    for (name, def) in &runbook.locks {
-        let config = lock::Config {
-            heartbeat_timeout: def.heartbeat_timeout,
-            max_hold_duration: def.max_hold_duration,
+/// When each schedule of a runbook is first due. One that has no slots keeps the runbook from being deployed.
+fn first_slots(caller: &Caller, runbook: &Runbook, hash: Digest) -> Result<BTreeMap<Name, Millis>, Problem> {
+    let now = Clock::now(&crate::clock::System);
+    let mut next = BTreeMap::new();
+    for (name, def) in &runbook.schedules {
+        let scoped = Scoped::new(&caller.tenant, &caller.namespace, name);
+        let settings = schedule::Settings {
+            spec: def.spec.clone(),
+            timezone: def.timezone.clone(),
+            jitter: def.jitter,
+            catch_up: def.catch_up,
+            overlap: def.overlap,
+            pipeline: def.pipeline.clone(),
+            runbook_hash: hash,
+            vars: Value::Null,
+            project_root: String::new(),
         };
-        let input = lock::Input::Configure(config);
-        app.ask(caller, Command::Lock { lock: scoped(name), input }).await?;
+        let first = cron::first(&scoped, &settings, now)
+            .map_err(|error| Problem::new(error.code(), format!("schedule `{name}`: {error}")))?;
+        next.extend(first.map(|at| (name.clone(), at)));
     }
-    for (name, def) in &runbook.semaphores {
-        let config = semaphore::Config { capacity: def.capacity, heartbeat_timeout: def.heartbeat_timeout };
-        let input = semaphore::Input::Configure(config);
-        app.ask(caller, Command::Semaphore { semaphore: scoped(name), input }).await?;
+    Ok(next)
+}
+
+/// The active version of a name.
+fn active<'a>(store: &'a Embedded, deployment: &Scoped) -> Option<&'a Active> {
+    match &store.state().stream(&StreamId::Deployment(deployment.clone()))?.body {
+        Body::Deployment(active) => active.as_ref().as_ref(),
+        // tidy: the stream of a deployment holds one.
+        _ => None,
     }
-    Ok(())
+}
+
+/// Who made a version active, when, and instead of which.
+fn tell_active(item: &mut Value, active: Option<&Active>) {
+    item["deployed"] = Value::Bool(active.is_some());
+    let Some(active) = active else { return };
+    item["deployed_at"] = Value::String(shape::time(active.at));
+    if let Some(by) = &active.by {
+        item["deployed_by"] = object!(by);
+    }
+    if let Some(replaces) = &active.replaces {
+        item["replaces"] = Value::String(replaces.to_string());
+    }
+    if !active.project_root.is_empty() {
+        item["project_root"] = object!(active.project_root);
+    }
 }
 
 fn describe(hash: Digest, runbook: &Runbook) -> Value {
@@ -149,19 +206,14 @@ pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller) -> Answer 
     let items = app
         .look(move |store| {
             let state = store.state();
-            let active: Vec<Digest> = state
-                .streams()
-                .filter_map(|(_, stream)| match &stream.body {
-                    Body::Deployment(hash) => **hash,
-                    // tidy: only what is deployed is wanted.
-                    _ => None,
-                })
-                .collect();
+            let deployed = state.deployments(&caller.tenant, &caller.namespace);
+            let active: BTreeMap<Digest, &Active> =
+                deployed.iter().filter_map(|name| active(store, name)).map(|one| (one.hash, one)).collect();
             let mine = state.streams().filter(|(_, stream)| stream.tenant == caller.tenant);
             mine.filter_map(|(id, stream)| match (id, &stream.body) {
                 (StreamId::Runbook(hash), Body::Runbook(runbook)) => {
                     let mut item = describe(hash, runbook);
-                    item["deployed"] = Value::Bool(active.contains(&hash));
+                    tell_active(&mut item, active.get(&hash).copied());
                     item["loaded_at"] = Value::String(shape::time(stream.at));
                     Some(item)
                 }
@@ -178,7 +230,31 @@ pub(super) async fn show(State(app): State<Arc<App>>, caller: Caller, Path(hash)
     let (hash, runbook) = app.runbook(&caller, Some(&hash), None).await?;
     let mut item = describe(hash, &runbook);
     item["runbook"] = object!(*runbook);
+    let deployment = Scoped::new(&caller.tenant, &caller.namespace, &runbook.name);
+    let active = app.look(move |store| active(store, &deployment).cloned()).await?;
+    tell_active(&mut item, active.as_ref().filter(|active| active.hash == hash));
+    if let Some(source) = source(&app, hash).await? {
+        item["source"] = Value::String(source);
+    }
     Ok(json(StatusCode::OK, &item))
+}
+
+/// The text that a runbook was loaded from, as its record has it.
+async fn source(app: &App, hash: Digest) -> Result<Option<String>, Problem> {
+    let log = app.log.clone();
+    let read = move || {
+        let mut found = None;
+        let read = log.scan(&[StreamId::Runbook(hash)], Seqs::ALL, &mut |record, _| {
+            if let Event::RunbookLoaded(loaded) = &record.event {
+                found = loaded.source.as_ref().and_then(Private::get);
+            }
+            ControlFlow::Break(())
+        });
+        read.map(|_| found)
+    };
+    let scanned = tokio::task::spawn_blocking(read).await;
+    let scanned = scanned.map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
+    scanned.map_err(|error| Problem::new(error.code(), error.to_string()))
 }
 
 #[derive(Deserialize, JsonSchema)]

@@ -23,6 +23,7 @@ use windlass_core::runbook::{Pipeline, Runbook};
 use windlass_core::state::Body;
 use windlass_core::step::Resolution;
 use windlass_core::stream::StreamId;
+use windlass_core::turn::View as _;
 
 /// Everything about runs.
 pub(super) fn routes() -> Routes {
@@ -296,13 +297,10 @@ fn find_runbook(
         Some(_) | None => None,
     };
     let deployed = || {
-        state.streams().filter_map(|(id, stream)| match (id, &stream.body) {
-            (StreamId::Deployment(name), Body::Deployment(active))
-                if stream.tenant == caller.tenant && name.namespace() == caller.namespace.as_str() =>
-            {
-                active.and_then(by_hash)
-            }
-            // tidy: only what is deployed is looked at.
+        let names = state.deployments(&caller.tenant, &caller.namespace).into_iter();
+        names.filter_map(|name| match &state.stream(&StreamId::Deployment(name))?.body {
+            Body::Deployment(active) => active.as_ref().as_ref().and_then(|active| by_hash(active.hash)),
+            // tidy: the stream of a deployment holds one.
             _ => None,
         })
     };

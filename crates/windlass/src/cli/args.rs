@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// Global flags that take a value.
 const VALUED: [&str; 3] = ["--data", "--server", "--token"];
 /// Commands with a `--data` of their own.
-const WITH_DATA: [&str; 1] = ["signal"];
+const WITH_DATA: [&[&str]; 2] = [&["signal"], &["queue", "push"]];
 
 /// The words as the parser is to see them. `--data` names the data directory, and after some commands what they bring:
 /// the parser knows each flag once, so the second one goes by another name there.
@@ -17,10 +17,12 @@ pub(super) fn renamed(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
     while words.get(at).is_some_and(|word| word.to_string_lossy().starts_with('-')) {
         at += if VALUED.iter().any(|flag| words[at] == *flag) { 2 } else { 1 };
     }
-    if words.get(at).is_none_or(|verb| WITH_DATA.iter().all(|name| verb != name)) {
-        return words;
-    }
-    for word in words.iter_mut().skip(at + 1) {
+    let rest = &words[at.min(words.len())..];
+    let begins = |verbs: &&[&str]| {
+        rest.len() > verbs.len() && rest.iter().zip(verbs.iter()).all(|(word, verb)| word == verb)
+    };
+    let Some(verbs) = WITH_DATA.iter().copied().find(begins) else { return words };
+    for word in words.iter_mut().skip(at + verbs.len()) {
         if word == "--" {
             break;
         }
@@ -263,6 +265,46 @@ pub(super) enum Verb {
         #[command(subcommand)]
         verb: SemaphoreVerb,
     },
+    /// Make a runbook the active version of its name: queues, workers, schedules and triggers follow it
+    #[command(
+        after_help = "examples:\n  windlass deploy runbook.yaml\n  windlass deploy runbook.yaml --diff"
+    )]
+    Deploy {
+        /// The runbook
+        file: PathBuf,
+        /// Only show what would change
+        #[arg(long)]
+        diff: bool,
+    },
+    /// List queues with their depths
+    #[command(after_help = "examples:\n  windlass queues")]
+    Queues,
+    /// Push items, and look after those that failed
+    #[command(
+        after_help = "examples:\n  windlass queue push bugs --data '{\"bug\":\"BUG-1\"}' --priority 5\n  windlass queue list bugs --status dead\n  windlass queue retry bugs --status dead"
+    )]
+    Queue {
+        #[command(subcommand)]
+        verb: QueueVerb,
+    },
+    /// List workers
+    #[command(after_help = "examples:\n  windlass workers")]
+    Workers,
+    /// Start, stop or resize a worker
+    #[command(after_help = "examples:\n  windlass worker resize fixer 8\n  windlass worker stop fixer")]
+    Worker {
+        #[command(subcommand)]
+        verb: WorkerVerb,
+    },
+    /// List schedules and when they make runs next
+    #[command(after_help = "examples:\n  windlass schedules")]
+    Schedules,
+    /// Run a schedule now, pause it or resume it
+    #[command(after_help = "examples:\n  windlass schedule run nightly\n  windlass schedule pause nightly")]
+    Schedule {
+        #[command(subcommand)]
+        verb: ScheduleVerb,
+    },
     /// Show records, as they stand in the log
     #[command(after_help = "examples:\n  windlass events -f --type 'step:*'\n  windlass events --types")]
     Events {
@@ -427,6 +469,122 @@ pub(super) enum SemaphoreVerb {
         /// Do not ask
         #[arg(long)]
         yes: bool,
+    },
+}
+
+#[derive(Subcommand, Debug)]
+pub(super) enum QueueVerb {
+    /// Push an item
+    Push {
+        /// The queue
+        queue: String,
+        /// What is to be worked on, as JSON, or - for stdin; after `queue push`, `--data` means this too
+        #[arg(long, value_name = "JSON", required = true)]
+        payload: String,
+        /// Higher is taken first
+        #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
+        priority: i32,
+        /// How long it waits before it can be taken
+        #[arg(long, value_name = "D")]
+        delay: Option<String>,
+        /// While an item with this key waits or is worked on, a second one is the first
+        #[arg(long, value_name = "K")]
+        dedupe: Option<String>,
+    },
+    /// List the items of a queue, oldest first; without a queue, the queues
+    List {
+        /// The queue
+        queue: Option<String>,
+        /// pending, processing, completed, failed or dead
+        #[arg(long)]
+        status: Option<String>,
+        /// How many at most
+        #[arg(long, default_value_t = 50)]
+        limit: usize,
+        /// Where a page begins: the next_cursor of the one before
+        #[arg(long)]
+        cursor: Option<String>,
+    },
+    /// Show a queue, or an item of it
+    Show {
+        /// The queue
+        queue: String,
+        /// The item
+        item: Option<String>,
+    },
+    /// Put a failed or dead item back, or all of them
+    Retry {
+        /// The queue
+        queue: String,
+        /// The item; all that failed where absent
+        item: Option<String>,
+        /// Only failed, or only dead ones
+        #[arg(long, conflicts_with = "item")]
+        status: Option<String>,
+    },
+    /// Take an item out
+    Cancel {
+        /// The queue
+        queue: String,
+        /// The item
+        item: String,
+        /// Why
+        #[arg(long)]
+        reason: Option<String>,
+    },
+    /// Give nothing out; pushes go on
+    Pause {
+        /// The queue
+        queue: String,
+    },
+    /// Give out again
+    Resume {
+        /// The queue
+        queue: String,
+    },
+}
+
+#[derive(Subcommand, Debug)]
+pub(super) enum WorkerVerb {
+    /// Let it take items
+    Start {
+        /// The worker
+        name: String,
+    },
+    /// Let it take nothing more; what runs, goes on
+    Stop {
+        /// The worker
+        name: String,
+        /// Why
+        #[arg(long)]
+        reason: Option<String>,
+    },
+    /// Let it have so many runs at once
+    Resize {
+        /// The worker
+        name: String,
+        /// How many
+        #[arg(value_name = "N")]
+        concurrency: u32,
+    },
+}
+
+#[derive(Subcommand, Debug)]
+pub(super) enum ScheduleVerb {
+    /// Make a run now
+    Run {
+        /// The schedule
+        name: String,
+    },
+    /// Make no runs until it is resumed
+    Pause {
+        /// The schedule
+        name: String,
+    },
+    /// Make runs again, from now on
+    Resume {
+        /// The schedule
+        name: String,
     },
 }
 

@@ -72,7 +72,9 @@ pub(super) async fn runs(client: &Client, filter: &RunsArgs, say: &Say) -> Outco
 pub(super) async fn runbooks(client: &Client, say: &Say) -> Outcome {
     let page = client.get("/v1/runbooks").await?;
     say.answer(&page, || {
-        let mut rows = vec![["NAME", "HASH", "PIPELINES", "DEPLOYED", "LOADED"].map(str::to_owned).to_vec()];
+        let mut rows = vec![
+            ["NAME", "HASH", "PIPELINES", "DEPLOYED", "BY", "REPLACES", "LOADED"].map(str::to_owned).to_vec(),
+        ];
         for book in items(&page) {
             let names: Vec<&str> =
                 book["pipelines"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
@@ -80,7 +82,9 @@ pub(super) async fn runbooks(client: &Client, say: &Say) -> Outcome {
                 text(&book, "name").to_owned(),
                 text(&book, "hash").chars().take(12).collect(),
                 names.join(", "),
-                if book["deployed"] == Value::Bool(true) { "yes" } else { "" }.to_owned(),
+                text(&book, "deployed_at").to_owned(),
+                text(&book, "deployed_by").to_owned(),
+                text(&book, "replaces").chars().take(12).collect(),
                 text(&book, "loaded_at").to_owned(),
             ]);
         }

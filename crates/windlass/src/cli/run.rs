@@ -71,12 +71,17 @@ fn vars(wish: &RunArgs, def: &Pipeline) -> Result<Map<String, Value>, Failure> {
     Ok(vars)
 }
 
-/// Hands a runbook with its includes over; nothing is deployed by that.
-async fn submit(client: &Client, loaded: &Loaded) -> Result<Value, Failure> {
+/// A runbook with its includes, as it is sent.
+pub(super) fn files(loaded: &Loaded) -> Value {
     let file = |(path, text): &(PathBuf, String)| json!({ "name": path.to_string_lossy(), "text": text });
     let mut files = vec![json!({ "name": "runbook.yaml", "text": loaded.source })];
     files.extend(loaded.files.iter().map(file));
-    client.post("/v1/runbooks?deploy=false", &json!({ "files": files })).await
+    json!({ "files": files })
+}
+
+/// Hands a runbook with its includes over; nothing is deployed by that.
+async fn submit(client: &Client, loaded: &Loaded) -> Result<Value, Failure> {
+    client.post("/v1/runbooks?deploy=false", &files(loaded)).await
 }
 
 pub(super) async fn run(args: &Args, wish: &RunArgs, say: &Say) -> Outcome {

@@ -89,6 +89,10 @@ impl View for Live {
         self.state.consumers(queue)
     }
 
+    fn deployments(&self, tenant: &Name, namespace: &Name) -> Vec<Scoped> {
+        self.state.deployments(tenant, namespace)
+    }
+
     fn admit_run(&self, tenant: &Name, runbook: &Digest, at: Millis) -> Result<(), caps::Error> {
         self.state.admit_run(tenant, runbook, at)
     }

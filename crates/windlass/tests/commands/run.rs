@@ -263,7 +263,7 @@ fn a_follower_takes_the_place_of_a_process_that_is_killed() {
     let mut first = project.start(&["run", "book.yaml", "short", "--json"]);
     let short = first.await_run();
     project.await_file("began-short");
-    let mut second = project.start(&["run", "book.yaml", "plain"]);
+    let second = project.start(&["run", "book.yaml", "plain"]);
     project.await_file("began-long");
     first.kill();
     project.write("go-long", "");
@@ -286,7 +286,7 @@ fn a_request_whose_answer_is_lost_makes_one_run() {
         let mut holder = project.start(&["run", "book.yaml", "short", "--json"]);
         holder.await_run();
         project.await_file("began-short");
-        let mut follower = project.start(&["run", "book.yaml", "plain"]);
+        let follower = project.start(&["run", "book.yaml", "plain"]);
         // Somewhere between its first request and its last.
         project.await_file("began-long");
         holder.kill();

@@ -65,6 +65,7 @@ impl Watched {
             project_root: String::new(),
             concurrency: CONCURRENCY,
             wake_on: Vec::new(),
+            poll: None,
         };
         watched.must(&Command::Worker { worker: scoped("clerk"), input: worker::Input::Start(settings) });
         let mut before = None;

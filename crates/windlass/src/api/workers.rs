@@ -1,0 +1,147 @@
+//! Workers: what they work on, and starting, stopping and resizing them.
+
+use super::queues::scoped;
+use super::routes::{Routes, Scope, doc};
+use super::{Answer, Caller, Json, Problem, json};
+use crate::app::App;
+use crate::shape;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json as object};
+use std::sync::Arc;
+use windlass_core::code::Code;
+use windlass_core::command::Command;
+use windlass_core::id::Scoped;
+use windlass_core::state::{Body, State as Streams};
+use windlass_core::stream::StreamId;
+use windlass_core::worker::{self, Worker};
+
+/// Everything about workers.
+pub(super) fn routes() -> Routes {
+    const STEER: &[Code] = &[Code::NotFound, Code::RunTerminalState];
+    let worker = |text| doc(text).gives(200, "worker").refuses(STEER);
+    Routes::new()
+        .get("/v1/workers", Scope::Read, doc("List workers").gives(200, "list"), list)
+        .get("/v1/workers/{name}", Scope::Read, worker("Show a worker"), show)
+        .post("/v1/workers/{name}/start", Scope::Run, worker("Let it take items"), start)
+        .post(
+            "/v1/workers/{name}/stop",
+            Scope::Run,
+            worker("Let it take nothing more").body::<Reason>(),
+            stop,
+        )
+        .post(
+            "/v1/workers/{name}/resize",
+            Scope::Run,
+            worker("Let it have so many runs").body::<Size>(),
+            resize,
+        )
+}
+
+fn describe(worker: &Worker) -> Value {
+    let active: Vec<Value> =
+        worker.active.iter().map(|(item, run)| object!({ "item": item, "run": run })).collect();
+    let mut value = object!({
+        "name": worker.id.name(),
+        "state": worker.state_name(),
+        "running": active.len(),
+        "active": active,
+    });
+    if let Some(settings) = worker.settings() {
+        value["queue"] = object!(settings.queue);
+        value["pipeline"] = object!(settings.pipeline);
+        value["runbook_hash"] = Value::String(settings.runbook_hash.to_string());
+        value["concurrency"] = object!(settings.concurrency);
+        value["project_root"] = object!(settings.project_root);
+        value["wake_on"] = settings.wake_on.iter().map(ToString::to_string).collect();
+    }
+    if let Some(until) = worker.delayed_until {
+        value["delayed_until"] = Value::String(shape::time(until));
+    }
+    if let Some(at) = worker.poll_at {
+        value["next_poll_at"] = Value::String(shape::time(at));
+    }
+    value
+}
+
+fn find<'a>(state: &'a Streams, name: &Scoped) -> Option<&'a Worker> {
+    match &state.stream(&StreamId::Worker(name.clone()))?.body {
+        Body::Worker(worker) => Some(worker),
+        // tidy: the stream of a worker holds one.
+        _ => None,
+    }
+}
+
+async fn list(State(app): State<Arc<App>>, caller: Caller) -> Answer {
+    let items = app
+        .look(move |store| {
+            let mine = |name: &Scoped| {
+                name.tenant() == caller.tenant.as_str() && name.namespace() == caller.namespace.as_str()
+            };
+            let workers = store.state().workers().filter(|worker| mine(&worker.id)).map(describe);
+            workers.collect::<Vec<_>>()
+        })
+        .await?;
+    Ok(json(StatusCode::OK, &shape::list(items, None)))
+}
+
+async fn shown(app: &App, worker: Scoped) -> Answer {
+    let name = worker.name().to_owned();
+    let found = app.look(move |store| find(store.state(), &worker).map(describe)).await?;
+    found.map(|value| json(StatusCode::OK, &value)).ok_or_else(|| Problem::missing("worker", &name))
+}
+
+async fn steer(app: &App, caller: &Caller, worker: Scoped, input: worker::Input) -> Answer {
+    app.ask(caller, Command::Worker { worker: worker.clone(), input }).await?;
+    shown(app, worker).await
+}
+
+async fn show(State(app): State<Arc<App>>, caller: Caller, Path(name): Path<String>) -> Answer {
+    shown(&app, scoped(&caller, &name)?).await
+}
+
+/// Starts a worker with the settings it was deployed with.
+async fn start(State(app): State<Arc<App>>, caller: Caller, Path(name): Path<String>) -> Answer {
+    let worker = scoped(&caller, &name)?;
+    let asked = worker.clone();
+    let settings =
+        app.look(move |store| find(store.state(), &asked).and_then(Worker::settings).cloned()).await?;
+    let settings = settings.ok_or_else(|| Problem::missing("worker", &name))?;
+    steer(&app, &caller, worker, worker::Input::Start(settings)).await
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Reason {
+    #[serde(default)]
+    reason: Option<String>,
+}
+
+async fn stop(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(name): Path<String>,
+    Json(body): Json<Reason>,
+) -> Answer {
+    let worker = scoped(&caller, &name)?;
+    steer(&app, &caller, worker, worker::Input::Stop { reason: body.reason }).await
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Size {
+    /// How many runs it may have that are not terminal.
+    concurrency: u32,
+}
+
+async fn resize(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(name): Path<String>,
+    Json(size): Json<Size>,
+) -> Answer {
+    let worker = scoped(&caller, &name)?;
+    steer(&app, &caller, worker, worker::Input::Resize { concurrency: size.concurrency }).await
+}

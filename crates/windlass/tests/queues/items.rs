@@ -1,0 +1,178 @@
+//! Items over HTTP: pushed in one commit, taken under an epoch, tried again, given up, put back.
+
+use crate::served::Served;
+use crate::support::{Project, text, until};
+use serde_json::{Value, json};
+use std::thread;
+
+const BOOK: &str = "
+name: jobs
+queues:
+  jobs: { visibility_timeout: 30s, retry: { max_attempts: 2 }, max_depth: 5, dead_letter: graves }
+  graves: {}
+  keyed: { dedupe: true, retry: { max_attempts: 3, cooldown: 1h } }
+pipelines: { p: { steps: [ { run: 'true' } ] } }
+";
+
+fn served() -> (Project, Served) {
+    let project = Project::with(BOOK);
+    let served = Served::open(&project.path("data"));
+    served.deploy(BOOK, project.root()).is(201);
+    (project, served)
+}
+
+fn take(served: &Served, body: &Value) -> Vec<Value> {
+    served.post("/v1/queues/jobs/take", body).is(200)["items"].as_array().unwrap().clone()
+}
+
+fn report(served: &Served, verb: &str, item: &Value) -> Value {
+    let body = json!({ "items": [{ "item": item["id"], "epoch": item["epoch"], "error": item["error"] }] });
+    let body = if verb == "fail" { body } else { json!({ "item": item["id"], "epoch": item["epoch"] }) };
+    served.post(&format!("/v1/queues/jobs/{verb}"), &body).is(200)["items"][0].clone()
+}
+
+#[test]
+fn an_array_is_one_commit_and_all_of_it_or_nothing() {
+    let (_project, served) = served();
+    let push = |n: usize| {
+        let items: Vec<Value> = (0..n).map(|n| json!({ "data": { "n": n } })).collect();
+        served.post("/v1/queues/jobs/items", &json!(items))
+    };
+    assert_eq!(push(4).is(201)["items"].as_array().unwrap().len(), 4);
+    let detail = push(2).refuses(429, "QUEUE_FULL");
+    assert!(detail.contains('5'), "{detail}");
+    assert_eq!(served.get("/v1/queues/jobs").is(200)["depth"], 4, "not even one of them");
+    push(1).is(201);
+    push(0).refuses(400, "INVALID_INPUT");
+    push(1_001).refuses(400, "INVALID_INPUT");
+    let unknown = served.post("/v1/queues/nowhere/items", &json!({ "data": 1 }));
+    assert!(unknown.refuses(404, "NOT_FOUND").contains("deploy a runbook that declares it"));
+    served.post_as(Some("acme"), "/v1/queues/jobs/items", &json!({ "data": 1 })).refuses(404, "NOT_FOUND");
+    served.close();
+}
+
+#[test]
+fn priority_delay_and_dedupe_mean_what_they_say() {
+    let (project, served) = served();
+    let push = |words: &[&str]| {
+        let words = [&["queue", "push", "jobs", "--json"], words].concat();
+        project.windlass(&words).code(0).json()
+    };
+    push(&["--data", "{\"n\":1}"]);
+    push(&["--data", "{\"n\":2}", "--priority", "5"]);
+    let late = push(&["--data", "{\"n\":3}", "--delay", "1h", "--dedupe", "k"]);
+    assert!(late["next_eligible_at"].is_string());
+    let again = push(&["--data", "{\"n\":4}", "--dedupe", "k"]);
+    assert_eq!((&again["id"], &again["known"]), (&late["id"], &json!(true)));
+    let taken = take(&served, &json!({ "max": 10, "holder": "c1" }));
+    let numbers: Vec<&Value> = taken.iter().map(|item| &item["data"]["n"]).collect();
+    assert_eq!(numbers, [&json!(2), &json!(1)], "the delayed one waits");
+    let keyed = |n: u32| served.post("/v1/queues/keyed/items", &json!({ "data": { "n": n } }));
+    let first = keyed(1).is(201);
+    assert_eq!(keyed(1).is(200)["id"], first["id"], "known by its data");
+    keyed(2).is(201);
+    let both = json!([{ "data": "x" }, { "data": "x" }]);
+    let both = served.post("/v1/queues/keyed/items", &both).is(201);
+    assert_eq!(both["items"][0]["id"], both["items"][1]["id"], "also within one push");
+    served.close();
+}
+
+#[test]
+fn claims_are_fenced_and_tries_are_counted() {
+    let (_project, served) = served();
+    served.post("/v1/queues/jobs/items", &json!({ "data": 1 })).is(201);
+    let first = take(&served, &json!({})).remove(0);
+    assert_eq!(
+        (&first["status"], &first["attempts"], &first["epoch"]),
+        (&json!("processing"), &json!(1), &json!(1))
+    );
+    assert!(report(&served, "heartbeat", &first)["code"].is_null());
+    assert!(report(&served, "fail", &first)["code"].is_null());
+    let second = take(&served, &json!({})).remove(0);
+    assert_eq!(second["epoch"], 2);
+    for verb in ["heartbeat", "complete"] {
+        assert_eq!(report(&served, verb, &first)["code"], "LEASE_STALE_EPOCH", "{verb}");
+    }
+    assert!(report(&served, "fail", &second)["code"].is_null());
+    let path = format!("/v1/queues/jobs/items/{}", text(&first, "id"));
+    assert_eq!(served.get(&path).is(200)["status"], "dead", "two tries in all");
+    // It stays in place and is forwarded too.
+    let graves = served.get("/v1/queues/graves/items").is(200);
+    assert_eq!(graves["items"][0]["from"], first["id"]);
+    let back = served.post(&format!("{path}/retry"), &json!({ "data": 2 })).is(200);
+    assert_eq!(
+        (&back["status"], &back["attempts"], &back["data"]),
+        (&json!("pending"), &json!(0), &json!(2))
+    );
+    let third = take(&served, &json!({})).remove(0);
+    assert!(report(&served, "complete", &third)["code"].is_null());
+    assert!(report(&served, "complete", &third)["code"].is_null(), "told twice");
+    served.post(&format!("{path}/cancel"), &json!({})).refuses(409, "RUN_TERMINAL_STATE");
+    let missing = json!({ "item": "itm_00000000000000000000000009", "epoch": 1 });
+    assert_eq!(served.post("/v1/queues/jobs/complete", &missing).is(200)["items"][0]["code"], "NOT_FOUND");
+    served.close();
+}
+
+#[test]
+fn dead_items_are_listed_by_status_and_put_back_together() {
+    let (project, served) = served();
+    let items: Vec<Value> = (0..3).map(|n| json!({ "data": n })).collect();
+    served.post("/v1/queues/jobs/items", &json!(items)).is(201);
+    for _ in 0..2 {
+        for item in take(&served, &json!({ "max": 3 })) {
+            assert!(report(&served, "fail", &item)["code"].is_null());
+        }
+    }
+    let dead = project.windlass(&["queue", "list", "jobs", "--status", "dead", "--limit", "2", "--json"]);
+    let dead = dead.code(0).json();
+    assert_eq!(dead["items"].as_array().unwrap().len(), 2);
+    let rest =
+        served.get(&format!("/v1/queues/jobs/items?status=dead&cursor={}", text(&dead, "next_cursor")));
+    assert_eq!(rest.is(200)["items"].as_array().unwrap().len(), 1);
+    project.windlass(&["queue", "retry", "jobs", "--status", "dead"]).code(0).says("3 items");
+    assert_eq!(served.get("/v1/queues/jobs").is(200)["ready"], 3);
+    served.get("/v1/queues/jobs/items?status=lost").refuses(400, "INVALID_INPUT");
+    let first = text(&dead["items"][0], "id");
+    project.windlass(&["queue", "cancel", "jobs", first, "--reason", "wrong"]).code(0);
+    let shown = project.windlass(&["queue", "show", "jobs", first, "--json"]).code(0).json();
+    assert_eq!((&shown["status"], &shown["error"]), (&json!("failed"), &json!("wrong")));
+    served.close();
+}
+
+#[test]
+fn a_consumer_that_waits_gets_what_is_pushed_meanwhile() {
+    let (project, served) = served();
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| take(&served, &json!({ "wait_ms": 60_000, "holder": "patient" })));
+        // It waits once its first question was answered; a push before that is found at once, so either order is right.
+        served.post("/v1/queues/jobs/items", &json!({ "data": "news" })).is(201);
+        let got = waits.join().unwrap();
+        assert_eq!((&got[0]["data"], &got[0]["holder"]), (&json!("news"), &json!("patient")));
+        // One whose time comes while somebody waits.
+        let waits = scope.spawn(|| take(&served, &json!({ "wait_ms": 60_000 })));
+        served.post("/v1/queues/jobs/items", &json!({ "data": "later", "delay_ms": 300 })).is(201);
+        assert_eq!(waits.join().unwrap()[0]["data"], "later");
+    });
+    project.windlass(&["queue", "pause", "jobs"]).code(0).says("paused");
+    served.post("/v1/queues/jobs/items", &json!({ "data": 3 })).is(201);
+    assert!(take(&served, &json!({ "max": 5 })).is_empty(), "a paused queue gives nothing out");
+    project.windlass(&["queue", "resume", "jobs"]).code(0);
+    assert_eq!(take(&served, &json!({ "max": 5 })).len(), 1);
+    served.close();
+}
+
+#[test]
+fn silence_ends_a_claim_and_a_restart_forgets_nothing() {
+    let project = Project::with(&BOOK.replace("visibility_timeout: 30s", "visibility_timeout: 200ms"));
+    let served = Served::open(&project.path("data"));
+    served.deploy(&project.read("book.yaml"), project.root()).is(201);
+    served.post("/v1/queues/jobs/items", &json!({ "data": 1 })).is(201);
+    let first = take(&served, &json!({})).remove(0);
+    let path = format!("/v1/queues/jobs/items/{}", text(&first, "id"));
+    until("the claim to end", || (served.get(&path).is(200)["status"] == "pending").then_some(()));
+    served.close();
+    let served = Served::open(&project.path("data"));
+    let again = take(&served, &json!({})).remove(0);
+    assert_eq!((&again["id"], &again["epoch"], &again["attempts"]), (&first["id"], &json!(2), &json!(2)));
+    served.close();
+}

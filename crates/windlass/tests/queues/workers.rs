@@ -1,0 +1,83 @@
+//! Workers: one run per item, woken at once, within their concurrency.
+
+use crate::served::Served;
+use crate::support::{Project, text, until};
+use serde_json::{Value, json};
+
+const BOOK: &str = r#"
+name: bugs
+queues:
+  bugs: { retry: { max_attempts: 2 } }
+workers:
+  fixer: { queue: bugs, pipeline: fix, concurrency: 2, vars: { bug: '${{ item.key }}' } }
+pipelines:
+  fix:
+    vars: { bug: { required: true, pattern: '^BUG-\d+$' } }
+    steps: [ { run: 'echo "$WL_VAR_BUG" >> done; test "$WL_VAR_BUG" != BUG-13' } ]
+"#;
+
+fn item(served: &Served, id: &str) -> Value {
+    served.get(&format!("/v1/queues/bugs/items/{id}")).is(200)
+}
+
+fn ends(served: &Served, id: &str, status: &str) -> Value {
+    until(&format!("{id} to be {status}"), || Some(item(served, id)).filter(|item| item["status"] == status))
+}
+
+#[test]
+fn an_item_becomes_a_run_with_its_variables_and_ends_with_it() {
+    let project = Project::with(BOOK);
+    let served = Served::open(&project.path("data"));
+    served.deploy(BOOK, project.root()).is(201);
+    let push = |key: Value| {
+        let pushed = served.post("/v1/queues/bugs/items", &json!({ "data": { "key": key } })).is(201);
+        text(&pushed, "id").to_owned()
+    };
+    let (good, bad) = (push(json!("BUG-7")), push(json!("BUG-13")));
+    ends(&served, &good, "completed");
+    let dead = ends(&served, &bad, "dead");
+    assert_eq!(dead["attempts"], 2, "a failed run is tried again");
+    assert_eq!(project.read("done").lines().filter(|line| *line == "BUG-13").count(), 2);
+    assert!(project.read("done").contains("BUG-7\n"));
+    let run = served.runs().into_iter().find(|run| run["vars"]["bug"] == "BUG-7").unwrap();
+    assert_eq!((&run["trigger"]["source"], &run["trigger"]["key"]), (&json!("queue"), &json!("fixer")));
+    assert_eq!(run["trigger"]["event_id"], json!(good));
+    // What cannot become variables fails by itself, once, and the next one has its turn.
+    let wrong = [push(json!("no bug")), push(json!(7)), push(json!(null))];
+    let next = push(json!("BUG-8"));
+    ends(&served, &next, "completed");
+    for id in &wrong {
+        let failed = ends(&served, id, "failed");
+        assert!(text(&failed, "error").contains("bug"), "{failed}");
+    }
+    assert_eq!(served.runs().len(), 4, "no run was made for them");
+    served.close();
+}
+
+#[test]
+fn a_worker_is_stopped_resized_and_started_and_the_log_holds_one_run_per_item() {
+    let project = Project::with(BOOK);
+    let served = Served::open(&project.path("data"));
+    served.deploy(BOOK, project.root()).is(201);
+    project.windlass(&["worker", "stop", "fixer"]).code(0).says("stopped");
+    let items: Vec<Value> = (1..=6).map(|n| json!({ "data": { "key": format!("BUG-{n}") } })).collect();
+    let pushed = served.post("/v1/queues/bugs/items", &json!(items)).is(201);
+    assert_eq!(served.get("/v1/queues/bugs").is(200)["ready"], 6, "nobody takes them");
+    project.windlass(&["worker", "resize", "fixer", "4"]).code(6);
+    project.windlass(&["worker", "start", "fixer"]).code(0).says("started");
+    project.windlass(&["worker", "resize", "fixer", "4"]).code(0).says("4");
+    project.windlass(&["worker", "stop", "nobody"]).code(5).warns("NOT_FOUND");
+    for item in pushed["items"].as_array().unwrap() {
+        ends(&served, text(item, "id"), "completed");
+    }
+    served.close();
+    let served = Served::open(&project.path("data"));
+    assert_eq!(served.runs().len(), 6);
+    let created = project.events("pipeline:created");
+    let mut sources: Vec<&str> = created.iter().map(|e| text(&e["trigger"], "event_id")).collect();
+    sources.sort_unstable();
+    sources.dedup();
+    assert_eq!(sources.len(), 6, "one run per item");
+    assert_eq!(served.get("/v1/workers/fixer").is(200)["concurrency"], 4);
+    served.close();
+}
