@@ -84,6 +84,7 @@ say() { echo "== $1"; }
 # Somebody holds the directory the whole time: there is no restart below.
 "$WINDLASS" run book.yaml hold >"$OUT/hold.txt" 2>&1 &
 holder=$!
+trap 'kill -9 "$holder" 2>/dev/null' EXIT
 until [ -e began ]; do sleep 0.05; done
 dd if=/dev/zero of=filler bs=64k 2>/dev/null
 # What was set aside is used up first; then writes are refused.
