@@ -138,6 +138,7 @@ fn ask(what: &str, mut question: impl FnMut(usize) -> usize) {
 fn lists(history: &History, ids: &[RunId], runs: u64) {
     let all = || Filter {
         tenant: name("default"),
+        namespace: name("default"),
         status: None,
         pipeline: None,
         repo: None,
