@@ -441,7 +441,10 @@ fn more_than_may_be_pending_waits_for_the_writer() {
         (history.through(), history.flushed().len()),
         (u64::try_from(count).unwrap(), count.try_into().unwrap())
     );
-    assert_eq!(history.find(&name("acme"), RunId(0), RunId(u128::MAX), PAGE_MAX).unwrap().len(), PAGE_MAX);
+    assert_eq!(
+        history.find((&name("acme"), &name("default")), RunId(0), RunId(u128::MAX), PAGE_MAX).unwrap().len(),
+        PAGE_MAX
+    );
 }
 
 #[test]

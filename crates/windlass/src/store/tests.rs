@@ -250,7 +250,10 @@ fn what_is_past_its_retention_leaves_and_the_rest_stays() {
         store.idle(far);
         std::thread::yield_now();
     }
-    let filter = super::RunFilter { limit: 500, ..super::RunFilter::of(&Name::clean("default")) };
+    let filter = super::RunFilter {
+        limit: 500,
+        ..super::RunFilter::of(&Name::clean("default"), &Name::clean("default"))
+    };
     // Whatever ended after this stays: 1,000,000 is where the clock began, and each run took a second.
     let before = Millis(1_000_000 + 20_000);
     let listed = |store: &mut Embedded| store.list_runs(&filter).0.len();
