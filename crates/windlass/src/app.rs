@@ -175,6 +175,12 @@ impl App {
         *self.draining.borrow()
     }
 
+    /// Waits until the process is on its way out: whoever holds an answer back for longer than a moment listens to it.
+    pub async fn drained(&self) {
+        // It is set and never taken back, and its sender lives as long as this.
+        let _ = self.draining.subscribe().wait_for(|draining| *draining).await;
+    }
+
     /// Tells when the process is on its way out.
     #[must_use]
     pub fn draining(&self) -> watch::Receiver<bool> {

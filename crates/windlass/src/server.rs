@@ -179,12 +179,10 @@ impl Server {
         let own = Pool::new(router(app.clone()), SOCKET_CONNECTIONS_MAX, &app);
         let all = Pool::new(router(app.clone()), CONNECTIONS_MAX, &app);
         let owner = Door::Owner(Arc::new(Caller::owner(user)));
-        let mut draining = app.draining();
         tokio::select! {
             _ = accept_socket(&socket, &own, &owner) => {}
             () = self.accept(&app, &all) => {}
-            // Only ever set.
-            _ = draining.wait_for(|draining| *draining) => {}
+            () = app.drained() => {}
         }
         // Nobody is accepted any more: a client that finds nobody knows that nothing was asked.
         drop((socket, self.listener));

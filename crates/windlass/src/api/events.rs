@@ -220,7 +220,7 @@ struct Page {
 impl Reading {
     /// The next lines; nothing where there are no more and nobody waits for them.
     async fn chunk(&mut self) -> Option<Bytes> {
-        let (mut tail, mut draining) = (self.app.tail(), self.app.draining());
+        let mut tail = self.app.tail();
         loop {
             if self.ended {
                 return None;
@@ -241,7 +241,7 @@ impl Reading {
             tokio::select! {
                 changed = tail.changed() => changed.ok()?,
                 // Whoever follows comes back to the next process.
-                _ = draining.wait_for(|draining| *draining) => return None,
+                () = self.app.drained() => return None,
                 // Between two ends that say nothing, somebody forgets them.
                 () = tokio::time::sleep(KEEP_ALIVE), if self.sse => return Some(Bytes::from_static(b":\n\n")),
             }

@@ -633,8 +633,8 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "A", default_value = "127.0.0.1:7433")]
     pub(super) listen: String,
     /// How many steps are carried out here at once
-    #[arg(long, value_name = "N", default_value_t = 16)]
-    pub(super) executors: usize,
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(0..=1_024))]
+    pub(super) executors: u16,
     /// The certificates to show, in PEM
     #[arg(long, value_name = "F", requires = "tls_key")]
     pub(super) tls_cert: Option<PathBuf>,

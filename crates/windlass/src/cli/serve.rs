@@ -26,7 +26,7 @@ pub(super) async fn serve(args: &Args, wish: &ServeArgs, say: &Say) -> Outcome {
         Server::bind(&listen).await.map_err(|error| Failure::new(error.code(), error.to_string()))?;
     let mut signals = Signals::new()?;
     let app = tokio::select! {
-        app = open(args, wish.executors) => app?,
+        app = open(args, usize::from(wish.executors)) => app?,
         () = signals.recv() => return Ok(INTERRUPTED),
     };
     let (user, url) = (server::user_name(), server.url());

@@ -87,7 +87,7 @@ impl Embedded {
         match stream {
             StreamId::Run(run) => of_run(*run),
             StreamId::Item(_) => match body()? {
-                Body::Item(item) => item.body().map(|item| item.namespace.clone()),
+                Body::Item(item) => item.body().map(|item| item.lot.namespace.clone()),
                 // tidy: the stream of an item holds one.
                 _ => None,
             },

@@ -88,7 +88,7 @@ fn a_server_that_is_not_there_is_said_to_be() {
 fn the_same_key_makes_one_run_and_another_client_has_keys_of_its_own() {
     let server = Server::start_with(Project::with(BOOK), &[]);
     let yaml = [("content-type", "application/yaml")];
-    server.send("POST", "/v1/runbooks", None, &yaml, BOOK.as_bytes()).status(201);
+    server.send("POST", "/v1/runbooks", Some(&server.owner()), &yaml, BOOK.as_bytes()).status(201);
     let key = [("idempotency-key", "k"), ("content-type", "application/json")];
     let body = json!({ "pipeline": "main" }).to_string();
     let ask = |token: Option<&str>, body: &str| server.send("POST", "/v1/runs", token, &key, body.as_bytes());

@@ -56,7 +56,7 @@ impl Events {
 
 fn run(server: &Server) -> String {
     let yaml = [("content-type", "application/yaml")];
-    server.send("POST", "/v1/runbooks", None, &yaml, BOOK.as_bytes()).status(201);
+    server.send("POST", "/v1/runbooks", Some(&server.owner()), &yaml, BOOK.as_bytes()).status(201);
     let made = server.ask("POST", "/v1/runs", None, Some(&json!({ "pipeline": "main" }))).status(201).json();
     text(&made, "id").to_owned()
 }

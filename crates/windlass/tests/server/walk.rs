@@ -44,6 +44,31 @@ const TABLE: &[(&str, &str, &str)] = &[
     ("GET", "/v1/semaphores/{name}", "read"),
     ("POST", "/v1/semaphores/{name}/break", "admin"),
     ("GET", "/v1/events", "read"),
+    ("GET", "/v1/queues", "read"),
+    ("GET", "/v1/queues/{queue}", "read"),
+    ("POST", "/v1/queues/{queue}/items", "run"),
+    ("GET", "/v1/queues/{queue}/items", "read"),
+    ("GET", "/v1/queues/{queue}/items/{item}", "read"),
+    ("POST", "/v1/queues/{queue}/take", "run"),
+    ("POST", "/v1/queues/{queue}/heartbeat", "run"),
+    ("POST", "/v1/queues/{queue}/complete", "run"),
+    ("POST", "/v1/queues/{queue}/fail", "run"),
+    ("POST", "/v1/queues/{queue}/return", "run"),
+    ("POST", "/v1/queues/{queue}/pause", "run"),
+    ("POST", "/v1/queues/{queue}/resume", "run"),
+    ("POST", "/v1/queues/{queue}/retry", "run"),
+    ("POST", "/v1/queues/{queue}/items/{item}/retry", "run"),
+    ("POST", "/v1/queues/{queue}/items/{item}/cancel", "run"),
+    ("GET", "/v1/workers", "read"),
+    ("GET", "/v1/workers/{name}", "read"),
+    ("POST", "/v1/workers/{name}/start", "run"),
+    ("POST", "/v1/workers/{name}/stop", "run"),
+    ("POST", "/v1/workers/{name}/resize", "run"),
+    ("GET", "/v1/schedules", "read"),
+    ("GET", "/v1/schedules/{name}", "read"),
+    ("POST", "/v1/schedules/{name}/run", "run"),
+    ("POST", "/v1/schedules/{name}/pause", "run"),
+    ("POST", "/v1/schedules/{name}/resume", "run"),
     ("GET", "/v1/runs/{id}/evidence", "read"),
     ("GET", "/v1/keys", "read"),
     ("POST", "/v1/keys/rotate", "admin"),
@@ -174,6 +199,9 @@ const THINGS: &str = "
 name: things
 locks: { merge: {} }
 semaphores: { builders: { capacity: 2 } }
+queues: { work: {} }
+workers: { worker: { queue: work, pipeline: main } }
+schedules: { nightly: { cron: '0 2 * * *', timezone: UTC, pipeline: main } }
 pipelines:
   main:
     lock: merge
@@ -200,6 +228,9 @@ fn things(server: &Server, token: &str) -> Vec<(&'static str, String)> {
         ("/v1/tokens/", text(&own[0], "id").to_owned()),
         ("/v1/locks/", "merge".to_owned()),
         ("/v1/semaphores/", "builders".to_owned()),
+        ("/v1/queues/", "work".to_owned()),
+        ("/v1/workers/", "worker".to_owned()),
+        ("/v1/schedules/", "nightly".to_owned()),
     ]
 }
 
@@ -215,6 +246,8 @@ fn body(path: &str) -> Value {
         "decision" => json!({ "decision": "rejected", "reason": "x", "action_hash": "0".repeat(64) }),
         "resolve" => json!({ "resolution": "fail", "reason": "x" }),
         "fork" => json!({ "from": "ask" }),
+        "items" => json!({ "data": { "n": 1 } }),
+        "take" => json!({ "holder": "somebody", "max": 1 }),
         "break" if path.contains("semaphores") => json!({ "holder": "somebody" }),
         _ => json!({}),
     }
@@ -233,7 +266,7 @@ fn what_is_somebody_elses_answers_exactly_like_what_is_not_there() {
         };
         let first = route.path.find('}').unwrap() + 1;
         let (from, rest) = (route.path.find('{').unwrap(), route.path[first..].replace("{step}", "ask"));
-        let rest = rest.replace("{name}", "go");
+        let rest = rest.replace("{name}", "go").replace("{item}", "itm_00000000000000000000000007");
         let place = |id: &str| format!("{}{id}{rest}", &route.path[..from]);
         let body = (route.method != "GET").then(|| body(route.path));
         for token in &strangers {
@@ -251,7 +284,8 @@ fn what_is_somebody_elses_answers_exactly_like_what_is_not_there() {
     }
     let run = &things[0].1;
     for token in &strangers {
-        for list in ["/v1/runs", "/v1/approvals", "/v1/locks", "/v1/semaphores"] {
+        for list in ["runs", "approvals", "locks", "semaphores", "queues", "workers", "schedules"] {
+            let list = &format!("/v1/{list}");
             let items = server.ask("GET", list, Some(token), None).status(200).items();
             assert_eq!(items, Vec::<Value>::new(), "{list}");
         }

@@ -35,6 +35,10 @@ pub fn all() -> Vec<(&'static str, Shape)> {
         ("lines", String::json_schema),
         ("evidence", String::json_schema),
         ("key", Object::json_schema),
+        ("queue", Object::json_schema),
+        ("worker", Object::json_schema),
+        ("schedule", Object::json_schema),
+        ("redriven", Object::json_schema),
         ("document", Map::<String, Value>::json_schema),
     ]
 }
