@@ -53,6 +53,12 @@ words! {
         Forbidden = "FORBIDDEN",
         /// A value of the request is out of its bounds or of the wrong type.
         InvalidInput = "INVALID_INPUT",
+        /// The address does not take that method.
+        MethodNotAllowed = "METHOD_NOT_ALLOWED",
+        /// The request did not come in time.
+        RequestTimeout = "REQUEST_TIMEOUT",
+        /// The body has more bytes than this address takes.
+        PayloadTooLarge = "PAYLOAD_TOO_LARGE",
         /// A step failed: its process exited otherwise than with 0, its tool said no, or an output is missing.
         StepFailed = "STEP_FAILED",
         /// An attempt took longer than its `timeout`, or a run longer than its `deadline`.
@@ -119,6 +125,9 @@ impl Code {
             Code::Unauthorized => (401, 7, "A credential is needed"),
             Code::Forbidden => (403, 7, "The credential does not allow it"),
             Code::InvalidInput => (400, 2, "The request is not valid"),
+            Code::MethodNotAllowed => (405, 2, "The address does not take that method"),
+            Code::RequestTimeout => (408, 75, "The request did not come in time"),
+            Code::PayloadTooLarge => (413, 2, "The body is too large"),
             Code::StepFailed => (422, 1, "A step failed"),
             Code::TimedOut => (504, 1, "It took too long"),
             Code::GuardFailed => (409, 1, "A guard does not hold"),

@@ -263,6 +263,8 @@ pub enum Command {
     Declare { tenant: Name, namespace: Name, hash: Digest },
     /// Say what a tenant may do at most, and its share.
     Tenant { tenant: Name, caps: Caps, weight: u32 },
+    /// A token of a tenant is made or revoked.
+    Token { tenant: Name, input: crate::token::Input },
     /// Something happens to a workspace.
     Workspace { workspace: WorkspaceId, tenant: Name, input: workspace::Input },
     /// Something happens to a session.
@@ -390,5 +392,5 @@ macro_rules! refusals {
 refusals! {
     crate::run::Error, crate::step::Error, lock::Error, semaphore::Error, queue::Error, item::Error, worker::Error,
     schedule::Error, crate::idempotency::Error, receipt::Error, receipt::key::Error, workspace::Error, workspace::session::Error,
-    crate::runbook::Error, task::Error, crate::signal::Error,
+    crate::runbook::Error, task::Error, crate::signal::Error, crate::token::Error,
 }

@@ -205,5 +205,5 @@ events! {
     ScheduleCreated, ScheduleFired, ScheduleSkipped, ScheduleQueued, ScheduleDeferred, ScheduleSettled, SchedulePaused, ScheduleResumed, ScheduleRemoved,
     // system.rs
     TimerStart, SystemStarted, SystemShutdown, SystemRecovered, SealCreated, KeyRotated, ValueRedacted, EvidenceExported,
-    TenantConfigured, Escalate, NoticeRequested, NoticeSent, OutboxPosted, OutboxSettled, Custom,
+    TenantConfigured, TokenCreated, TokenRevoked, Escalate, NoticeRequested, NoticeSent, OutboxPosted, OutboxSettled, Custom,
 }

@@ -154,6 +154,8 @@ ids! {
     ReceiptId = "rcp",
     /// An agent at work on one step: stable across the restarts of its session.
     AgentId = "agt",
+    /// A token. What its bearer shows is a secret; this is what it is called.
+    TokenId = "tok",
     /// A one-shot message to the outside that was asked for: a notification, a nudge.
     NoticeId = "ntc",
 }

@@ -62,6 +62,7 @@ pub mod template;
 #[cfg(test)]
 mod testing;
 pub mod time;
+pub mod token;
 pub mod turn;
 pub mod wire;
 mod word;

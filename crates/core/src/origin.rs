@@ -14,6 +14,8 @@ words! {
     Initiator {
         /// A human, by command line, API or page.
         User = "user",
+        /// A program with a token of its own. It decides on no approval.
+        Service = "service",
         /// The engine itself.
         System = "system",
         /// A time that came.

@@ -9,7 +9,7 @@ use crate::caps::Caps;
 use crate::deployment::Active;
 use crate::digest::Digest;
 use crate::event::Event;
-use crate::id::{Holder, Name, RunId, Scoped};
+use crate::id::{Holder, Name, RunId, Scoped, TokenId};
 use crate::idempotency::Key;
 use crate::index::Indexes;
 use crate::item::Item;
@@ -26,12 +26,14 @@ use crate::semaphore::Semaphore;
 use crate::signal::Signals;
 use crate::stream::{StreamId, StreamMap};
 use crate::time::Millis;
+use crate::token::Token;
 use crate::turn::{Found, Overlay, View};
 use crate::wire;
 use crate::worker::Worker;
 use crate::workspace::Workspace;
 use crate::workspace::session::Session;
 use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -86,6 +88,9 @@ pub struct Tenant {
     /// The policy in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy_version: Option<Digest>,
+    /// Its tokens, with those that were good until lately.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tokens: BTreeMap<TokenId, Token>,
 }
 
 /// A stream: its body, and where its records are.
@@ -258,7 +263,7 @@ impl Body {
             },
             Body::Workspace(place) => through!(&mut **place, Workspace::new(place.id), event, at),
             Body::Session(session) => through!(&mut **session, Session::new(session.id), event, at),
-            Body::Tenant(tenant) => tenant.apply(event),
+            Body::Tenant(tenant) => tenant.apply(event, at),
             Body::System(sealer) => through!(&mut **sealer, Sealer::default(), event, at),
             Body::Signal(kept) => through!(&mut **kept, Signals::new(kept.id.clone()), event, at),
         }
@@ -266,8 +271,17 @@ impl Body {
 }
 
 impl Tenant {
-    fn apply(&mut self, event: &Event) {
+    fn apply(&mut self, event: &Event, at: Millis) {
         match event {
+            Event::TokenCreated(e) => {
+                self.tokens.retain(|_, token| !token.is_forgotten(at));
+                self.tokens.insert(e.token, Token::new(e, at));
+            }
+            Event::TokenRevoked(e) => {
+                if let Some(token) = self.tokens.get_mut(&e.token) {
+                    token.revoked_at = Some(at);
+                }
+            }
             Event::TenantConfigured(e) => {
                 self.caps = Caps {
                     max_concurrency: e.max_concurrency,

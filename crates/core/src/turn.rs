@@ -122,6 +122,8 @@ lookup! {
     session_of(crate::id::SessionId) -> Session, Session: crate::workspace::session::Session;
     /// Events that are kept.
     signals_of(Scoped) -> Signal, Signal: crate::signal::Signals;
+    /// What is known of a tenant.
+    tenant_state_of(Name) -> Tenant, Tenant: crate::state::Tenant;
     /// An effect key.
     effect_of(Scoped) -> Effect, Effect: key::EffectKey;
 }
@@ -314,6 +316,10 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
         }
         Command::Tenant { tenant, caps, weight } => {
             crate::deployment::configure_tenant(view, tenant, *caps, *weight)
+        }
+        Command::Token { tenant, input } => {
+            let facts = crate::token::decide(tenant_state_of(view, tenant)?, tenant, input, given)?;
+            Ok(of_stream(StreamId::Tenant(tenant.clone()), tenant, facts, Reply::Done))
         }
         Command::Workspace { .. } | Command::Session { .. } => route::place(view, command, given),
         Command::Seal(seal) => crate::system::seal(view, seal),

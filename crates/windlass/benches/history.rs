@@ -138,6 +138,7 @@ fn ask(what: &str, mut question: impl FnMut(usize) -> usize) {
 fn lists(history: &History, ids: &[RunId], runs: u64) {
     let all = || Filter {
         tenant: name("default"),
+        namespace: name("default"),
         status: None,
         pipeline: None,
         repo: None,
@@ -205,10 +206,13 @@ fn main() {
     ask("get", |_| usize::from(history.get(any()).unwrap().is_some()));
     ask("find, a prefix that says much", |_| {
         let low = any().0 & !0xffff_ffff;
-        history.find(&name("default"), RunId(low), RunId(low | 0xffff_ffff), 2).unwrap().len()
+        history
+            .find((&name("default"), &name("default")), RunId(low), RunId(low | 0xffff_ffff), 2)
+            .unwrap()
+            .len()
     });
     ask("find, a prefix that says nothing", |_| {
-        history.find(&name("default"), RunId(0), RunId(u128::MAX), 2).unwrap().len()
+        history.find((&name("default"), &name("default")), RunId(0), RunId(u128::MAX), 2).unwrap().len()
     });
     ask("put one run and wait until it is committed", |round| {
         let n = runs + u64::try_from(round).unwrap();

@@ -6,12 +6,17 @@
 mod approvals;
 mod events;
 pub(crate) mod evidence;
+mod health;
+pub mod openapi;
 mod queues;
 pub mod routes;
 mod runbooks;
 mod runs;
 mod schedules;
+#[cfg(test)]
+mod tests;
 mod things;
+mod tokens;
 mod why;
 mod workers;
 
@@ -20,22 +25,30 @@ use crate::shape;
 use crate::store::Embedded;
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Request, State};
+use axum::extract::{FromRequest, FromRequestParts, Request, State};
 use axum::http::request::Parts;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt as _;
 use routes::{Routes, Scope};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 use windlass_core::code::Code;
 use windlass_core::command::{Command, Refusal, Reply};
 use windlass_core::id::{Name, RunId};
 use windlass_core::run::{Actor, Initiator};
 use windlass_core::time::Millis;
 
-/// The most bytes of a body.
-const BODY_MAX: usize = 1 << 20;
+/// The media type of a problem.
+const PROBLEM: &str = "application/problem+json";
+/// How long a body may take to come.
+const BODY_PATIENCE: Duration = Duration::from_secs(20);
+/// The most bytes of what somebody else said about a request that is passed on.
+const SAID_MAX: usize = 1_024;
 
 /// Why a request is refused.
 #[derive(Debug)]
@@ -85,14 +98,16 @@ impl IntoResponse for Problem {
             body.extend(more);
         }
         let status = StatusCode::from_u16(self.code.http()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        if let Some(seconds) = body.get("retry_after").and_then(Value::as_u64) {
-            let headers = [
-                (header::CONTENT_TYPE, "application/problem+json".to_owned()),
-                (header::RETRY_AFTER, seconds.to_string()),
-            ];
-            return (status, headers, body.to_string()).into_response();
+        let kind = [(header::CONTENT_TYPE, PROBLEM)];
+        let wait = body.get("retry_after").and_then(Value::as_u64);
+        let mut response = (status, kind, body.to_string()).into_response();
+        if let Some(seconds) = wait {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
-        (status, [(header::CONTENT_TYPE, "application/problem+json")], body.to_string()).into_response()
+        if self.code == Code::Unauthorized {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
     }
 }
 
@@ -104,6 +119,29 @@ pub fn json(status: StatusCode, body: &Value) -> Response {
     (status, [(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
 }
 
+/// A body as it came, within the bound of its route and in time.
+pub struct Raw(pub Bytes);
+
+impl<S: Send + Sync> FromRequest<S> for Raw {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        match tokio::time::timeout(BODY_PATIENCE, Bytes::from_request(request, state)).await {
+            Ok(Ok(bytes)) => Ok(Raw(bytes)),
+            Ok(Err(error)) if error.status() == StatusCode::PAYLOAD_TOO_LARGE => {
+                Err(Problem::new(Code::PayloadTooLarge, "the body has more bytes than this address takes"))
+            }
+            Ok(Err(error)) => {
+                Err(Problem::new(Code::InvalidInput, format!("the body cannot be read: {error}")))
+            }
+            Err(_) => Err(Problem::new(
+                Code::RequestTimeout,
+                format!("the body was not there after {} seconds", BODY_PATIENCE.as_secs()),
+            )),
+        }
+    }
+}
+
 /// A body of JSON. An empty one stands for `{}`.
 pub struct Json<T>(pub T);
 
@@ -111,9 +149,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        let bytes = Bytes::from_request(request, state)
-            .await
-            .map_err(|error| Problem::new(Code::InvalidInput, format!("the body cannot be read: {error}")))?;
+        let Raw(bytes) = Raw::from_request(request, state).await?;
         let bytes = if bytes.is_empty() { Bytes::from_static(b"{}") } else { bytes };
         let value = serde_json::from_slice(&bytes)
             .map_err(|error| Problem::new(Code::InvalidInput, format!("the body is not valid: {error}")))?;
@@ -145,21 +181,50 @@ pub struct Caller {
     pub namespace: Name,
     /// What it may do.
     pub scopes: Vec<Scope>,
+    /// What it belongs to.
+    pub groups: Vec<Name>,
+    /// What it shows for itself: a token's id, or `local`. Idempotency keys belong to it.
+    pub client: Name,
+    /// Whether the whole installation is its own, every tenant included.
+    pub owns: bool,
 }
 
 impl Caller {
     /// The user who owns the data directory, on the machine it is on.
     #[must_use]
     pub fn owner(user: &str) -> Caller {
+        Caller { scopes: Scope::ALL.to_vec(), owns: true, ..Caller::on_this_machine(user) }
+    }
+
+    /// Somebody on this machine who shows nothing.
+    #[must_use]
+    pub fn local() -> Caller {
+        Caller { scopes: vec![Scope::Read, Scope::Run], ..Caller::on_this_machine("local") }
+    }
+
+    fn on_this_machine(user: &str) -> Caller {
         let default = || Name::clean("default");
-        let scopes = Scope::ALL.to_vec();
-        Caller { actor: Actor::new(Initiator::User, user), tenant: default(), namespace: default(), scopes }
+        Caller {
+            actor: Actor::new(Initiator::User, user),
+            tenant: default(),
+            namespace: default(),
+            scopes: Vec::new(),
+            groups: Vec::new(),
+            client: Name::clean("local"),
+            owns: false,
+        }
     }
 
     /// Whether it may use a route of this scope.
     #[must_use]
     pub fn may(&self, scope: Scope) -> bool {
-        scope == Scope::Open || self.scopes.contains(&scope)
+        matches!(scope, Scope::Open | Scope::Known) || self.scopes.contains(&scope)
+    }
+
+    /// Whether it is a human. Only humans decide on approvals.
+    #[must_use]
+    pub fn is_human(&self) -> bool {
+        self.actor.initiator == Initiator::User
     }
 
     /// The caller's name.
@@ -174,11 +239,7 @@ impl FromRequestParts<Arc<App>> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Self, Problem> {
         // Whoever serves a connection says who is at the other end of it. Nobody said: nobody gets in.
-        parts
-            .extensions
-            .get::<Caller>()
-            .cloned()
-            .ok_or_else(|| Problem::new(Code::Unauthorized, "nobody says who is asking"))
+        parts.extensions.get::<Caller>().cloned().ok_or_else(stranger)
     }
 }
 
@@ -206,8 +267,8 @@ impl App {
 
     /// The run that an id, or the beginning of one, means: one of the caller's.
     pub(crate) async fn find_run(&self, caller: &Caller, text: &str) -> Result<RunId, Problem> {
-        let (tenant, wanted) = (caller.tenant.clone(), text.to_owned());
-        let found = self.look(move |store| store.find_runs(&tenant, &wanted)).await?;
+        let (who, wanted) = (caller.clone(), text.to_owned());
+        let found = self.look(move |store| store.find_runs(&who.tenant, &who.namespace, &wanted)).await?;
         match found.as_slice() {
             [] => Err(Problem::missing("run", text)),
             [only] => Ok(*only),
@@ -217,6 +278,12 @@ impl App {
             )),
         }
     }
+}
+
+/// What is said to whoever shows nothing, or nothing that is good: the same in each case.
+fn stranger() -> Problem {
+    let text = "a token is needed: none was sent, or it is not known, has expired or was revoked";
+    Problem::new(Code::Unauthorized, text)
 }
 
 fn gone() -> Problem {
@@ -234,24 +301,59 @@ pub fn routes() -> Routes {
         .and(schedules::routes())
         .and(events::routes())
         .and(evidence::routes())
+        .and(tokens::routes())
+        .and(health::routes())
+        .and(openapi::routes())
 }
 
 /// The router of every route.
 pub fn router(app: Arc<App>) -> Router {
     let (router, _) = routes().into_parts();
-    router
-        .fallback(absent)
-        .method_not_allowed_fallback(wrong_method)
-        .layer(DefaultBodyLimit::max(BODY_MAX))
-        .with_state(app)
+    router.fallback(absent).method_not_allowed_fallback(wrong_method).layer(from_fn(whole)).with_state(app)
 }
 
 async fn absent(State(_): State<Arc<App>>) -> Problem {
     Problem::new(Code::NotFound, "there is no such address")
 }
 
-async fn wrong_method(State(_): State<Arc<App>>) -> Response {
-    let body = shape::problem(Code::InvalidInput, "this address does not take that method");
-    (StatusCode::METHOD_NOT_ALLOWED, [(header::CONTENT_TYPE, "application/problem+json")], body.to_string())
-        .into_response()
+async fn wrong_method(State(_): State<Arc<App>>) -> Problem {
+    Problem::new(Code::MethodNotAllowed, "this address does not take that method")
+}
+
+/// Sees to it that every answer is one of ours: what went wrong in a handler or before it is a problem too.
+async fn whole(request: Request, next: Next) -> Response {
+    let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
+    let response = answered.unwrap_or_else(|_| {
+        // The panic itself was written to stderr when it happened, and is nobody's business outside.
+        Problem::new(Code::Internal, "something went wrong inside; the server's own log says what")
+            .into_response()
+    });
+    let mut response = as_problem(response).await;
+    let headers = response.headers_mut();
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    response
+}
+
+/// What a library refused, in our words: an escape that is none, a part of a path that does not parse.
+async fn as_problem(response: Response) -> Response {
+    let status = response.status();
+    let ours = response
+        .headers()
+        .get(header::CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes() == PROBLEM.as_bytes());
+    if ours || !(status.is_client_error() || status.is_server_error()) {
+        return response;
+    }
+    let code = match status {
+        StatusCode::NOT_FOUND => Code::NotFound,
+        StatusCode::METHOD_NOT_ALLOWED => Code::MethodNotAllowed,
+        StatusCode::PAYLOAD_TOO_LARGE => Code::PayloadTooLarge,
+        StatusCode::REQUEST_TIMEOUT => Code::RequestTimeout,
+        _ if status.is_client_error() => Code::InvalidInput,
+        _ => return Problem::new(Code::Internal, "something went wrong inside").into_response(),
+    };
+    let said = axum::body::to_bytes(response.into_body(), SAID_MAX).await.unwrap_or_default();
+    let said = String::from_utf8_lossy(&said).into_owned();
+    Problem::new(code, if said.is_empty() { code.title().to_owned() } else { said }).into_response()
 }

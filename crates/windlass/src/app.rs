@@ -1,5 +1,6 @@
 //! The application: the engine on the embedded store, with everything it acts through, started and stopped as one.
 
+use crate::auth::Tokens;
 use crate::clock::{Sorted, System, fresh};
 use crate::disk::Files;
 use crate::evidence::keys::Keys;
@@ -81,6 +82,10 @@ pub struct App {
     pub home: Home,
     /// What was found at the start.
     pub recovery: Recovery,
+    /// Who is known by what they show.
+    pub tokens: Arc<Tokens>,
+    /// Whether the process is on its way out.
+    draining: watch::Sender<bool>,
     tail: watch::Receiver<u64>,
     outside: Arc<Local>,
     /// What seals the log.
@@ -118,6 +123,8 @@ impl App {
         if settings.executes {
             engine.recover()?;
         }
+        let tokens = Arc::<Tokens>::default();
+        tokens.learn(engine.store().state());
         let serve = move || engine.serve(&inbox);
         let thread = std::thread::Builder::new().name("engine".into()).spawn(serve)?;
         let thread = Mutex::new(Some(thread));
@@ -127,6 +134,7 @@ impl App {
         let retention = Mutex::new(retention);
         let keys = Keys::open(&home.keys()).map_err(std::io::Error::other)?;
         let sealing = Sealing::start(handle.clone(), log.clone(), keys.clone())?;
+        let draining = watch::Sender::new(false);
         Ok(Arc::new(App {
             sealing,
             keys,
@@ -137,6 +145,8 @@ impl App {
             log,
             home,
             recovery,
+            tokens,
+            draining,
             tail,
             outside,
             thread,
@@ -151,6 +161,30 @@ impl App {
     pub fn configure_tenant(&self, tenant: &Name, caps: Caps, weight: u32) -> Result<(), Refusal> {
         let command = Command::Tenant { tenant: tenant.clone(), caps, weight };
         self.engine.call(Actor::SYSTEM, command).map(|_| ())
+    }
+
+    /// Nothing more is started, and whoever waits for something that never ends is let go.
+    pub fn drain(&self) {
+        self.engine.tell(Message::Slots(0));
+        self.draining.send_replace(true);
+    }
+
+    /// Whether the process is on its way out.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        *self.draining.borrow()
+    }
+
+    /// Waits until the process is on its way out: whoever holds an answer back for longer than a moment listens to it.
+    pub async fn drained(&self) {
+        // It is set and never taken back, and its sender lives as long as this.
+        let _ = self.draining.subscribe().wait_for(|draining| *draining).await;
+    }
+
+    /// Tells when the process is on its way out.
+    #[must_use]
+    pub fn draining(&self) -> watch::Receiver<bool> {
+        self.draining.subscribe()
     }
 
     /// A fresh id.

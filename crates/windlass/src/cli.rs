@@ -8,7 +8,9 @@ mod lists;
 mod queues;
 mod run;
 mod say;
+mod serve;
 mod show;
+mod tokens;
 mod work;
 
 use crate::app::Settings;
@@ -67,15 +69,21 @@ fn usage(error: &clap::Error) -> ExitCode {
     Say::new(json, false, true).failure(&Failure::new(Code::InvalidInput, detail))
 }
 
-/// Where commands go: a named server, whoever holds the data directory, or an engine in this process.
-async fn connect(args: &Args, need: Need) -> Result<Client, Failure> {
-    if let Some(url) = &args.global.server {
-        return Client::to_server(url, args.global.token.clone());
-    }
-    let root = match &args.global.data {
+/// The data directory that is meant.
+fn root(args: &Args) -> Result<std::path::PathBuf, Failure> {
+    Ok(match &args.global.data {
         Some(root) => root.clone(),
         None => Home::nearest()?,
-    };
+    })
+}
+
+/// Where commands go: a named server, whoever holds the data directory, or an engine in this process.
+async fn connect(args: &Args, need: Need) -> Result<Client, Failure> {
+    let root = root(args)?;
+    if let Some(url) = &args.global.server {
+        let token = args.global.token.clone().or_else(|| crate::client::credential(url, &root));
+        return Client::to_server(url, token);
+    }
     let exe = std::env::current_exe()?;
     let mut settings = Settings::default();
     if matches!(args.verb, Verb::Cancel { .. }) {
@@ -100,6 +108,7 @@ async fn dispatch(args: Args, say: &Say) -> Outcome {
         }
         Verb::Doctor => return work::doctor(&args, say).await,
         Verb::Bench(bench) => return crate::bench::main(bench, say.json),
+        Verb::Serve(wish) => return serve::serve(&args, wish, say).await,
         // tidy: the rest asks the API, below.
         _ => {}
     }
@@ -182,6 +191,7 @@ async fn ask(args: &Args, client: &mut Client, say: &Say) -> Outcome {
         Verb::Worker { verb } => queues::worker(client, verb, say).await,
         Verb::Schedules => queues::schedules(client, say).await,
         Verb::Schedule { verb } => queues::schedule(client, verb, say).await,
+        Verb::Token { verb } => tokens::token(client, verb, say).await,
         Verb::Init { .. }
         | Verb::Check { .. }
         | Verb::Codes
@@ -190,6 +200,7 @@ async fn ask(args: &Args, client: &mut Client, say: &Say) -> Outcome {
         | Verb::Store(_)
         | Verb::Doctor
         | Verb::Bench(_)
+        | Verb::Serve(_)
         | Verb::Run(_) => Err(Failure::new(Code::Internal, "this command was to be answered before")),
     }
 }

@@ -2,8 +2,9 @@
 
 use crate::api::Caller;
 use crate::app::{self, App, Settings};
+use crate::auth::Credential;
 use crate::home::Home;
-use crate::server;
+use crate::server::{self, tls};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, Method, Request, StatusCode, header};
@@ -21,6 +22,8 @@ use windlass_engine::handle::Message;
 /// How long to wait for a process that holds the data directory and does not answer yet.
 const PATIENCE: Duration = Duration::from_secs(45);
 const LOOK: Duration = Duration::from_millis(50);
+/// How long a named server may take to be there.
+const CONNECT: Duration = Duration::from_secs(10);
 /// The most bytes of an answer that is read as a whole.
 const ANSWER_MAX: usize = 64 << 20;
 
@@ -69,12 +72,74 @@ enum Way {
         serving: tokio::task::JoinHandle<()>,
     },
     Socket(Home),
-    Tcp {
-        address: String,
-        token: Option<String>,
-    },
+    Net(Net),
     /// Between two ways.
     Nowhere,
+}
+
+/// A server that is named.
+struct Net {
+    /// Its host and port, as they stand in requests.
+    address: String,
+    token: Option<String>,
+    /// Whom to trust, and which name the server has to show, where the way is to be secret.
+    tls: Option<(Arc<rustls::ClientConfig>, rustls::pki_types::ServerName<'static>)>,
+}
+
+impl Net {
+    /// One request. Where nobody is there, nothing was asked; where an answer is lost, something may have happened.
+    async fn ask(&self, request: Request<Body>) -> Result<axum::http::Response<Body>, Failure> {
+        let unreachable = |error: std::io::Error| {
+            // One that is just being started again refuses; what does not answer at all takes long to find out.
+            let refused = error.kind() == std::io::ErrorKind::ConnectionRefused;
+            Failure::gone(format!("no server answers at {}: {error}", self.address), refused)
+        };
+        let connecting = tokio::time::timeout(CONNECT, TcpStream::connect(&self.address)).await;
+        let stream =
+            connecting.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into())).map_err(unreachable)?;
+        let _ = stream.set_nodelay(true);
+        match &self.tls {
+            None => over(stream, request).await,
+            Some((config, name)) => {
+                over(tls::connect(config, name, stream).await.map_err(unreachable)?, request).await
+            }
+        }
+    }
+}
+
+/// The parts of `http://host:port` or `https://host:port`: whether it is secret, the host, and the port.
+fn parts_of(url: &str) -> Option<(bool, String, u16)> {
+    let uri: axum::http::Uri = url.parse().ok()?;
+    let secret = match uri.scheme_str() {
+        Some("https") => true,
+        Some("http") => false,
+        Some(_) | None => return None,
+    };
+    let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'))?;
+    if !matches!(uri.path(), "" | "/") || uri.query().is_some() || authority.host().is_empty() {
+        return None;
+    }
+    let port = match authority.port() {
+        Some(port) => port.as_u16(),
+        None if authority.as_str() == authority.host() => {
+            if secret {
+                443
+            } else {
+                80
+            }
+        }
+        None => return None,
+    };
+    Some((secret, authority.host().to_owned(), port))
+}
+
+/// The owner's credential for a server on this machine, if this is the owner and the server is theirs.
+#[must_use]
+pub fn credential(url: &str, root: &Path) -> Option<String> {
+    let (_, host, port) = parts_of(url)?;
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    let here = bare == "localhost" || bare.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    here.then(|| Credential::read(root, port)).flatten()
 }
 
 /// A way to the API.
@@ -249,17 +314,23 @@ impl Client {
     /// A way to a server that is named.
     ///
     /// # Errors
-    /// An address that is none.
+    /// An address that is none, or certificates to trust that cannot be read.
     pub fn to_server(url: &str, token: Option<String>) -> Result<Client, Failure> {
-        let address = url.strip_prefix("http://").map(|rest| rest.trim_end_matches('/').to_owned());
-        let address = address.filter(|address| !address.is_empty() && !address.contains('/'));
-        let address = address.ok_or_else(|| {
-            Failure::new(
-                Code::InvalidInput,
-                format!("`{url}` is not an address such as http://127.0.0.1:7433"),
-            )
+        let invalid = |text: String| Failure::new(Code::InvalidInput, text);
+        let (secret, host, port) = parts_of(url).ok_or_else(|| {
+            invalid(format!(
+                "`{url}` is not an address such as http://127.0.0.1:7433 or https://windlass.example"
+            ))
         })?;
-        Ok(Client { way: Way::Tcp { address, token }, place: None })
+        let tls = match secret {
+            true => {
+                let file = std::env::var_os("WINDLASS_CA").map(PathBuf::from);
+                let trusted = tls::trusting(file.as_deref()).map_err(|error| invalid(error.to_string()))?;
+                Some((trusted, tls::name_of(&host).map_err(|error| invalid(error.to_string()))?))
+            }
+            false => None,
+        };
+        Ok(Client { way: Way::Net(Net { address: format!("{host}:{port}"), token, tls }), place: None })
     }
 
     /// A way to whoever holds a data directory, or to an engine in this process where nobody does.
@@ -272,14 +343,13 @@ impl Client {
         Ok(Client { way, place: Some(place) })
     }
 
-    /// Looks for another way to the same data directory: the one that was there is gone.
+    /// Looks for another way to the same data directory, or for the same server: the one that was there is gone.
     ///
     /// # Errors
     /// There is none, now or at all.
     pub async fn renew(&mut self) -> Result<(), Failure> {
-        let Some(place) = &self.place else {
-            return Err(Failure::new(Code::Unavailable, "the server went away: try again when it is back"));
-        };
+        // A server that is named has no other; the next request finds out whether it is back.
+        let Some(place) = &self.place else { return Ok(()) };
         std::mem::replace(&mut self.way, Way::Nowhere).close().await;
         self.way = place.way().await?;
         Ok(())
@@ -295,7 +365,7 @@ impl Client {
     /// Whether there can be another way when this one ends.
     #[must_use]
     pub fn is_renewable(&self) -> bool {
-        self.place.is_some()
+        self.place.is_some() || matches!(self.way, Way::Net(_))
     }
 
     /// Whether somebody behind it carries out steps, or may do so: a looker in this process does not.
@@ -310,7 +380,7 @@ impl Client {
     pub fn app(&self) -> Option<&Arc<App>> {
         match &self.way {
             Way::Local { app, .. } => Some(app),
-            Way::Socket(_) | Way::Tcp { .. } | Way::Nowhere => None,
+            Way::Socket(_) | Way::Net(_) | Way::Nowhere => None,
         }
     }
 
@@ -326,11 +396,15 @@ impl Client {
         headers: &[(&'static str, String)],
     ) -> Result<Answer, Failure> {
         let asked = method == Method::GET;
-        let mut request = Request::builder().method(method).uri(path).header(header::HOST, "windlass");
+        let host = match &self.way {
+            Way::Net(net) => &net.address,
+            Way::Local { .. } | Way::Socket(_) | Way::Nowhere => "windlass",
+        };
+        let mut request = Request::builder().method(method).uri(path).header(header::HOST, host);
         for (name, value) in headers {
             request = request.header(*name, value);
         }
-        if let Way::Tcp { token: Some(token), .. } = &self.way {
+        if let Way::Net(Net { token: Some(token), .. }) = &self.way {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
         let bytes = match body {
@@ -353,12 +427,7 @@ impl Client {
                 over(stream, request).await?
             }
             Way::Nowhere => return Err(Failure::gone("nobody holds the data directory", true)),
-            Way::Tcp { address, .. } => {
-                let stream = TcpStream::connect(address).await.map_err(|error| {
-                    Failure::new(Code::Unavailable, format!("no server answers at {address}: {error}"))
-                })?;
-                over(stream, request).await?
-            }
+            Way::Net(net) => net.ask(request).await?,
         };
         let (parts, body) = response.into_parts();
         Ok(Answer { status: parts.status, headers: parts.headers, body, asked })
@@ -370,6 +439,15 @@ impl Client {
     /// The problem that came back, or that nothing did.
     pub async fn get(&self, path: &str) -> Result<Value, Failure> {
         self.send(Method::GET, path, None, &[]).await?.json().await
+    }
+
+    /// Asks for what comes as one JSON object a line.
+    ///
+    /// # Errors
+    /// The problem that came back, or that nothing did.
+    pub async fn lines(&self, path: &str) -> Result<Lines, Failure> {
+        let accept = [("accept", "application/x-ndjson".to_owned())];
+        self.send(Method::GET, path, None, &accept).await?.lines().await
     }
 
     /// Posts JSON and reads the JSON that comes back.

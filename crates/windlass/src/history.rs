@@ -95,6 +95,8 @@ impl Row {
 pub struct Filter {
     /// Whose runs.
     pub tenant: Name,
+    /// The subdivision.
+    pub namespace: Name,
     /// How they ended.
     pub status: Option<Status>,
     /// Of this pipeline.
@@ -257,9 +259,15 @@ impl History {
     ///
     /// # Errors
     /// The file cannot be read, or `max` is more than [`PAGE_MAX`].
-    pub fn find(&self, tenant: &Name, low: RunId, high: RunId, max: usize) -> Result<Vec<RunId>, Error> {
+    pub fn find(
+        &self,
+        place: (&Name, &Name),
+        low: RunId,
+        high: RunId,
+        max: usize,
+    ) -> Result<Vec<RunId>, Error> {
         bounded(max)?;
-        self.readers.with(|connection| read::find(connection, tenant, (low, high), max))
+        self.readers.with(|connection| read::find(connection, place, (low, high), max))
     }
 
     /// A page of runs, newest first.

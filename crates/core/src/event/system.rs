@@ -2,11 +2,14 @@
 
 use super::payloads;
 use crate::digest::{Digest, Signature};
-use crate::id::{Name, NoticeId, RunId, StepId};
+use crate::id::{Name, NoticeId, RunId, StepId, TokenId};
+use crate::origin::Actor;
 use crate::private::Private;
 use crate::stream::StreamId;
 use crate::time::Millis;
+use crate::token::Scope;
 use alloc::string::String;
+use alloc::vec::Vec;
 use serde_json::Value;
 
 payloads! {
@@ -43,6 +46,16 @@ payloads! {
     "tenant:configured" TenantConfigured Fact on "tenant" {
         max_concurrency: Option<u32>, max_runs_per_min: Option<u32>, max_writes_per_run: Option<u32>, weight: u32,
     }
+
+    /// A token was handed out. Its bearer is known by the hash of what was shown once. Moved on by `token:revoked`, or by
+    /// the time when it expires.
+    "token:created" TokenCreated Fact on "tenant" {
+        token: TokenId, hash: Digest, namespace: Name, name: Name, human: bool, groups: Vec<Name>, scopes: Vec<Scope>,
+        created_by: Actor, expires_at: Option<Millis>,
+    }
+
+    /// A token is good for nothing any more.
+    "token:revoked" TokenRevoked Fact on "tenant" { token: TokenId, reason: Option<String> }
 
     /// A human has to look at something; `notice:requested` follows for whoever is told.
     "escalate" Escalate Signal on "run" { pipeline_id: RunId, step: Option<StepId>, message: Private<String> }

@@ -14,8 +14,8 @@ use windlass_core::approval::{self, Approval, Attempt, Channel, Status, Verdict}
 use windlass_core::code::Code;
 use windlass_core::command::{Command, Reply};
 use windlass_core::digest::Digest;
-use windlass_core::id::{ApprovalId, Name};
-use windlass_core::run::Initiator;
+use windlass_core::id::ApprovalId;
+use windlass_core::run::Run;
 use windlass_core::state::Body;
 
 /// Everything about approvals.
@@ -27,7 +27,7 @@ pub(super) fn routes() -> Routes {
         Code::ApprovalRejected,
         Code::Forbidden,
     ];
-    let listed = doc("List approvals").query::<Filter>().gives(200, "list");
+    let listed = doc("List approvals").query::<Filter>().gives(200, "list approval");
     let decided =
         doc("Decide on exactly the action that was shown").body::<Decision>().gives(200, "approval");
     Routes::new()
@@ -62,12 +62,13 @@ pub(super) async fn list(
             )
         })?),
     };
-    let tenant = caller.tenant.clone();
     let items = app
         .look(move |store| {
             let mut found: Vec<&Approval> = Vec::new();
-            for (_, stream) in store.state().streams().filter(|(_, stream)| stream.tenant == tenant) {
-                if let Body::Run(run) = &stream.body {
+            for (_, stream) in store.state().streams() {
+                if let Body::Run(run) = &stream.body
+                    && is_mine(run, &caller)
+                {
                     found.extend(
                         run.rare().approvals.values().filter(|a| status.is_none_or(|s| a.status == s)),
                     );
@@ -80,14 +81,21 @@ pub(super) async fn list(
     Ok(json(StatusCode::OK, &shape::list(items, None)))
 }
 
+/// Whether a run, with its approvals, is the caller's to see.
+fn is_mine(run: &Run, caller: &Caller) -> bool {
+    run.born.home.tenant == caller.tenant && run.born.home.namespace == caller.namespace
+}
+
 /// The approvals of the caller whose ids begin with a text.
 async fn find(app: &App, caller: &Caller, text: &str) -> Result<Approval, Problem> {
-    let (tenant, wanted) = (caller.tenant.clone(), text.to_owned());
+    let (who, wanted) = (caller.clone(), text.to_owned());
     let mut found = app
         .look(move |store| {
             let mut found: Vec<Approval> = Vec::new();
-            for (_, stream) in store.state().streams().filter(|(_, stream)| stream.tenant == tenant) {
-                if let Body::Run(run) = &stream.body {
+            for (_, stream) in store.state().streams() {
+                if let Body::Run(run) = &stream.body
+                    && is_mine(run, &who)
+                {
                     let matching = run.rare().approvals.values().filter(|a| begins(a.id, &wanted));
                     found.extend(matching.take(2).cloned());
                 }
@@ -146,8 +154,8 @@ pub(super) async fn decide(
     let attempt = Attempt {
         decision,
         by: caller.user(),
-        human: caller.actor.initiator == Initiator::User,
-        groups: Vec::<Name>::new(),
+        human: caller.is_human(),
+        groups: caller.groups.clone(),
         action_hash,
         channel,
         reason: body.reason,

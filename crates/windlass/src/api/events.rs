@@ -8,33 +8,38 @@ use super::{Answer, Caller, Problem, Query};
 use crate::app::App;
 use crate::shell::Source;
 use crate::shell::output::{self, Follow};
+use crate::store::Embedded;
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 use futures_util::stream;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::convert::Infallible;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 use windlass_core::bus::Pattern;
 use windlass_core::code::Code;
+use windlass_core::digest::Digest;
+use windlass_core::event::Event;
 use windlass_core::id::{RunId, StepId};
 use windlass_core::record::Record;
 use windlass_core::stream::StreamId;
 
 /// Records and output, as they come.
 pub(super) fn routes() -> Routes {
-    const STREAM: &str = "text/event-stream";
     Routes::new()
         .get(
             "/v1/events",
             Scope::Read,
-            doc("Follow every record").query::<Asked>().gives_as(200, STREAM, "events"),
+            doc("Follow every record")
+                .query::<Asked>()
+                .gives_as(200, STREAM, "events")
+                .gives_as(200, LINES, "lines"),
             all,
         )
         .get(
@@ -43,6 +48,7 @@ pub(super) fn routes() -> Routes {
             doc("Follow the records of a run")
                 .query::<Asked>()
                 .gives_as(200, STREAM, "events")
+                .gives_as(200, LINES, "lines")
                 .refuses(&[Code::NotFound]),
             of_run,
         )
@@ -51,7 +57,7 @@ pub(super) fn routes() -> Routes {
             Scope::Read,
             doc("Read what its steps wrote")
                 .query::<Logs>()
-                .gives_as(200, "application/x-ndjson", "lines")
+                .gives_as(200, LINES, "lines")
                 .refuses(&[Code::NotFound]),
             logs,
         )
@@ -59,6 +65,12 @@ pub(super) fn routes() -> Routes {
 
 /// How many lines are read at once.
 const PAGE: usize = 1_000;
+/// How many streams are remembered to be the caller's, or not.
+const SEEN_MAX: usize = 10_000;
+/// How long a stream of events says nothing at most.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+const STREAM: &str = "text/event-stream";
+const LINES: &str = "application/x-ndjson";
 /// How often a log of output that is followed is looked at.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -81,13 +93,39 @@ struct Wanted {
     caller: Caller,
     run: Option<RunId>,
     pattern: Option<Pattern>,
+    /// Streams of which it is known whether they are in the caller's namespace.
+    seen: HashMap<StreamId, bool>,
 }
 
 impl Wanted {
-    fn takes(&self, record: &Record) -> bool {
+    fn may_take(&self, record: &Record) -> bool {
         record.tenant == self.caller.tenant
             && self.run.is_none_or(|run| record.stream == StreamId::Run(run))
             && self.pattern.as_ref().is_none_or(|pattern| pattern.matches(&record.event))
+    }
+
+    /// Whether a stream of the caller's tenant is the caller's to see; nothing where its name does not say.
+    fn is_mine(&self, stream: &StreamId) -> Option<bool> {
+        match stream {
+            StreamId::Queue(name)
+            | StreamId::Lock(name)
+            | StreamId::Semaphore(name)
+            | StreamId::Worker(name)
+            | StreamId::Schedule(name)
+            | StreamId::Trigger(name)
+            | StreamId::Effect(name)
+            | StreamId::Deployment(name)
+            | StreamId::Signal(name) => {
+                // What belongs to a whole tenant is in none of its namespaces.
+                Some(name.namespace() == self.caller.namespace.as_str() || name.namespace() == "_")
+            }
+            StreamId::Runbook(_) => Some(true),
+            StreamId::Tenant(_) | StreamId::System => Some(self.caller.may(Scope::Admin)),
+            StreamId::Run(run) if self.run == Some(*run) => Some(true),
+            StreamId::Run(_) | StreamId::Item(_) | StreamId::Workspace(_) | StreamId::Session(_) => {
+                self.seen.get(stream).copied()
+            }
+        }
     }
 }
 
@@ -105,13 +143,17 @@ struct Reading {
 fn wanted(caller: Caller, run: Option<RunId>, asked: &Asked) -> Result<Wanted, Problem> {
     let pattern = asked.kind.as_deref().map(Pattern::parse).transpose();
     let pattern = pattern.map_err(|error| Problem::new(Code::InvalidInput, error.to_string()))?;
-    Ok(Wanted { caller, run, pattern })
+    Ok(Wanted { caller, run, pattern, seen: HashMap::new() })
 }
 
-fn start(asked: &Asked, headers: &HeaderMap) -> u64 {
-    let last =
-        headers.get("last-event-id").and_then(|id| id.to_str().ok()).and_then(|id| id.parse::<u64>().ok());
-    asked.from.or(last.map(|last| last + 1)).unwrap_or(0)
+/// Where to begin. Whoever was cut off goes on from the last that came, whatever was asked for in the beginning.
+fn start(asked: &Asked, headers: &HeaderMap) -> Result<u64, Problem> {
+    let Some(last) = headers.get("last-event-id").filter(|last| !last.is_empty()) else {
+        return Ok(asked.from.unwrap_or(0));
+    };
+    let last: Option<u64> = last.to_str().ok().and_then(|last| last.parse().ok());
+    let strange = || Problem::new(Code::InvalidInput, "`Last-Event-ID` is not the id of an event");
+    last.map(|last| last.saturating_add(1)).ok_or_else(strange)
 }
 
 pub(super) async fn all(
@@ -121,7 +163,7 @@ pub(super) async fn all(
     Query(asked): Query<Asked>,
 ) -> Answer {
     let wanted = wanted(caller, None, &asked)?;
-    let (next, follow) = (start(&asked, &headers), asked.follow.unwrap_or(true));
+    let (next, follow) = (start(&asked, &headers)?, asked.follow.unwrap_or(true));
     Ok(serve(Reading { app, wanted, next, follow, sse: sse(&headers), ended: false }))
 }
 
@@ -134,7 +176,7 @@ pub(super) async fn of_run(
 ) -> Answer {
     let run = app.find_run(&caller, &id).await?;
     let wanted = wanted(caller, Some(run), &asked)?;
-    let look = move |store: &mut crate::store::Embedded| {
+    let look = move |store: &mut Embedded| {
         (
             store.first_seq(run),
             store.show_run(run, false).is_some_and(|run| run.get("completed_at").is_some()),
@@ -142,24 +184,37 @@ pub(super) async fn of_run(
     };
     let (first, over) = app.look(look).await?;
     // Nothing more comes of a run that is over.
-    let (next, follow) = (start(&asked, &headers).max(first), asked.follow.unwrap_or(false) && !over);
+    let (next, follow) = (start(&asked, &headers)?.max(first), asked.follow.unwrap_or(false) && !over);
     Ok(serve(Reading { app, wanted, next, follow, sse: sse(&headers), ended: false }))
 }
 
-/// Server-Sent Events for those who ask for them, one JSON object a line for the others.
+/// Server-Sent Events, unless one JSON object a line is asked for.
 fn sse(headers: &HeaderMap) -> bool {
-    headers.get(header::ACCEPT).is_some_and(|accept| accept.as_bytes().starts_with(b"text/event-stream"))
+    let lines = |accept: &HeaderValue| accept.as_bytes().starts_with(LINES.as_bytes());
+    !headers.get(header::ACCEPT).is_some_and(lines)
 }
 
 fn serve(reading: Reading) -> Response {
-    let kind = if reading.sse { "text/event-stream" } else { "application/x-ndjson" };
+    let kind = if reading.sse { STREAM } else { LINES };
     let chunks = stream::unfold(reading, |mut reading| async move {
         let chunk = reading.chunk().await?;
         Some((Ok::<_, Infallible>(chunk), reading))
     });
-    let mut response = Response::new(Body::from_stream(chunks));
-    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
+    streamed(kind, Body::from_stream(chunks))
+}
+
+/// An answer that comes bit by bit, which nobody in between is to collect.
+fn streamed(kind: &'static str, body: Body) -> Response {
+    let mut response = Response::new(body);
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
+}
+
+/// A page of what was read: each record's stream with its text.
+struct Page {
+    records: Vec<(StreamId, String)>,
+    more: bool,
 }
 
 impl Reading {
@@ -171,40 +226,45 @@ impl Reading {
                 return None;
             }
             tail.mark_unchanged();
-            let (text, more) = self.read();
+            let page = self.read();
+            let more = page.more;
+            let text = self.pick(page).await?;
             if !text.is_empty() {
                 return Some(Bytes::from(text));
             }
             if more {
                 continue;
             }
-            if !self.follow || tail.changed().await.is_err() {
+            if !self.follow {
                 return None;
+            }
+            tokio::select! {
+                changed = tail.changed() => changed.ok()?,
+                // Whoever follows comes back to the next process.
+                () = self.app.drained() => return None,
+                // Between two ends that say nothing, somebody forgets them.
+                () = tokio::time::sleep(KEEP_ALIVE), if self.sse => return Some(Bytes::from_static(b":\n\n")),
             }
         }
     }
 
-    /// Reads a page; says whether there may be more at once.
-    fn read(&mut self) -> (String, bool) {
-        let (mut text, mut lines, mut seen) = (String::new(), 0, self.next);
-        let (wanted, sse, run) = (&self.wanted, self.sse, self.wanted.run);
+    /// Reads a page.
+    fn read(&mut self) -> Page {
+        let (mut records, mut lines, mut seen) = (Vec::new(), 0, self.next);
+        let (run, sse, wanted) = (self.wanted.run, self.sse, &mut self.wanted);
         let mut over = false;
         let read = self.app.log.read(self.next, &mut |record, line| {
             seen = record.seq + 1;
-            if wanted.takes(&record) {
-                if sse {
-                    text.push_str(&format!(
-                        "id: {}\nevent: {}\ndata: {line}\n\n",
-                        record.seq,
-                        record.event.tag()
-                    ));
-                } else {
-                    text.push_str(line);
-                    text.push('\n');
-                }
+            if let Event::PipelineCreated(made) = &record.event
+                && record.tenant == wanted.caller.tenant
+            {
+                wanted.seen.insert(record.stream.clone(), made.namespace == wanted.caller.namespace);
             }
             over |= run.is_some_and(|run| record.stream == StreamId::Run(run))
                 && crate::store::ends(&record.event);
+            if wanted.may_take(&record) {
+                records.push((record.stream.clone(), written(&record, line, sse)));
+            }
             lines += 1;
             if lines < PAGE { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
@@ -213,14 +273,50 @@ impl Reading {
                 self.next = seen;
                 // Who follows a run is done when the run is.
                 self.ended = over && self.follow;
-                (text, lines == PAGE)
+                Page { records, more: lines == PAGE }
             }
             Err(error) => {
                 self.ended = true;
                 let problem = crate::shape::problem(error.code(), &error.to_string());
-                (format!("{problem}\n"), false)
+                let text =
+                    if sse { format!("event: problem\ndata: {problem}\n\n") } else { format!("{problem}\n") };
+                Page { records: vec![(StreamId::Runbook(Digest::default()), text)], more: false }
             }
         }
+    }
+
+    /// The text of those records that are the caller's to see. What their names do not say, the store does.
+    async fn pick(&mut self, page: Page) -> Option<String> {
+        let mut unknown: Vec<StreamId> = Vec::new();
+        for (stream, _) in &page.records {
+            if self.wanted.is_mine(stream).is_none() && !unknown.contains(stream) {
+                unknown.push(stream.clone());
+            }
+        }
+        if !unknown.is_empty() {
+            let asked = unknown.clone();
+            let namespace = self.wanted.caller.namespace.clone();
+            let look = move |store: &mut Embedded| {
+                let is_there = |stream: &StreamId| store.namespace_of(stream) == Some(namespace.clone());
+                asked.iter().map(is_there).collect::<Vec<bool>>()
+            };
+            let found = self.app.look(look).await.ok()?;
+            if self.wanted.seen.len() > SEEN_MAX {
+                self.wanted.seen.clear();
+            }
+            self.wanted.seen.extend(unknown.into_iter().zip(found));
+        }
+        let mine = page.records.iter().filter(|(stream, _)| self.wanted.is_mine(stream) == Some(true));
+        Some(mine.map(|(_, text)| text.as_str()).collect())
+    }
+}
+
+/// A record as a reader gets it.
+fn written(record: &Record, line: &str, sse: bool) -> String {
+    if sse {
+        format!("id: {}\nevent: {}\ndata: {line}\n\n", record.seq, record.event.tag())
+    } else {
+        format!("{line}\n")
     }
 }
 
@@ -269,10 +365,7 @@ pub(super) async fn logs(
         let chunk = tailing.chunk().await?;
         Some((Ok::<_, Infallible>(chunk), tailing))
     });
-    let mut response = Response::new(Body::from_stream(chunks));
-    let kind = header::HeaderValue::from_static("application/x-ndjson");
-    response.headers_mut().insert(header::CONTENT_TYPE, kind);
-    Ok(response)
+    Ok(streamed(LINES, Body::from_stream(chunks)))
 }
 
 /// Reading the outputs of a run's attempts.
@@ -293,7 +386,7 @@ impl Tailing {
             if let Some(chunk) = self.ready.pop_front() {
                 return Some(chunk);
             }
-            if self.last_round {
+            if self.last_round || self.follow && self.app.is_draining() {
                 return None;
             }
             let over = self.look().await?;

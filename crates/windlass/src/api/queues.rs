@@ -68,7 +68,11 @@ pub(super) fn routes() -> Routes {
         .post(
             "/v1/queues/{queue}/take",
             Scope::Run,
-            doc("Take items, waiting for them").body::<TakeWish>().gives(200, "list").refuses(MISSING),
+            doc("Take items, waiting for them")
+                .body::<TakeWish>()
+                .waits(WAIT_MAX)
+                .gives(200, "list")
+                .refuses(MISSING),
             take,
         )
         .post("/v1/queues/{queue}/heartbeat", Scope::Run, reports("Keep claims alive"), heartbeat)
@@ -579,6 +583,7 @@ async fn take(
             // Something became durable: it may be an item.
             changed = tail.changed() => changed.map_err(|_| super::gone())?,
             () = tokio::time::sleep_until(due.map_or(until, |due| due.min(until))) => {}
+            () = app.drained() => return Ok(json(StatusCode::OK, &shape::list(Vec::new(), None))),
         }
     }
 }

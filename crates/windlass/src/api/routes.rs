@@ -4,17 +4,18 @@
 //! by the same call: this is the one place where authorization happens. What the table knows is also the source of the
 //! OpenAPI document, so neither can be forgotten.
 
-use super::{Caller, Problem};
+use super::{Caller, Problem, stranger};
 use crate::app::App;
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::handler::Handler;
-use axum::http::Method;
+use axum::http::{Method, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodFilter, on};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use std::sync::Arc;
+use std::time::Duration;
 use windlass_core::code::Code;
 
 /// What a caller must be allowed to do.
@@ -22,6 +23,8 @@ use windlass_core::code::Code;
 pub enum Scope {
     /// Nothing: whoever reaches the address. A signature may be asked for by the handler itself.
     Open,
+    /// To be known: any good token, whatever it allows.
+    Known,
     /// Look.
     Read,
     /// Start runs and steer them.
@@ -43,6 +46,7 @@ impl Scope {
     pub const fn word(self) -> &'static str {
         match self {
             Scope::Open => "open",
+            Scope::Known => "known",
             Scope::Read => "read",
             Scope::Run => "run",
             Scope::Approve => "approve",
@@ -58,6 +62,11 @@ impl Scope {
     }
 }
 
+/// The most bytes of a body, where a route does not say otherwise.
+const BODY_MAX: usize = 1 << 20;
+/// How long an answer may take, where a route does not say otherwise.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// A schema, made when the document is.
 type Shape = fn(&mut SchemaGenerator) -> Schema;
 
@@ -70,16 +79,31 @@ pub struct Doc {
     pub query: Option<Shape>,
     /// What it takes, and as which media type.
     pub body: Option<(&'static str, Shape)>,
+    /// As which other media types it takes text instead.
+    pub also: Vec<&'static str>,
     /// What it answers when all is well: status, media type, and the name of the shape where it is JSON.
     pub answers: Vec<(u16, &'static str, &'static str)>,
     /// With which codes it refuses, beside those that any route may.
     pub refuses: Vec<Code>,
+    /// The most bytes of its body.
+    pub body_max: usize,
+    /// How long an answer may take before whoever waits is told that it does.
+    pub patience: Duration,
 }
 
 /// A route that does what the line says.
 #[must_use]
 pub fn doc(summary: &'static str) -> Doc {
-    Doc { summary, query: None, body: None, answers: Vec::new(), refuses: Vec::new() }
+    Doc {
+        summary,
+        query: None,
+        body: None,
+        also: Vec::new(),
+        answers: Vec::new(),
+        refuses: Vec::new(),
+        body_max: BODY_MAX,
+        patience: PATIENCE,
+    }
 }
 
 impl Doc {
@@ -95,7 +119,14 @@ impl Doc {
         Doc { body: Some(("application/json", T::json_schema)), ..self }
     }
 
-    /// It answers with JSON of a named shape.
+    /// It takes text of this media type too.
+    #[must_use]
+    pub fn or_text(mut self, kind: &'static str) -> Doc {
+        self.also.push(kind);
+        self
+    }
+
+    /// It answers with JSON of a named shape; `list run` is a page of runs.
     #[must_use]
     pub fn gives(self, status: u16, shape: &'static str) -> Doc {
         self.gives_as(status, "application/json", shape)
@@ -106,6 +137,18 @@ impl Doc {
     pub fn gives_as(mut self, status: u16, kind: &'static str, shape: &'static str) -> Doc {
         self.answers.push((status, kind, shape));
         self
+    }
+
+    /// It takes bodies of so many bytes.
+    #[must_use]
+    pub fn takes_bytes(self, body_max: usize) -> Doc {
+        Doc { body_max, ..self }
+    }
+
+    /// It may wait for so long before it answers, because somebody asked it to.
+    #[must_use]
+    pub fn waits(self, longest: Duration) -> Doc {
+        Doc { patience: PATIENCE + longest, ..self }
     }
 
     /// It may refuse with this code.
@@ -184,7 +227,10 @@ impl Routes {
         H: Handler<T, Arc<App>>,
         T: 'static,
     {
-        let guarded = on(filter, handler).layer(from_fn_with_state(scope, allow));
+        let check = Check { scope, body_max: doc.body_max as u64, patience: doc.patience };
+        let guarded = on(filter, handler)
+            .route_layer(DefaultBodyLimit::max(doc.body_max))
+            .route_layer(from_fn_with_state(check, allow));
         self.router = self.router.route(path, guarded);
         self.list.push(Route { method, path, scope, doc });
         self
@@ -211,18 +257,41 @@ impl Routes {
     }
 }
 
+/// What is asked of a request before its handler sees it.
+#[derive(Clone, Copy)]
+struct Check {
+    scope: Scope,
+    body_max: u64,
+    patience: Duration,
+}
+
 /// Lets a request through to its handler, or not.
-async fn allow(State(scope): State<Scope>, request: Request, next: Next) -> Response {
-    if scope == Scope::Open {
-        return next.run(request).await;
+async fn allow(State(check): State<Check>, request: Request, next: Next) -> Response {
+    if check.scope != Scope::Open {
+        match request.extensions().get::<Caller>() {
+            // Whoever serves a connection says who is at the other end of it. Nobody said: nobody gets in.
+            None => return stranger().into_response(),
+            Some(caller) if caller.may(check.scope) => {}
+            Some(_) => {
+                let word = check.scope.word();
+                let detail = format!("this needs the scope `{word}`, which the caller does not have");
+                return Problem::new(Code::Forbidden, detail).into_response();
+            }
+        }
     }
-    match request.extensions().get::<Caller>() {
-        // Whoever serves a connection says who is at the other end of it. Nobody said: nobody gets in.
-        None => Problem::new(Code::Unauthorized, "nobody says who is asking: send a token").into_response(),
-        Some(caller) if caller.may(scope) => next.run(request).await,
-        Some(_) => {
-            let detail = format!("this needs the scope `{}`, which the caller does not have", scope.word());
-            Problem::new(Code::Forbidden, detail).into_response()
+    // A body that says how long it is need not come first to be refused.
+    let length =
+        request.headers().get(header::CONTENT_LENGTH).and_then(|text| text.to_str().ok()?.parse().ok());
+    if length.is_some_and(|bytes: u64| bytes > check.body_max) {
+        let detail = format!("the body is larger than the {} bytes that this address takes", check.body_max);
+        return Problem::new(Code::PayloadTooLarge, detail).into_response();
+    }
+    match tokio::time::timeout(check.patience, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => {
+            let text =
+                "the answer took too long; what was asked for may have happened: look before asking again";
+            Problem::new(Code::Unavailable, text).into_response()
         }
     }
 }

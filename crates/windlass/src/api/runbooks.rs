@@ -1,7 +1,7 @@
 //! Runbooks: loading them under their hash, and planning a run without making one.
 
 use super::routes::{Routes, Scope, doc};
-use super::{Answer, Caller, Json, Problem, Query, json, runs};
+use super::{Answer, Caller, Json, Problem, Query, Raw, json, runs};
 use crate::app::App;
 use crate::cron;
 use crate::log::Seqs;
@@ -35,13 +35,15 @@ use windlass_engine::port::Clock;
 
 /// Everything about runbooks.
 pub(super) fn routes() -> Routes {
-    let load_doc =
-        doc("Store a runbook and make it the active version of its name").query::<How>().body::<Files>();
+    let load_doc = doc("Store a runbook and make it the active version of its name")
+        .query::<How>()
+        .body::<Files>()
+        .or_text("application/yaml");
     let plan_doc = doc("Say what a run would do; nothing is executed").body::<Plan>().gives(200, "plan");
     const REFUSED: &[Code] = &[Code::RunbookInvalid, Code::NotFound];
     const DEPLOY: &[Code] = &[Code::RunbookInvalid, Code::DeployConflict, Code::Forbidden];
     Routes::new()
-        .get("/v1/runbooks", Scope::Read, doc("List runbooks").gives(200, "list"), list)
+        .get("/v1/runbooks", Scope::Read, doc("List runbooks").gives(200, "list runbook"), list)
         .post("/v1/runbooks", Scope::Run, load_doc.gives(201, "runbook").refuses(DEPLOY), load)
         .get(
             "/v1/runbooks/{hash}",
@@ -119,10 +121,10 @@ pub(super) async fn load(
     caller: Caller,
     Query(how): Query<How>,
     headers: HeaderMap,
-    body: Bytes,
+    Raw(body): Raw,
 ) -> Answer {
     let loaded = read(&headers, &body)?;
-    let (hash, runbook) = (loaded.hash, loaded.runbook);
+    let (hash, runbook) = (own_hash(&caller.tenant, loaded.hash), loaded.runbook);
     let tenant = caller.tenant.clone();
     let command =
         Command::Load { hash, tenant, runbook: Box::new(runbook.clone()), source: Some(loaded.source) };
@@ -146,6 +148,15 @@ pub(super) async fn load(
         tell_active(&mut item, Some(&active));
     }
     Ok(json(StatusCode::CREATED, &item))
+}
+
+/// The same file of two tenants is two runbooks, so that nobody meets what is another's, not even by having written it
+/// too. The first tenant's is known by its content alone.
+fn own_hash(tenant: &Name, content: Digest) -> Digest {
+    match tenant.as_str() {
+        "default" => content,
+        tenant => Digest::of(&[b"tenant:", tenant.as_bytes(), b"\n", &content.0]),
+    }
 }
 
 /// When each schedule of a runbook is first due. One that has no slots keeps the runbook from being deployed.

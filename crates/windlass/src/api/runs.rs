@@ -35,7 +35,7 @@ pub(super) fn routes() -> Routes {
         Code::CapExceeded,
     ];
     const STEER: &[Code] = &[Code::NotFound, Code::RunInvalidTransition, Code::RunTerminalState];
-    let listed = doc("List runs, newest first").query::<Listing>().gives(200, "list");
+    let listed = doc("List runs, newest first").query::<Listing>().gives(200, "list run");
     let created = doc("Make a run").body::<NewRun>().gives(201, "run").gives(200, "run").gives(202, "run");
     let act = |text| doc(text).gives(200, "run").refuses(STEER);
     Routes::new()
@@ -50,7 +50,7 @@ pub(super) fn routes() -> Routes {
         .get(
             "/v1/runs/{id}/steps",
             Scope::Read,
-            doc("List its steps").gives(200, "list").refuses(&[Code::NotFound]),
+            doc("List its steps").gives(200, "list step").refuses(&[Code::NotFound]),
             steps,
         )
         .get(
@@ -77,7 +77,7 @@ pub(super) fn routes() -> Routes {
         .post(
             "/v1/runs/{id}/signals/{name}",
             Scope::Run,
-            doc("Deliver an event to it").body::<Data>().gives(202, "delivered").refuses(STEER),
+            doc("Deliver an event to it").body::<Data>().gives(200, "run").refuses(STEER),
             signal,
         )
         .post(
@@ -89,7 +89,7 @@ pub(super) fn routes() -> Routes {
         .post(
             "/v1/signals/{name}",
             Scope::Run,
-            doc("Deliver an event by its key").body::<Data>().gives(202, "delivered").refuses(STEER),
+            doc("Deliver an event by its key").body::<Data>().gives(200, "delivered").refuses(STEER),
             signal_by_key,
         )
 }
@@ -181,7 +181,7 @@ pub(super) async fn create(
         None => Command::Create(Box::new(create)),
         Some(key) => {
             // Keys belong to a tenant and to who uses them.
-            let name = Name::new(&format!("api:{}:{key}", caller.user())).map_err(invalid)?;
+            let name = Name::new(&format!("api:{}:{key}", caller.client)).map_err(invalid)?;
             let key = Scoped::new(&caller.tenant, &Name::clean("_"), &name);
             Command::Deliver { key, source: KeySource::Api, request_hash, create: Box::new(create) }
         }
@@ -266,8 +266,11 @@ impl App {
     async fn needed(&self, caller: &Caller, def: &Pipeline) -> Result<Vec<RunId>, Problem> {
         let mut runs = Vec::new();
         for name in &def.needs {
-            let filter =
-                RunFilter { pipeline: Some(name.clone()), limit: 1, ..RunFilter::of(&caller.tenant) };
+            let filter = RunFilter {
+                pipeline: Some(name.clone()),
+                limit: 1,
+                ..RunFilter::of(&caller.tenant, &caller.namespace)
+            };
             let page = self.look(move |store| store.list_runs(&filter)).await?;
             match page.0.first().and_then(|run| run["id"].as_str()).map(RunId::parse) {
                 Some(Ok(run)) => runs.push(run),
@@ -365,7 +368,7 @@ pub(super) async fn list(
             .map(|text| RunId::parse(&text).map_err(|_| invalid("that is no cursor")))
             .transpose()?,
         limit: asked.limit.unwrap_or(50).clamp(1, PAGE_MAX),
-        ..RunFilter::of(&caller.tenant)
+        ..RunFilter::of(&caller.tenant, &caller.namespace)
     };
     let (items, next) = app.look(move |store| store.list_runs(&filter)).await?;
     Ok(json(StatusCode::OK, &shape::list(items, next.map(|id| id.to_string()))))

@@ -1,4 +1,4 @@
-//! Locks, semaphores, and whether the process is well.
+//! Locks and semaphores.
 
 use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Json, Problem, json};
@@ -8,7 +8,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Value, json as object};
+use serde_json::Value;
 use std::sync::Arc;
 use windlass_core::code::Code;
 use windlass_core::command::Command;
@@ -17,29 +17,28 @@ use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_core::{lock, semaphore};
 
-/// Locks, semaphores, and health.
+/// Locks and semaphores.
 pub(super) fn routes() -> Routes {
     const MISSING: &[Code] = &[Code::NotFound];
-    let grant = |text| doc(text).gives(200, "grant").refuses(MISSING);
+    let lock_doc = |text| doc(text).gives(200, "lock").refuses(MISSING);
+    let semaphore_doc = |text| doc(text).gives(200, "semaphore").refuses(MISSING);
     Routes::new()
-        .get("/healthz", Scope::Open, doc("Say that the process is well").gives(200, "health"), health)
-        .get("/v1/locks", Scope::Read, doc("List locks").gives(200, "list"), locks)
-        .get("/v1/locks/{name}", Scope::Read, grant("Show a lock"), lock)
-        .post("/v1/locks/{name}/break", Scope::Admin, grant("Take a lock away").body::<Break>(), break_lock)
-        .get("/v1/semaphores", Scope::Read, doc("List semaphores").gives(200, "list"), semaphores)
-        .get("/v1/semaphores/{name}", Scope::Read, grant("Show a semaphore"), semaphore)
+        .get("/v1/locks", Scope::Read, doc("List locks").gives(200, "list lock"), locks)
+        .get("/v1/locks/{name}", Scope::Read, lock_doc("Show a lock"), lock)
+        .post(
+            "/v1/locks/{name}/break",
+            Scope::Admin,
+            lock_doc("Take a lock away").body::<Break>(),
+            break_lock,
+        )
+        .get("/v1/semaphores", Scope::Read, doc("List semaphores").gives(200, "list semaphore"), semaphores)
+        .get("/v1/semaphores/{name}", Scope::Read, semaphore_doc("Show a semaphore"), semaphore)
         .post(
             "/v1/semaphores/{name}/break",
             Scope::Admin,
-            grant("Take slots away").body::<Break>(),
+            semaphore_doc("Take slots away").body::<Break>(),
             break_semaphore,
         )
-}
-
-/// Says that the loop turns: a look went through it.
-pub(super) async fn health(State(app): State<Arc<App>>) -> Answer {
-    app.look(|_| ()).await?;
-    Ok(json(StatusCode::OK, &object!({ "status": "ok" })))
 }
 
 /// The caller's things of one kind.

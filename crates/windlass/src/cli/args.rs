@@ -321,6 +321,19 @@ pub(super) enum Verb {
         #[arg(long)]
         types: bool,
     },
+    /// Serve the API and carry out steps, until told to stop
+    #[command(
+        after_help = "examples:\n  windlass serve\n  windlass serve --listen 127.0.0.1:8080 --executors 4\n  windlass serve --listen 0.0.0.0:7433 --tls-cert cert.pem --tls-key key.pem"
+    )]
+    Serve(ServeArgs),
+    /// Hand out tokens, list them, take them back
+    #[command(
+        after_help = "examples:\n  windlass token create --scopes read,run --name ci --service --expires 30d\n  windlass token create --tenant acme --scopes read,run,approve --name ann\n  windlass token list\n  windlass token revoke tok_…"
+    )]
+    Token {
+        #[command(subcommand)]
+        verb: TokenVerb,
+    },
     /// Look after the data directory
     #[command(
         subcommand,
@@ -611,5 +624,62 @@ pub(super) enum StoreVerb {
     Restore {
         /// The backup
         from: PathBuf,
+    },
+}
+
+#[derive(Flags, Debug)]
+pub(super) struct ServeArgs {
+    /// Where to listen; port 0 takes any that is free
+    #[arg(long, value_name = "A", default_value = "127.0.0.1:7433")]
+    pub(super) listen: String,
+    /// How many steps are carried out here at once
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(0..=1_024))]
+    pub(super) executors: u16,
+    /// The certificates to show, in PEM
+    #[arg(long, value_name = "F", requires = "tls_key")]
+    pub(super) tls_cert: Option<PathBuf>,
+    /// Their key, in PEM
+    #[arg(long, value_name = "F", requires = "tls_cert")]
+    pub(super) tls_key: Option<PathBuf>,
+    /// A proxy in front of it speaks TLS; everybody needs a token
+    #[arg(long, conflicts_with_all = ["tls_cert", "tls_key"])]
+    pub(super) behind_proxy: bool,
+}
+
+#[derive(Subcommand, Debug)]
+pub(super) enum TokenVerb {
+    /// Hand one out; it is shown once
+    Create {
+        /// What it allows: read, run, approve, execute, admin
+        #[arg(long, value_delimiter = ',', required = true, value_name = "S,…")]
+        scopes: Vec<String>,
+        /// For which tenant; your own where absent
+        #[arg(long, value_name = "T")]
+        tenant: Option<String>,
+        /// For which namespace; your own where absent
+        #[arg(long, value_name = "N")]
+        namespace: Option<String>,
+        /// For whom it stands
+        #[arg(long, value_name = "N")]
+        name: Option<String>,
+        /// That is a program and no human: it decides on no approval
+        #[arg(long)]
+        service: bool,
+        /// What the bearer belongs to
+        #[arg(long, value_delimiter = ',', value_name = "G,…")]
+        groups: Vec<String>,
+        /// How long it is good, such as 30d; for ever where absent
+        #[arg(long, value_name = "D")]
+        expires: Option<String>,
+    },
+    /// List them
+    List,
+    /// Take one back
+    Revoke {
+        /// The token's id, or the beginning of it
+        id: String,
+        /// Why
+        #[arg(long)]
+        reason: Option<String>,
     },
 }

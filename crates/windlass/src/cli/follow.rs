@@ -3,7 +3,6 @@
 use super::Outcome;
 use super::say::{self, Say, duration, mark, text};
 use crate::client::{Client, Failure};
-use axum::http::Method;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -111,12 +110,12 @@ pub(super) async fn renew(client: &mut Client, fruitless: &mut usize) -> Result<
 
 async fn events(client: &Client, id: &str, from: u64, follow: bool) -> Result<crate::client::Lines, Failure> {
     let path = format!("/v1/runs/{}/events?follow={follow}&from={from}", escape(id));
-    client.send(Method::GET, &path, None, &[]).await?.lines().await
+    client.lines(&path).await
 }
 
 async fn output(client: &Client, id: &str, follow: bool) -> Result<crate::client::Lines, Failure> {
     let path = format!("/v1/runs/{}/logs?follow={follow}", escape(id));
-    client.send(Method::GET, &path, None, &[]).await?.lines().await
+    client.lines(&path).await
 }
 
 pub(super) async fn watch(client: &mut Client, run: &str, say: &Say) -> Outcome {

@@ -6,7 +6,6 @@ use super::follow::{self, escape};
 use super::say::{self, Say, duration, text};
 use crate::client::{Client, Failure};
 use crate::runbook;
-use axum::http::Method;
 use serde_json::{Value, json};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -219,7 +218,7 @@ async fn events_here(
     if let Some(kind) = kind {
         path.push_str(&format!("&type={}", escape(kind)));
     }
-    let mut lines = client.send(Method::GET, &path, None, &[]).await?.lines().await?;
+    let mut lines = client.lines(&path).await?;
     loop {
         tokio::select! {
             line = lines.next() => match line {

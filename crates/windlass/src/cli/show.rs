@@ -5,7 +5,6 @@ use super::args::{LogsArgs, ShowArgs};
 use super::follow::{self, Heard, escape, printable, tree};
 use super::say::{self, Say, duration, text};
 use crate::client::{Client, Failure};
-use axum::http::Method;
 use serde_json::Value;
 
 /// How wide a timeline is drawn.
@@ -15,7 +14,7 @@ pub(super) async fn show(client: &Client, how: &ShowArgs, say: &Say) -> Outcome 
     let run = client.get(&format!("/v1/runs/{}", escape(&how.run))).await?;
     if how.events {
         let path = format!("/v1/runs/{}/events", escape(&how.run));
-        let mut lines = client.send(Method::GET, &path, None, &[]).await?.lines().await?;
+        let mut lines = client.lines(&path).await?;
         while let Some(line) = lines.next().await {
             say.line(&line);
         }
@@ -140,7 +139,7 @@ async fn logs_here(
     if let Some(step) = &how.step {
         path.push_str(&format!("&step={}", escape(step)));
     }
-    let mut lines = client.send(Method::GET, &path, None, &[]).await?.lines().await?;
+    let mut lines = client.lines(&path).await?;
     while let Some(line) = lines.next().await {
         let Ok(value) = serde_json::from_str::<Value>(&line) else { continue };
         if !heard.is_new(&value) {

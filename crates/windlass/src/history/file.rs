@@ -14,7 +14,7 @@ use windlass_core::id::RunId;
 /// Marks the file as ours: "WLHI".
 const APPLICATION_ID: i32 = 0x574c_4849;
 /// The version of the tables. There are no migrations: a file of another version is built anew from the log.
-const VERSION: i32 = 1;
+const VERSION: i32 = 2;
 /// How long to wait for somebody else's lock.
 const BUSY: Duration = Duration::from_secs(5);
 
@@ -36,9 +36,9 @@ const TABLES: &str = "
         status INTEGER NOT NULL, pipeline INTEGER NOT NULL, repo INTEGER, created_at INTEGER NOT NULL,
         updated_at INTEGER NOT NULL, completed_at INTEGER, first_seq INTEGER NOT NULL, last_seq INTEGER NOT NULL,
         json TEXT NOT NULL) STRICT;
-    CREATE INDEX by_status ON runs (tenant, status, id);
-    CREATE INDEX by_pipeline ON runs (tenant, pipeline, status, id);
-    CREATE INDEX by_repo ON runs (tenant, repo, status, id, pipeline) WHERE repo IS NOT NULL;
+    CREATE INDEX by_status ON runs (tenant, namespace, status, id);
+    CREATE INDEX by_pipeline ON runs (tenant, namespace, pipeline, status, id);
+    CREATE INDEX by_repo ON runs (tenant, namespace, repo, status, id, pipeline) WHERE repo IS NOT NULL;
 ";
 
 /// What an index knows of itself.

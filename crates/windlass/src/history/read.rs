@@ -151,16 +151,17 @@ fn strange(column: usize, detail: String) -> rusqlite::Error {
 /// What the ids of a page are looked for by. The index is named, so that nothing can lead to another. There is no
 /// `LIMIT`: whoever reads stops when there is enough.
 const BY_STATUS: &str = "SELECT id FROM runs INDEXED BY by_status
-    WHERE tenant = ?1 AND status = ?2 AND id BETWEEN ?3 AND ?4 ORDER BY id DESC";
+    WHERE tenant = ?1 AND namespace = ?2 AND status = ?3 AND id BETWEEN ?4 AND ?5 ORDER BY id DESC";
 const BY_PIPELINE: &str = "SELECT id FROM runs INDEXED BY by_pipeline
-    WHERE tenant = ?1 AND status = ?2 AND id BETWEEN ?3 AND ?4 AND pipeline = ?5 ORDER BY id DESC";
+    WHERE tenant = ?1 AND namespace = ?2 AND status = ?3 AND id BETWEEN ?4 AND ?5 AND pipeline = ?6 ORDER BY id DESC";
 const BY_REPO: &str = "SELECT id FROM runs INDEXED BY by_repo
-    WHERE tenant = ?1 AND status = ?2 AND id BETWEEN ?3 AND ?4 AND repo = ?5 ORDER BY id DESC";
+    WHERE tenant = ?1 AND namespace = ?2 AND status = ?3 AND id BETWEEN ?4 AND ?5 AND repo = ?6 ORDER BY id DESC";
 const BY_BOTH: &str = "SELECT id FROM runs INDEXED BY by_repo
-    WHERE tenant = ?1 AND status = ?2 AND id BETWEEN ?3 AND ?4 AND repo = ?5 AND pipeline = ?6 ORDER BY id DESC";
+    WHERE tenant = ?1 AND namespace = ?2 AND status = ?3 AND id BETWEEN ?4 AND ?5 AND repo = ?6 AND pipeline = ?7
+    ORDER BY id DESC";
 /// The same from the other end, for the meaning of prefixes.
 const BY_ID: &str = "SELECT id FROM runs INDEXED BY by_status
-    WHERE tenant = ?1 AND status = ?2 AND id BETWEEN ?3 AND ?4 ORDER BY id";
+    WHERE tenant = ?1 AND namespace = ?2 AND status = ?3 AND id BETWEEN ?4 AND ?5 ORDER BY id";
 /// The statements that pages are made of.
 #[cfg(test)]
 pub(super) const STATEMENTS: [&str; 7] = [NAME, ROW, BY_STATUS, BY_PIPELINE, BY_REPO, BY_BOTH, BY_ID];
@@ -169,6 +170,7 @@ pub(super) const STATEMENTS: [&str; 7] = [NAME, ROW, BY_STATUS, BY_PIPELINE, BY_
 struct Search {
     sql: &'static str,
     tenant: i64,
+    namespace: i64,
     names: Vec<i64>,
     status: Option<Status>,
 }
@@ -176,7 +178,7 @@ struct Search {
 impl Search {
     /// Nothing, where no run has such a name.
     fn of(connection: &Connection, filter: &Filter) -> rusqlite::Result<Option<Search>> {
-        let Some(tenant) = find_name(connection, NOBODY, Kind::Tenant, filter.tenant.as_str())? else {
+        let Some((tenant, namespace)) = find_place(connection, &filter.tenant, &filter.namespace)? else {
             return Ok(None);
         };
         let sql = match (&filter.repo, &filter.pipeline) {
@@ -197,7 +199,7 @@ impl Search {
                 None => return Ok(None),
             }
         }
-        Ok(Some(Search { sql, tenant, names, status: filter.status }))
+        Ok(Some(Search { sql, tenant, namespace, names, status: filter.status }))
     }
 
     /// Ids in the range, at most so many of each status, in no order across statuses.
@@ -213,11 +215,12 @@ impl Search {
         let mut statement = connection.prepare_cached(self.sql)?;
         for status in statuses {
             statement.raw_bind_parameter(1, self.tenant)?;
-            statement.raw_bind_parameter(2, number(*status))?;
-            statement.raw_bind_parameter(3, low.to_be_bytes())?;
-            statement.raw_bind_parameter(4, high.to_be_bytes())?;
+            statement.raw_bind_parameter(2, self.namespace)?;
+            statement.raw_bind_parameter(3, number(*status))?;
+            statement.raw_bind_parameter(4, low.to_be_bytes())?;
+            statement.raw_bind_parameter(5, high.to_be_bytes())?;
             for (i, name) in self.names.iter().enumerate() {
-                statement.raw_bind_parameter(5 + i, name)?;
+                statement.raw_bind_parameter(6 + i, name)?;
             }
             let end = ids.len() + max;
             let mut rows = statement.raw_query();
@@ -231,18 +234,27 @@ impl Search {
     }
 }
 
-/// The tenant's runs in a range of ids, oldest first.
-pub(super) fn find(
+/// The numbers of a tenant and a namespace, if any run is there.
+fn find_place(
     connection: &Connection,
     tenant: &Name,
+    namespace: &Name,
+) -> rusqlite::Result<Option<(i64, i64)>> {
+    let Some(tenant) = find_name(connection, NOBODY, Kind::Tenant, tenant.as_str())? else { return Ok(None) };
+    let namespace = find_name(connection, tenant, Kind::Namespace, namespace.as_str())?;
+    Ok(namespace.map(|namespace| (tenant, namespace)))
+}
+
+/// The runs of a namespace in a range of ids, oldest first.
+pub(super) fn find(
+    connection: &Connection,
+    (tenant, namespace): (&Name, &Name),
     (low, high): (RunId, RunId),
     max: usize,
 ) -> rusqlite::Result<Vec<RunId>> {
     let moment = Transaction::new_unchecked(connection, TransactionBehavior::Deferred)?;
-    let Some(tenant) = find_name(&moment, NOBODY, Kind::Tenant, tenant.as_str())? else {
-        return Ok(Vec::new());
-    };
-    let search = Search { sql: BY_ID, tenant, names: Vec::new(), status: None };
+    let Some((tenant, namespace)) = find_place(&moment, tenant, namespace)? else { return Ok(Vec::new()) };
+    let search = Search { sql: BY_ID, tenant, namespace, names: Vec::new(), status: None };
     let mut ids = search.ids(&moment, low.0, high.0, max)?;
     ids.sort_unstable();
     ids.truncate(max);

@@ -37,6 +37,7 @@ fn row(id: u128) -> Row {
 fn all() -> Filter {
     Filter {
         tenant: name("acme"),
+        namespace: name("default"),
         status: None,
         pipeline: None,
         repo: None,
@@ -237,16 +238,19 @@ fn prefixes_are_ranges_of_the_tenants_ids() {
     let place = Place::new();
     let history = place.open();
     let foreign = Row { tenant: name("other"), ..row(15) };
+    let beside = Row { namespace: name("other"), ..row(13) };
     let failed = Row { status: Status::Failed, ..row(12) };
-    history.put(vec![row(10), failed, row(14), row(16), row(u128::MAX), foreign], 1);
+    history.put(vec![row(10), failed, row(14), row(16), row(u128::MAX), foreign, beside], 1);
     history.flush().unwrap();
-    let find = |low, high, max| history.find(&name("acme"), RunId(low), RunId(high), max).unwrap();
+    let find = |low, high, max| {
+        history.find((&name("acme"), &name("default")), RunId(low), RunId(high), max).unwrap()
+    };
     assert_eq!(find(10, 15, 9), [RunId(10), RunId(12), RunId(14)]);
     assert_eq!(find(11, 16, 2), [RunId(12), RunId(14)]);
     assert_eq!(find(0, u128::MAX, 9).len(), 5);
     assert_eq!(find(17, 1_000, 9), []);
     assert_eq!(find(16, 10, 9), []);
-    assert_eq!(history.find(&name("nobody"), RunId(0), RunId(99), 9).unwrap(), []);
+    assert_eq!(history.find((&name("nobody"), &name("default")), RunId(0), RunId(99), 9).unwrap(), []);
 }
 
 #[test]
@@ -437,7 +441,10 @@ fn more_than_may_be_pending_waits_for_the_writer() {
         (history.through(), history.flushed().len()),
         (u64::try_from(count).unwrap(), count.try_into().unwrap())
     );
-    assert_eq!(history.find(&name("acme"), RunId(0), RunId(u128::MAX), PAGE_MAX).unwrap().len(), PAGE_MAX);
+    assert_eq!(
+        history.find((&name("acme"), &name("default")), RunId(0), RunId(u128::MAX), PAGE_MAX).unwrap().len(),
+        PAGE_MAX
+    );
 }
 
 #[test]
@@ -472,7 +479,7 @@ fn a_page_has_a_bound() {
     let filter = Filter { limit: PAGE_MAX + 1, ..all() };
     let error = history.list(&filter).unwrap_err();
     assert_eq!((error.code(), &error), (Code::InvalidInput, &Error::Page { asked: PAGE_MAX + 1 }));
-    assert!(history.find(&name("acme"), RunId(0), RunId(1), PAGE_MAX + 1).is_err());
+    assert!(history.find((&name("acme"), &name("default")), RunId(0), RunId(1), PAGE_MAX + 1).is_err());
     assert_eq!(history.list(&Filter { limit: 0, ..all() }), Ok(Vec::new()));
 }
 
@@ -504,6 +511,7 @@ fn any_row() -> impl Strategy<Value = Row> {
     (any_id(), tenant, status, one_of(PIPELINES), repo, 0_u64..45).prop_map(
         |(id, tenant, status, pipeline, repo, created)| Row {
             tenant: name(tenant),
+            namespace: name(if created % 5 == 0 { "other" } else { "default" }),
             status,
             pipeline: name(pipeline),
             repo: repo.map(str::to_owned),
@@ -530,6 +538,7 @@ fn any_filter() -> impl Strategy<Value = Filter> {
 
 fn fits(filter: &Filter, row: &Row) -> bool {
     row.tenant == filter.tenant
+        && row.namespace == filter.namespace
         && filter.status.is_none_or(|status| row.status == status)
         && filter.pipeline.as_ref().is_none_or(|pipeline| row.pipeline == *pipeline)
         && filter.repo.as_ref().is_none_or(|repo| row.repo.as_ref() == Some(repo))

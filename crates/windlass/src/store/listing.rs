@@ -6,16 +6,18 @@ use serde_json::Value;
 use windlass_core::id::{Name, RunId};
 use windlass_core::run::Run;
 use windlass_core::runbook::Pipeline;
-use windlass_core::state::Body;
+use windlass_core::state::{Body, Stream};
 use windlass_core::stream::StreamId;
+use windlass_core::workspace::{self, session};
 use windlass_engine::port::Store;
 
 impl RunFilter {
-    /// All runs of a tenant.
+    /// All runs of a namespace.
     #[must_use]
-    pub fn of(tenant: &Name) -> RunFilter {
+    pub fn of(tenant: &Name, namespace: &Name) -> RunFilter {
         RunFilter {
             tenant: tenant.clone(),
+            namespace: namespace.clone(),
             status: None,
             pipeline: None,
             repo: None,
@@ -29,6 +31,7 @@ impl RunFilter {
         let born = &run.born;
         let repo = || born.subject.as_ref().and_then(|subject| subject.repo.as_deref());
         born.home.tenant == self.tenant
+            && born.home.namespace == self.namespace
             && self.status.is_none_or(|status| run.status() == status)
             && self.pipeline.as_ref().is_none_or(|pipeline| born.home.pipeline == *pipeline)
             && self.repo.as_deref().is_none_or(|wanted| repo() == Some(wanted))
@@ -54,19 +57,61 @@ fn range(text: &str) -> Option<(RunId, RunId)> {
 }
 
 impl Embedded {
-    /// The runs of a tenant that an id, or the beginning of one, means: two at most.
-    pub fn find_runs(&mut self, tenant: &Name, text: &str) -> Vec<RunId> {
+    /// The runs of a namespace that an id, or the beginning of one, means: two at most.
+    pub fn find_runs(&mut self, tenant: &Name, namespace: &Name, text: &str) -> Vec<RunId> {
         let Some((low, high)) = range(text) else { return Vec::new() };
-        let live = self.live.state.runs_between(low, high).filter(|(_, stream)| stream.tenant == *tenant);
+        let is_there = |stream: &Stream| match &stream.body {
+            Body::Run(run) => run.born.home.tenant == *tenant && run.born.home.namespace == *namespace,
+            // tidy: only runs are looked for.
+            _ => false,
+        };
+        let live = self.live.state.runs_between(low, high).filter(|(_, stream)| is_there(stream));
         let mut found: Vec<RunId> = live.map(|(run, _)| run).take(2).collect();
         if found.len() < 2 {
-            let listed = self.live.history.find(tenant, low, high, 2).unwrap_or_default();
+            let listed = self.live.history.find((tenant, namespace), low, high, 2).unwrap_or_default();
             found.extend(listed.into_iter().filter(|run| !self.is_retiring(*run)));
             found.sort_unstable();
             found.dedup();
             found.truncate(2);
         }
         found
+    }
+
+    /// The namespace of what a stream is about, where its name does not say: of a run, or of what belongs to one.
+    pub fn namespace_of(&self, stream: &StreamId) -> Option<Name> {
+        let of_run = |run: RunId| match self.live.state.run(run) {
+            Some(run) => Some(run.born.home.namespace.clone()),
+            None => self.live.history.get(run).ok().flatten().map(|row| row.namespace),
+        };
+        let body = || self.live.state.stream(stream).map(|stream| &stream.body);
+        match stream {
+            StreamId::Run(run) => of_run(*run),
+            StreamId::Item(_) => match body()? {
+                Body::Item(item) => item.body().map(|item| item.lot.namespace.clone()),
+                // tidy: the stream of an item holds one.
+                _ => None,
+            },
+            StreamId::Workspace(_) => match body()? {
+                Body::Workspace(place) => match &place.state {
+                    workspace::State::Creating(spec)
+                    | workspace::State::Ready(spec)
+                    | workspace::State::Dropping(spec) => of_run(spec.owner?),
+                    workspace::State::Absent | workspace::State::Failed | workspace::State::Deleted => None,
+                },
+                // tidy: the stream of a workspace holds one.
+                _ => None,
+            },
+            StreamId::Session(_) => match body()? {
+                Body::Session(session) => match &session.state {
+                    session::State::Live(owner) => of_run(owner.run),
+                    session::State::Absent | session::State::Deleted => None,
+                },
+                // tidy: the stream of a session holds one.
+                _ => None,
+            },
+            // tidy: the others say it by their names, or belong to no namespace.
+            _ => None,
+        }
     }
 
     /// How many attempts are under way.

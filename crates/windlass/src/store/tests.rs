@@ -194,7 +194,10 @@ fn a_full_disk_refuses_writes_serves_reads_and_needs_no_restart() {
     stage.turn();
     // Reads go on, and show what was acknowledged and nothing else.
     let count = |stage: &mut Stage| {
-        let filter = super::RunFilter { limit: 500, ..super::RunFilter::of(&Name::clean("default")) };
+        let filter = super::RunFilter {
+            limit: 500,
+            ..super::RunFilter::of(&Name::clean("default"), &Name::clean("default"))
+        };
         stage.engine.store().list_runs(&filter).0.len()
     };
     assert_eq!(count(&mut stage), made.len());
@@ -214,7 +217,10 @@ fn a_full_disk_refuses_writes_serves_reads_and_needs_no_restart() {
     drop(engine.into_store());
     disk.crash(7);
     let (mut store, _) = Embedded::open(Arc::new(disk), &path(&dir), &options()).unwrap();
-    let filter = super::RunFilter { limit: 500, ..super::RunFilter::of(&Name::clean("default")) };
+    let filter = super::RunFilter {
+        limit: 500,
+        ..super::RunFilter::of(&Name::clean("default"), &Name::clean("default"))
+    };
     let listed = store.list_runs(&filter).0;
     assert_eq!(listed.len(), made.len() + 1);
     assert!(listed.iter().all(|run| run["status"] != Value::Null));
@@ -244,7 +250,10 @@ fn what_is_past_its_retention_leaves_and_the_rest_stays() {
         store.idle(far);
         std::thread::yield_now();
     }
-    let filter = super::RunFilter { limit: 500, ..super::RunFilter::of(&Name::clean("default")) };
+    let filter = super::RunFilter {
+        limit: 500,
+        ..super::RunFilter::of(&Name::clean("default"), &Name::clean("default"))
+    };
     // Whatever ended after this stays: 1,000,000 is where the clock began, and each run took a second.
     let before = Millis(1_000_000 + 20_000);
     let listed = |store: &mut Embedded| store.list_runs(&filter).0.len();

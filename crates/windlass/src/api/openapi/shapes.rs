@@ -1,0 +1,504 @@
+//! The shapes of answers, as the document describes them. Nothing is made of these types but their schemas: answers are
+//! written by `shape`, which leaves out what has nothing to say, and more fields may be added at any time.
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde_json::{Map, Value};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+/// Makes a schema.
+pub type Shape = fn(&mut SchemaGenerator) -> Schema;
+
+/// Every shape that a route can name.
+#[must_use]
+pub fn all() -> Vec<(&'static str, Shape)> {
+    vec![
+        ("run", Run::json_schema),
+        ("step", Step::json_schema),
+        ("approval", Approval::json_schema),
+        ("receipt", Receipt::json_schema),
+        ("lease", Lease::json_schema),
+        ("item", Item::json_schema),
+        ("grant", Grant::json_schema),
+        ("lock", Lock::json_schema),
+        ("semaphore", Semaphore::json_schema),
+        ("runbook", Runbook::json_schema),
+        ("plan", Plan::json_schema),
+        ("why", Why::json_schema),
+        ("delivered", Delivered::json_schema),
+        ("token", Token::json_schema),
+        ("me", Me::json_schema),
+        ("health", Health::json_schema),
+        ("list", List::json_schema),
+        ("problem", Problem::json_schema),
+        ("events", String::json_schema),
+        ("lines", String::json_schema),
+        ("evidence", String::json_schema),
+        ("key", Object::json_schema),
+        ("queue", Object::json_schema),
+        ("worker", Object::json_schema),
+        ("schedule", Object::json_schema),
+        ("redriven", Object::json_schema),
+        ("document", Map::<String, Value>::json_schema),
+    ]
+}
+
+/// A time in UTC, as RFC 3339 has it.
+pub struct Time;
+
+impl JsonSchema for Time {
+    fn schema_name() -> Cow<'static, str> {
+        "time".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "format": "date-time" })
+    }
+}
+
+/// An object of any members.
+type Object = Map<String, Value>;
+
+/// One durable execution of a pipeline.
+#[derive(JsonSchema)]
+#[schemars(rename = "Run")]
+pub struct Run {
+    /// Its id.
+    pub id: String,
+    /// The pipeline that it executes.
+    pub pipeline: String,
+    /// A name for people.
+    pub name: String,
+    /// Where it stands.
+    pub status: RunStatus,
+    /// What it waits for.
+    pub reason: Option<String>,
+    /// Whose it is.
+    pub tenant: String,
+    /// The subdivision.
+    pub namespace: String,
+    /// The runbook that it is pinned to.
+    pub runbook_hash: String,
+    /// Its variables; not in lists.
+    pub vars: Option<Value>,
+    /// What made it.
+    pub trigger: Trigger,
+    /// What it is about.
+    pub subject: Option<Object>,
+    /// The step that it is at.
+    pub current_step: Option<String>,
+    /// What it came to.
+    pub result: Option<Value>,
+    /// What ties it to something outside.
+    pub correlation_id: Option<String>,
+    /// When it was made.
+    pub created_at: Time,
+    /// When something last happened to it.
+    pub updated_at: Time,
+    /// When it began.
+    pub started_at: Option<Time>,
+    /// When it ended.
+    pub completed_at: Option<Time>,
+    /// How long it took.
+    pub duration_ms: Option<u64>,
+    /// The first run of its lineage.
+    pub root_run: String,
+    /// The run that it goes on from.
+    pub resumed_from: Option<String>,
+    /// How many runs of its lineage came before it.
+    pub resume_count: u32,
+    /// Why it is being stopped.
+    pub cancellation: Option<Object>,
+    /// Why it failed.
+    pub error: Option<Failure>,
+    /// Whether nothing of it is leased until it is resumed.
+    pub suspended: bool,
+    /// The version of this shape.
+    pub schema_version: u32,
+    /// Its steps; not in lists.
+    pub steps: Option<Vec<Step>>,
+}
+
+/// Where a run stands.
+#[derive(JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RunStatus {
+    /// It has not begun.
+    Pending,
+    /// It waits for runs or a lock before it begins.
+    Blocked,
+    /// A step is ready or under way.
+    Running,
+    /// A human has to decide.
+    AwaitingApproval,
+    /// It waits for an event, a lock, a slot or a guard.
+    WaitingExternal,
+    /// A step waits for its next attempt.
+    FailedRetryable,
+    /// It came to its end.
+    Completed,
+    /// It did not.
+    Failed,
+    /// Somebody stopped it.
+    Cancelled,
+}
+
+/// What made a run.
+#[derive(JsonSchema)]
+pub struct Trigger {
+    /// The kind of source: cli, api, webhook, slack, scheduled, queue, call, ui.
+    pub source: String,
+    /// The idempotency key.
+    pub key: Option<String>,
+    /// Who asked.
+    pub user: Option<String>,
+    /// The source's own id of it.
+    pub event_id: Option<String>,
+}
+
+/// Why something failed.
+#[derive(JsonSchema)]
+pub struct Failure {
+    /// A stable code.
+    pub code: String,
+    /// For people.
+    pub message: Option<String>,
+}
+
+/// One executable unit of a run.
+#[derive(JsonSchema)]
+pub struct Step {
+    /// Its name in the run.
+    pub id: String,
+    /// Its place in the run.
+    pub index: u64,
+    /// What carries it out.
+    pub tool: String,
+    /// Where it stands.
+    pub status: String,
+    /// What it waits for.
+    pub reason: Option<String>,
+    /// Which try it is.
+    pub attempt: u64,
+    /// The fence of that try.
+    pub epoch: u64,
+    /// Who carries it out.
+    pub lease_owner: Option<String>,
+    /// Until when, unless a heartbeat comes.
+    pub lease_expires_at: Option<Time>,
+    /// When it may be tried again.
+    pub next_eligible_at: Option<Time>,
+    /// What it was given.
+    pub input: Option<Value>,
+    /// What it gave.
+    pub output: Option<Value>,
+    /// Why it failed.
+    pub error: Option<Failure>,
+    /// When it began.
+    pub started_at: Option<Time>,
+    /// When it ended.
+    pub completed_at: Option<Time>,
+    /// How long it took.
+    pub duration_ms: Option<u64>,
+    /// What its effects are known by.
+    pub idempotency_key: Option<String>,
+}
+
+/// A human's decision, bound to exactly one action.
+#[derive(JsonSchema)]
+pub struct Approval {
+    /// Its id.
+    pub id: String,
+    /// The run that waits.
+    pub run: String,
+    /// The step that does.
+    pub step: String,
+    /// requested, approved, rejected, expired or cancelled.
+    pub status: String,
+    /// How much is at stake.
+    pub tier: String,
+    /// Whether two humans have to agree.
+    pub two_person: bool,
+    /// Exactly what would be done.
+    pub action: Option<Object>,
+    /// The hash of exactly that.
+    pub action_hash: String,
+    /// The policy that asks.
+    pub policy_version: String,
+    /// Why it asks.
+    pub reasons: Vec<String>,
+    /// Who wants it done.
+    pub requested_by: String,
+    /// Until when it can be decided.
+    pub expires_at: Time,
+    /// What was decided.
+    pub decisions: Vec<Decided>,
+}
+
+/// One human's word.
+#[derive(JsonSchema)]
+pub struct Decided {
+    /// Whose.
+    pub by: String,
+    /// approved or rejected.
+    pub decision: String,
+    /// When.
+    pub at: Time,
+    /// Why.
+    pub reason: Option<String>,
+    /// Where it was said.
+    pub channel: String,
+}
+
+/// What happened outside.
+#[derive(JsonSchema)]
+pub struct Receipt {
+    /// Its id.
+    pub id: String,
+    /// The run.
+    pub run: String,
+    /// The step.
+    pub step: String,
+    /// What the effect is known by.
+    pub key: String,
+    /// What carried it out.
+    pub tool: String,
+    /// What was asked of it.
+    pub operation: String,
+    /// Of what.
+    pub target: String,
+    /// Whether it happened.
+    pub status: String,
+    /// Whether it can be taken back.
+    pub reversible: bool,
+    /// When.
+    pub at: Time,
+}
+
+/// The permission to carry out a step.
+#[derive(JsonSchema)]
+pub struct Lease {
+    /// The run.
+    pub run: String,
+    /// The step.
+    pub step: String,
+    /// Which try it is.
+    pub attempt: u64,
+    /// The fence.
+    pub epoch: u64,
+    /// What carries it out.
+    pub tool: String,
+    /// What it is given.
+    pub input: Option<Value>,
+    /// What its effects are known by.
+    pub idempotency_key: String,
+    /// Until when, unless a heartbeat comes.
+    pub expires_at: Time,
+}
+
+/// One piece of work in a queue.
+#[derive(JsonSchema)]
+pub struct Item {
+    /// Its id.
+    pub id: String,
+    /// Its queue.
+    pub queue: String,
+    /// What is to be worked on.
+    pub data: Option<Value>,
+    /// Higher is sooner.
+    pub priority: i32,
+    /// pending, processing, completed, failed or dead.
+    pub status: String,
+    /// How often it was tried.
+    pub attempts: u64,
+    /// The fence of the last try.
+    pub epoch: u64,
+}
+
+/// What is held, by whom, under which fence.
+#[derive(JsonSchema)]
+pub struct Grant {
+    /// What.
+    pub name: String,
+    /// By whom.
+    pub holder: Option<String>,
+    /// The fence.
+    pub epoch: Option<u64>,
+    /// How many slots.
+    pub weight: Option<u32>,
+    /// Since when.
+    pub acquired_at: Option<Time>,
+    /// Until when, unless a heartbeat comes.
+    pub expires_at: Option<Time>,
+    /// What became of the request.
+    pub result: Option<String>,
+}
+
+/// A lock, and who waits for it.
+#[derive(JsonSchema)]
+pub struct Lock {
+    /// Its name.
+    pub name: String,
+    /// free or held.
+    pub state: String,
+    /// By whom.
+    pub holder: Option<String>,
+    /// The fence of the last hold.
+    pub epoch: u64,
+    /// Since when.
+    pub acquired_at: Option<Time>,
+    /// Who waits, in their order.
+    pub waiters: Vec<Object>,
+}
+
+/// A semaphore, and who waits for its slots.
+#[derive(JsonSchema)]
+pub struct Semaphore {
+    /// Its name.
+    pub name: String,
+    /// How many slots there are.
+    pub capacity: u32,
+    /// How many are used.
+    pub used: u32,
+    /// By whom.
+    pub holders: Vec<Object>,
+    /// Who waits, in their order.
+    pub waiters: Vec<Object>,
+}
+
+/// A runbook, pinned by its content.
+#[derive(JsonSchema)]
+pub struct Runbook {
+    /// The hash of its content.
+    pub hash: String,
+    /// Its name.
+    pub name: String,
+    /// Its pipelines.
+    pub pipelines: Vec<String>,
+    /// Whether it is the active version of its name.
+    pub deployed: Option<bool>,
+    /// When it was stored.
+    pub loaded_at: Option<Time>,
+    /// Its content, as it was understood.
+    pub runbook: Option<Object>,
+}
+
+/// What a run would do.
+#[derive(JsonSchema)]
+pub struct Plan {
+    /// The runbook.
+    pub runbook_hash: String,
+    /// The pipeline.
+    pub pipeline: String,
+    /// With which variables.
+    pub vars: Value,
+    /// Its steps.
+    pub steps: Vec<Object>,
+}
+
+/// What a run waits for.
+#[derive(JsonSchema)]
+pub struct Why {
+    /// The run.
+    pub run: String,
+    /// Where it stands.
+    pub status: Option<String>,
+    /// The chain of reasons.
+    pub because: Vec<Object>,
+}
+
+/// An event that was delivered.
+#[derive(JsonSchema)]
+pub struct Delivered {
+    /// Its name.
+    pub name: String,
+    /// Its key.
+    pub key: Option<String>,
+}
+
+/// A token, as far as anybody but its bearer knows it.
+#[derive(JsonSchema)]
+pub struct Token {
+    /// What it is called.
+    pub id: String,
+    /// Whose things it shows.
+    pub tenant: String,
+    /// The subdivision.
+    pub namespace: String,
+    /// For whom it stands.
+    pub name: String,
+    /// Whether that is a human.
+    pub human: bool,
+    /// What the bearer belongs to.
+    pub groups: Vec<String>,
+    /// What it allows.
+    pub scopes: Vec<String>,
+    /// Who handed it out.
+    pub created_by: String,
+    /// When.
+    pub created_at: Time,
+    /// Until when it is good.
+    pub expires_at: Option<Time>,
+    /// Since when it is good for nothing.
+    pub revoked_at: Option<Time>,
+    /// The token itself; only in the answer that made it.
+    pub token: Option<String>,
+}
+
+/// Who the caller is.
+#[derive(JsonSchema)]
+pub struct Me {
+    /// Its name.
+    pub name: String,
+    /// Whether it is a human.
+    pub human: bool,
+    /// Whose things it sees.
+    pub tenant: String,
+    /// The subdivision.
+    pub namespace: String,
+    /// What it belongs to.
+    pub groups: Vec<String>,
+    /// What it may do.
+    pub scopes: Vec<String>,
+    /// What it shows for itself.
+    pub client: String,
+}
+
+/// How the process is.
+#[derive(JsonSchema)]
+pub struct Health {
+    /// `ok`.
+    pub status: String,
+}
+
+/// A page of a list.
+#[derive(JsonSchema)]
+pub struct List {
+    /// What is on it.
+    pub items: Vec<Object>,
+    /// Where the next page begins.
+    pub next_cursor: Option<String>,
+}
+
+/// Why a request is refused, as RFC 9457 has it.
+#[derive(JsonSchema)]
+pub struct Problem {
+    /// The kind of problem, as an address.
+    #[schemars(rename = "type")]
+    pub kind: String,
+    /// A short title for people.
+    pub title: String,
+    /// The HTTP status.
+    pub status: u16,
+    /// A stable code.
+    pub code: String,
+    /// What happened, and what to do next.
+    pub detail: String,
+    /// More, by the code.
+    #[serde(flatten)]
+    pub more: BTreeMap<String, Value>,
+}

@@ -1,0 +1,118 @@
+//! `serve`: the process that holds the data directory, until it is told to stop.
+
+use super::args::{Args, ServeArgs};
+use super::say::Say;
+use super::{INTERRUPTED, Outcome, root};
+use crate::app::{App, Settings};
+use crate::auth::{self, Credential};
+use crate::client::Failure;
+use crate::home::Home;
+use crate::server::{self, Listen, Server};
+use serde_json::json;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use windlass_core::code::Code;
+
+/// How long to wait for what a process before left running.
+const PATIENCE: Duration = Duration::from_secs(45);
+const LOOK: Duration = Duration::from_millis(50);
+
+pub(super) async fn serve(args: &Args, wish: &ServeArgs, say: &Say) -> Outcome {
+    let tls = wish.tls_cert.clone().zip(wish.tls_key.clone());
+    let listen = Listen { address: wish.listen.clone(), tls, behind_proxy: wish.behind_proxy };
+    // What cannot be served is known before anything is opened.
+    let server =
+        Server::bind(&listen).await.map_err(|error| Failure::new(error.code(), error.to_string()))?;
+    let mut signals = Signals::new()?;
+    let app = tokio::select! {
+        app = open(args, usize::from(wish.executors)) => app?,
+        () = signals.recv() => return Ok(INTERRUPTED),
+    };
+    let (user, url) = (server::user_name(), server.url());
+    let socket = app.home.bind()?;
+    let token = auth::fresh_token()?;
+    app.tokens.set_owner(&token, &user);
+    let credential = Credential::write(&app.home, &url, &token)?;
+    let told =
+        json!({ "serving": url, "data": app.home.root().display().to_string(), "pid": std::process::id() });
+    say.answer(&told, || format!("windlass serves {url}"));
+    let serving = server.serve(app.clone(), socket, &user);
+    let stopping = async {
+        signals.recv().await;
+        say.note("stopping: steps under way are handed back; once more ends it at once");
+        app.drain();
+        // Whoever cannot wait says so.
+        signals.recv().await;
+    };
+    tokio::select! {
+        () = async { serving.await; close(&app, credential).await } => Ok(0),
+        () = stopping => std::process::exit(i32::from(INTERRUPTED)),
+    }
+}
+
+/// Opens the data directory. A process that has just ended may still be letting go of it.
+async fn open(args: &Args, executors: usize) -> Result<Arc<App>, Failure> {
+    let root = root(args)?;
+    let home = Home::make(&root).map_err(|error| {
+        let text = format!("the data directory {} cannot be used: {error}", root.display());
+        Failure::new(Code::Unavailable, text)
+    })?;
+    let exe = std::env::current_exe()?;
+    let mut settings = Settings { executes: true, ..Settings::default() };
+    settings.engine.slots = executors;
+    let until = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        if home.connect().await.is_ok() {
+            let text = format!(
+                "another process holds the data directory {} and serves it: ask that one, or stop it first",
+                root.display()
+            );
+            return Err(Failure::new(Code::LockBusy, text));
+        }
+        let (at, exe, settings) = (home.clone(), exe.clone(), settings.clone());
+        let started = tokio::task::spawn_blocking(move || App::start(at, &exe, settings)).await;
+        match started.map_err(|_| Failure::new(Code::Internal, "the engine did not start"))? {
+            Ok(app) => return Ok(app),
+            Err(error) if error.code() == Code::LockBusy && tokio::time::Instant::now() < until => {
+                tokio::time::sleep(LOOK).await;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Hands back what is under way, and makes everything durable.
+async fn close(app: &Arc<App>, credential: Credential) {
+    let (app, socket) = (app.clone(), app.home.socket());
+    // A blocking task that panicked has nothing left to wait for.
+    let _ = tokio::task::spawn_blocking(move || {
+        app.stop();
+        drop(credential);
+        // Nobody can reach the socket any more; a process that comes next makes its own.
+        let _ = std::fs::remove_file(socket);
+    })
+    .await;
+}
+
+/// The signals that ask for the end.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Signals> {
+        Ok(Signals {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+
+    async fn recv(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}

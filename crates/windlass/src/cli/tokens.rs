@@ -1,0 +1,69 @@
+//! `token`: hands out tokens, lists them, takes them back.
+
+use super::Outcome;
+use super::args::TokenVerb;
+use super::follow::escape;
+use super::say::{Say, text};
+use crate::client::{Client, Failure};
+use crate::runbook;
+use serde_json::{Value, json};
+use windlass_core::code::Code;
+use windlass_engine::port::Clock as _;
+
+fn words(value: &Value) -> String {
+    value.as_array().into_iter().flatten().filter_map(Value::as_str).collect::<Vec<_>>().join(",")
+}
+
+/// The time after a span from now.
+fn after(span: &str) -> Result<String, Failure> {
+    let span = runbook::span::parse(span)
+        .map_err(|_| Failure::new(Code::InvalidInput, format!("`{span}` is not a duration such as 30d")))?;
+    Ok(crate::shape::time(crate::clock::System.now() + span))
+}
+
+pub(super) async fn token(client: &Client, verb: &TokenVerb, say: &Say) -> Outcome {
+    match verb {
+        TokenVerb::Create { scopes, tenant, namespace, name, service, groups, expires } => {
+            let body = json!({
+                "scopes": scopes, "tenant": tenant, "namespace": namespace, "name": name, "service": service,
+                "groups": groups, "expires_at": expires.as_deref().map(after).transpose()?,
+            });
+            let made = client.post("/v1/tokens", &body).await?;
+            say.note("this token is shown once; keep it where secrets are kept");
+            say.answer(&made, || text(&made, "token").to_owned());
+        }
+        TokenVerb::List => list(client, say).await?,
+        TokenVerb::Revoke { id, reason } => {
+            let body = json!({ "reason": reason });
+            let revoked = client.post(&format!("/v1/tokens/{}/revoke", escape(id)), &body).await?;
+            say.answer(&revoked, || format!("{} is good for nothing any more", text(&revoked, "id")));
+        }
+    }
+    Ok(0)
+}
+
+async fn list(client: &Client, say: &Say) -> Result<(), Failure> {
+    let page = client.get("/v1/tokens").await?;
+    say.answer(&page, || {
+        let head = ["TOKEN", "TENANT", "NAMESPACE", "NAME", "SCOPES", "CREATED", "EXPIRES", "REVOKED"];
+        let mut rows = vec![head.map(str::to_owned).to_vec()];
+        for token in page["items"].as_array().into_iter().flatten() {
+            let name = match token["human"] == Value::Bool(true) {
+                true => text(token, "name").to_owned(),
+                false => format!("{} (service)", text(token, "name")),
+            };
+            rows.push(vec![
+                text(token, "id").to_owned(),
+                text(token, "tenant").to_owned(),
+                text(token, "namespace").to_owned(),
+                name,
+                words(&token["scopes"]),
+                text(token, "created_at").to_owned(),
+                text(token, "expires_at").to_owned(),
+                text(token, "revoked_at").to_owned(),
+            ]);
+        }
+        if rows.len() == 1 { "no tokens\n".to_owned() } else { say.table(&rows) }
+    });
+    Ok(())
+}

@@ -1,0 +1,166 @@
+//! Connections: how many there are, how long they may take, and how they end.
+
+use super::door::Door;
+use crate::app::App;
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::convert::Infallible;
+use std::future::Future as _;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::{Instant, Sleep};
+use tower::ServiceExt as _;
+
+/// How long the head of a request may take to come, and how long a connection may do nothing between two.
+const HEAD_PATIENCE: Duration = Duration::from_secs(15);
+/// How long a reader may take nothing of what it asked for.
+const STALL: Duration = Duration::from_secs(60);
+/// The most bytes of a request's head.
+const HEAD_MAX: usize = 64 << 10;
+/// The most headers of a request.
+const HEADERS_MAX: usize = 100;
+
+/// Connections, up to a number.
+#[derive(Clone)]
+pub(super) struct Pool {
+    router: Router,
+    places: Arc<Semaphore>,
+    max: u32,
+    draining: watch::Receiver<bool>,
+}
+
+/// The right to have a connection.
+pub(super) struct Place(
+    #[expect(dead_code, reason = "it is held, and given back when it is dropped")]
+    Option<OwnedSemaphorePermit>,
+);
+
+impl Pool {
+    pub(super) fn new(router: Router, max: u32, app: &App) -> Pool {
+        Pool { router, places: Arc::new(Semaphore::new(max as usize)), max, draining: app.draining() }
+    }
+
+    /// Waits until one more connection may be had.
+    pub(super) async fn place(&self) -> Place {
+        // The semaphore is never closed.
+        Place(self.places.clone().acquire_owned().await.ok())
+    }
+
+    /// Waits until every connection has ended.
+    pub(super) async fn ended(&self) {
+        // The semaphore is never closed.
+        let _ = self.places.acquire_many(self.max).await;
+    }
+
+    /// Serves a connection in a task of its own.
+    pub(super) fn serve<S>(&self, place: Place, stream: S, door: Door)
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let (router, draining) = (self.router.clone(), self.draining.clone());
+        tokio::spawn(async move {
+            let service = service_fn(move |request: Request<Incoming>| {
+                answer(router.clone(), door.clone(), request.map(Body::new))
+            });
+            let mut builder = http1::Builder::new();
+            builder.timer(TokioTimer::new()).header_read_timeout(HEAD_PATIENCE);
+            builder.max_buf_size(HEAD_MAX).max_headers(HEADERS_MAX).half_close(false);
+            let stream = TokioIo::new(Timed { stream, stalled: None });
+            let mut connection = pin!(builder.serve_connection(stream, service));
+            tokio::select! {
+                // How a connection ended is its client's business.
+                _ = connection.as_mut() => {}
+                () = drained(draining) => {
+                    connection.as_mut().graceful_shutdown();
+                    let _ = connection.await;
+                }
+            }
+            drop(place);
+        });
+    }
+}
+
+/// Waits until the process is on its way out.
+async fn drained(mut draining: watch::Receiver<bool>) {
+    // One that nobody can set any more belongs to an application that is gone.
+    let _ = draining.wait_for(|draining| *draining).await;
+}
+
+async fn answer(router: Router, door: Door, request: Request<Body>) -> Result<Response<Body>, Infallible> {
+    match door.open(request) {
+        Ok(request) => router.oneshot(request).await,
+        Err(response) => Ok(*response),
+    }
+}
+
+/// A stream whose other end has to take what is written, at least a little, within a time.
+struct Timed<S> {
+    stream: S,
+    /// Since when nothing could be written.
+    stalled: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> Timed<S> {
+    fn watch<T>(&mut self, cx: &mut Context<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if polled.is_ready() {
+            self.stalled = None;
+            return polled;
+        }
+        let stalled =
+            self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + STALL)));
+        match stalled.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Timed<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Timed<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.watch(cx, polled)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.watch(cx, polled)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let polled = Pin::new(&mut self.stream).poll_flush(cx);
+        self.watch(cx, polled)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let polled = Pin::new(&mut self.stream).poll_shutdown(cx);
+        self.watch(cx, polled)
+    }
+}

@@ -1,0 +1,178 @@
+//! The door: who is at the other end of a connection, and whether they may come from there.
+//!
+//! A browser on the same machine is a caller on loopback too, and does what any page tells it to. So a request that says
+//! that it comes from a page has to come from one of ours, and a server that only this machine can reach answers only to
+//! this machine's names: a foreign name that means 127.0.0.1 is a page's way around the browser's own rules.
+
+use crate::api::{Caller, Problem};
+use crate::app::App;
+use crate::clock::System;
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderName, Request, Response, header};
+use axum::response::IntoResponse as _;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+use windlass_core::code::Code;
+use windlass_engine::port::Clock as _;
+
+/// How whoever comes in over TCP is treated.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    /// Whether whoever comes from this machine is known by that.
+    pub(super) trusts_loopback: bool,
+    /// Whether only this machine's names are answered to.
+    pub(super) loopback_only: bool,
+    /// How pages of this server are fetched.
+    pub(super) scheme: &'static str,
+}
+
+/// Where a request comes in.
+#[derive(Clone)]
+pub(super) enum Door {
+    /// At the socket, which only the owner can open.
+    Owner(Arc<Caller>),
+    /// Over the network.
+    Tcp { app: Arc<App>, peer: IpAddr, rules: Rules },
+}
+
+impl Door {
+    /// Lets a request in, with who asks where that is known.
+    pub(super) fn open(&self, mut request: Request<Body>) -> Result<Request<Body>, Box<Response<Body>>> {
+        let caller = match self {
+            Door::Owner(caller) => Some((**caller).clone()),
+            Door::Tcp { app, peer, rules } => {
+                check_place(&request, *rules).map_err(|problem| Box::new(problem.into_response()))?;
+                who(app, *peer, *rules, request.headers())
+            }
+        };
+        if let Some(caller) = caller {
+            request.extensions_mut().insert(caller);
+        }
+        Ok(request)
+    }
+}
+
+/// Who asks. A token that is not good makes nobody of its bearer, wherever they come from.
+fn who(app: &App, peer: IpAddr, rules: Rules, headers: &HeaderMap) -> Option<Caller> {
+    if !headers.contains_key(header::AUTHORIZATION) {
+        return (rules.trusts_loopback && peer.is_loopback()).then(Caller::local);
+    }
+    let text = one(headers, header::AUTHORIZATION)?;
+    let (scheme, token) = text.split_once(' ')?;
+    if !scheme.eq_ignore_ascii_case("bearer") {
+        return None;
+    }
+    app.tokens.caller(token.trim(), System.now())
+}
+
+/// The value of a header that is there once.
+fn one(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
+    let mut values = headers.get_all(name).iter();
+    match (values.next(), values.next()) {
+        (Some(only), None) => only.to_str().ok(),
+        (_, _) => None,
+    }
+}
+
+fn check_place(request: &Request<Body>, rules: Rules) -> Result<(), Problem> {
+    let headers = request.headers();
+    // A request to a proxy names its host in the line; who talks to us directly, in the header.
+    let host = match request.uri().authority() {
+        Some(authority) => Some(authority.as_str()),
+        None => one(headers, header::HOST),
+    };
+    let Some(host) = host else {
+        return Err(Problem::new(Code::InvalidInput, "one `Host` is needed"));
+    };
+    if rules.loopback_only && !is_this_machine(host) {
+        let text = "this server answers to names of its own machine only: localhost, 127.0.0.1 or [::1]";
+        return Err(Problem::new(Code::Forbidden, text));
+    }
+    if !headers.contains_key(header::ORIGIN) {
+        return Ok(());
+    }
+    let own = |origin: &str| {
+        let rest = origin.strip_prefix(rules.scheme).and_then(|rest| rest.strip_prefix("://"));
+        rest.is_some_and(|from| from.eq_ignore_ascii_case(host))
+    };
+    if one(headers, header::ORIGIN).is_some_and(own) {
+        return Ok(());
+    }
+    Err(Problem::new(Code::Forbidden, "a page of another site asks, and only this server's own pages may"))
+}
+
+/// Whether a host, with or without a port, is a name of this machine.
+fn is_this_machine(host: &str) -> bool {
+    let bare = match host.strip_prefix('[') {
+        Some(rest) => match rest.split_once(']') {
+            Some((v6, "")) => return v6.parse::<Ipv6Addr>().is_ok_and(|ip| ip.is_loopback()),
+            Some((v6, port)) if port.starts_with(':') => {
+                return v6.parse::<Ipv6Addr>().is_ok_and(|ip| ip.is_loopback());
+            }
+            Some(_) | None => return false,
+        },
+        None => host.rsplit_once(':').map_or(host, |(bare, _)| bare),
+    };
+    bare.eq_ignore_ascii_case("localhost") || bare.parse::<Ipv4Addr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_this_machine_mean_it() {
+        for good in
+            ["localhost", "LocalHost:7433", "127.0.0.1", "127.0.0.1:1", "127.8.8.8:80", "[::1]", "[::1]:7433"]
+        {
+            assert!(is_this_machine(good), "{good}");
+        }
+        for bad in [
+            "evil.example",
+            "evil.example:7433",
+            "127.0.0.1.evil.example",
+            "localhost.evil.example:7433",
+            "10.0.0.1",
+            "[::2]:1",
+            "[::1",
+            "[::1]x",
+            "",
+            ":7433",
+            "0.0.0.0:7433",
+            "2130706433",
+        ] {
+            assert!(!is_this_machine(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_page_of_another_site_is_refused() {
+        let rules = Rules { trusts_loopback: true, loopback_only: true, scheme: "http" };
+        let ask = |headers: &[(&str, &str)]| {
+            let mut request = Request::builder().uri("/v1/runs");
+            for (name, value) in headers {
+                request = request.header(*name, *value);
+            }
+            check_place(&request.body(Body::empty()).unwrap(), rules).is_ok()
+        };
+        assert!(ask(&[("host", "localhost:7433")]));
+        assert!(ask(&[("host", "localhost:7433"), ("origin", "http://localhost:7433")]));
+        for bad in [
+            &[][..],
+            &[("host", "evil.example")],
+            &[("host", "localhost"), ("host", "localhost")],
+            &[("host", "localhost:7433"), ("origin", "null")],
+            &[("host", "localhost:7433"), ("origin", "")],
+            &[("host", "localhost:7433"), ("origin", "https://localhost:7433")],
+            &[("host", "localhost:7433"), ("origin", "http://localhost:8000")],
+            &[("host", "localhost:7433"), ("origin", "http://localhost:7433.evil.example")],
+            &[
+                ("host", "localhost:7433"),
+                ("origin", "http://localhost:7433"),
+                ("origin", "http://evil.example"),
+            ],
+        ] {
+            assert!(!ask(bad), "{bad:?}");
+        }
+    }
+}

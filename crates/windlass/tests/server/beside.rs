@@ -1,0 +1,104 @@
+//! The command line beside a server: it finds the process that holds the data directory, or asks the one it is told of.
+
+use crate::http::Server;
+use crate::support::{Project, text};
+use serde_json::{Value, json};
+
+const BOOK: &str = "
+name: beside
+pipelines:
+  main:
+    steps:
+      - { id: hello, run: 'echo hello from $$' }
+      - { id: ask, approve: { message: 'Go on?' } }
+      - { id: done, run: touch done }
+";
+
+/// Goes through a run with one way to the server.
+fn story(server: &Server, there: &[&str]) {
+    let project = &server.project;
+    let windlass = |words: &[&str]| project.windlass(&[words, there].concat());
+    let run = windlass(&["run", "book.yaml", "--no-wait", "--json"]).code(4).last();
+    let run = text(&run, "id").to_owned();
+    windlass(&["runs"]).code(0).says(&run);
+    windlass(&["logs", &run]).code(0).says("hello from");
+    windlass(&["why", &run]).code(0).says("a human has to decide");
+    let approvals = windlass(&["approvals", "--json"]).code(0).json();
+    let approval = &approvals["items"][0];
+    let follow = project.start(&[&["logs", &run, "-f"], there].concat());
+    let words = ["approve", text(approval, "id"), "--hash", text(approval, "action_hash")];
+    windlass(&words).code(0);
+    windlass(&["watch", &run]).code(0);
+    follow.wait().code(0).says("hello from");
+    let shown = windlass(&["show", &run, "--json"]).code(0).json();
+    assert_eq!(text(&shown, "status"), "completed");
+    assert!(project.has("done"));
+    windlass(&["events", "--type", "pipeline:completed"]).code(0).says(&run);
+    // The server did it, and not the command.
+    server.ask("GET", &format!("/v1/runs/{run}"), None, None).status(200);
+}
+
+#[test]
+fn commands_go_to_whoever_holds_the_directory() {
+    let server = Server::start_with(Project::with(BOOK), &[]);
+    story(&server, &[]);
+}
+
+#[test]
+fn commands_go_to_a_server_that_is_named() {
+    let server = Server::start_with(Project::with(BOOK), &[]);
+    story(&server, &["--server", &server.url]);
+}
+
+#[test]
+fn commands_go_to_a_server_elsewhere_with_a_token() {
+    let server = Server::start_with(Project::with(BOOK), &["--behind-proxy"]);
+    let token = server.of("default", "default");
+    let there = ["--server", server.url.as_str(), "--token", token.as_str()];
+    let run: Value = server
+        .project
+        .windlass(&[&["run", "book.yaml", "--no-wait", "--json"], &there[..]].concat())
+        .code(4)
+        .last();
+    let other = Project::new();
+    other.windlass(&["runs", "--server", &server.url]).code(7).warns("UNAUTHORIZED");
+    other.windlass(&[&["show", text(&run, "id")], &there[..]].concat()).code(0);
+}
+
+#[test]
+fn a_server_that_is_not_there_is_said_to_be() {
+    let project = Project::with(BOOK);
+    // A port that was free a moment ago.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let url = format!("http://{free}");
+    project.windlass(&["runs", "--server", &url]).code(75).warns("no server answers");
+    for bad in [
+        "127.0.0.1:7433",
+        "ftp://127.0.0.1",
+        "http://",
+        "http://a/b",
+        "http://user@127.0.0.1",
+        "https://[::1",
+    ] {
+        project.windlass(&["runs", "--server", bad]).code(2).warns("http://127.0.0.1:7433");
+    }
+}
+
+#[test]
+fn the_same_key_makes_one_run_and_another_client_has_keys_of_its_own() {
+    let server = Server::start_with(Project::with(BOOK), &[]);
+    let yaml = [("content-type", "application/yaml")];
+    server.send("POST", "/v1/runbooks", Some(&server.owner()), &yaml, BOOK.as_bytes()).status(201);
+    let key = [("idempotency-key", "k"), ("content-type", "application/json")];
+    let body = json!({ "pipeline": "main" }).to_string();
+    let ask = |token: Option<&str>, body: &str| server.send("POST", "/v1/runs", token, &key, body.as_bytes());
+    let first = ask(None, &body).status(201).json();
+    let again = ask(None, &body);
+    assert!([200, 202].contains(&again.status), "{}", again.head);
+    assert_eq!(again.json()["id"], first["id"]);
+    ask(None, &json!({ "pipeline": "main", "vars": { "a": 1 } }).to_string()).status(400);
+    let (one, two) = (server.of("default", "default"), server.of("default", "elsewhere"));
+    assert_ne!(ask(Some(&one), &body).status(201).json()["id"], first["id"]);
+    // Nothing is deployed there.
+    ask(Some(&two), &body).problem(404, "NOT_FOUND");
+}

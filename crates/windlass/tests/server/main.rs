@@ -1,0 +1,15 @@
+//! The server, from outside: the real binary on a port of its own, real connections, real bytes.
+
+// A test may panic: that is how it fails. Clippy grants it to `#[test]` functions, not to what they call.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod beside;
+mod ends;
+mod events;
+mod hostile;
+mod http;
+#[path = "../support/mod.rs"]
+mod support;
+mod tls;
+mod tokens;
+mod walk;
