@@ -5,6 +5,7 @@ use crate::clock::{Sorted, System, fresh};
 use crate::disk::Files;
 use crate::evidence::keys::Keys;
 use crate::evidence::seal::Sealing;
+use crate::evidence::shelf::Shelf;
 use crate::expr::Cel;
 use crate::home::Home;
 use crate::log::{Log, Recovery};
@@ -92,6 +93,7 @@ pub struct App {
     pub sealing: Sealing,
     /// The keys it seals with.
     pub keys: Keys,
+    executes: bool,
     retention: Mutex<Option<Retention>>,
     thread: Mutex<Option<JoinHandle<Result<(), Fault>>>>,
 }
@@ -133,11 +135,13 @@ impl App {
         let retention = settings.executes.then(|| Retention::start(handle.clone(), kept)).transpose()?;
         let retention = Mutex::new(retention);
         let keys = Keys::open(&home.keys()).map_err(std::io::Error::other)?;
-        let sealing = Sealing::start(handle.clone(), log.clone(), keys.clone())?;
+        let shelf = Shelf::new(&home.evidence());
+        let sealing = Sealing::start(handle.clone(), log.clone(), keys.clone(), shelf)?;
         let draining = watch::Sender::new(false);
         Ok(Arc::new(App {
             sealing,
             keys,
+            executes: settings.executes,
             retention,
             engine: handle,
             policy,
@@ -213,6 +217,11 @@ impl App {
         drop(self.retention.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.engine.tell(Message::Slots(0));
         self.outside.stop();
+        if self.executes
+            && let Err(error) = self.sealing.finish()
+        {
+            eprintln!("windlass: what changed is not sealed: {error}");
+        }
         self.engine.tell(Message::Stop);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {

@@ -86,8 +86,8 @@ async fn connect(args: &Args, need: Need) -> Result<Client, Failure> {
     }
     let exe = std::env::current_exe()?;
     let mut settings = Settings::default();
-    if matches!(args.verb, Verb::Cancel { .. }) {
-        // What is to be cancelled must not be taken up again first.
+    if matches!(args.verb, Verb::Cancel { .. } | Verb::Resume { .. }) {
+        // What is to be cancelled must not be taken up again first, and what is to be resumed not end before it is found.
         settings.engine.slots = 0;
     }
     Client::to_data(&root, &exe, need, settings).await

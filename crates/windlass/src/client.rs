@@ -375,6 +375,17 @@ impl Client {
         !(looks && self.app().is_some())
     }
 
+    /// Has steps carried out from now on, where the engine was started without.
+    pub fn begin(&mut self) {
+        let slots = windlass_engine::Options::default().slots;
+        if let Some(place) = &mut self.place {
+            place.settings.engine.slots = slots;
+        }
+        if let Some(app) = self.app() {
+            app.engine.tell(Message::Slots(slots));
+        }
+    }
+
     /// The engine, where it is in this process.
     #[must_use]
     pub fn app(&self) -> Option<&Arc<App>> {

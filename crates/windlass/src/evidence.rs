@@ -12,6 +12,7 @@ pub mod bundle;
 pub mod keys;
 pub mod report;
 pub mod seal;
+pub mod shelf;
 
 use windlass_core::code::Code;
 
@@ -23,6 +24,14 @@ pub enum Error {
     Key {
         /// Which one, or where.
         key: String,
+        /// Why.
+        why: String,
+    },
+    /// A bundle cannot be kept.
+    #[error("the bundle {path} cannot be kept: {why}")]
+    Shelf {
+        /// Where.
+        path: String,
         /// Why.
         why: String,
     },
@@ -48,7 +57,7 @@ impl Error {
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
-            Error::Key { .. } | Error::Engine(_) => Code::Unavailable,
+            Error::Key { .. } | Error::Shelf { .. } | Error::Engine(_) => Code::Unavailable,
             Error::Log(error) => error.code(),
             Error::Missing(_) => Code::NotFound,
             Error::Unprovable(_) => Code::RunInvalidTransition,

@@ -116,6 +116,12 @@ impl Home {
         self.root.join("keys")
     }
 
+    /// Where bundles of runs that have ended are kept.
+    #[must_use]
+    pub fn evidence(&self) -> PathBuf {
+        self.root.join("evidence")
+    }
+
     /// Where steps' output is kept.
     #[must_use]
     pub fn outputs(&self) -> PathBuf {

@@ -247,10 +247,7 @@ pub(super) async fn cancel(client: &mut Client, run: &str, reason: Option<&str>,
     let cancelled = client.post(&path(run, "/cancel"), &json!({ "reason": reason })).await?;
     let id = text(&cancelled, "id").to_owned();
     // Compensations and `finally` still have to run: whoever carries steps out sees them through.
-    if let Some(app) = client.app() {
-        let slots = windlass_engine::Options::default().slots;
-        app.engine.tell(windlass_engine::handle::Message::Slots(slots));
-    }
+    client.begin();
     let ended = follow::settle(client, &id).await?;
     say.answer(&ended, || format!("{id} is {}", say.status(text(&ended, "status"))));
     Ok(0)
@@ -290,6 +287,7 @@ pub(super) async fn resume(
             }
         },
     };
+    client.begin();
     for run in &runs {
         let shown = client.get(&path(run, "")).await?;
         if shown["suspended"] == Value::Bool(true) || !vars.is_null() || message.is_some() {

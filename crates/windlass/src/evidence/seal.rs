@@ -4,10 +4,12 @@
 //! A seal covers the last record of each stream in a range of the log without a gap, from the record after the last seal
 //! on. So whoever has the log can find the leaves of any seal again.
 
-use super::Error;
+use super::bundle::{self, What};
 use super::keys::{Key, Keys};
+use super::shelf::Shelf;
+use super::{Error, archive};
 use crate::log::Log;
-use crate::store::Embedded;
+use crate::store::{Embedded, ends};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -17,8 +19,8 @@ use std::time::Duration;
 use windlass_core::audit::{INTERVAL, Input, LEAVES_MAX, Rotation, Sealer};
 use windlass_core::command::Command;
 use windlass_core::digest::Digest;
-use windlass_core::event::{Event, KeyRotated};
-use windlass_core::id::Name;
+use windlass_core::event::{Event, EvidenceExported, KeyRotated};
+use windlass_core::id::{Name, RunId};
 use windlass_core::run::Actor;
 use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
@@ -28,6 +30,8 @@ use windlass_engine::port::Clock as _;
 enum Wish {
     /// Seal everything that is durable.
     Now(Sender<Result<(), String>>),
+    /// Seal everything, and make the bundles that are due.
+    Finish(Sender<Result<(), String>>),
     /// Use a new key from now on.
     Rotate(Sender<Result<Name, String>>),
 }
@@ -43,9 +47,15 @@ impl Sealing {
     ///
     /// # Errors
     /// There is no place for keys, or the system gives no thread.
-    pub fn start(engine: Handle<Embedded>, log: Arc<Log>, keys: Keys) -> std::io::Result<Sealing> {
+    pub fn start(
+        engine: Handle<Embedded>,
+        log: Arc<Log>,
+        keys: Keys,
+        shelf: Shelf,
+    ) -> std::io::Result<Sealing> {
         let (wishes, inbox) = channel();
-        let mut worker = Worker { engine, log, keys, sealer: None, next: 0, said: false };
+        let mut worker =
+            Worker { engine, log, keys, sealer: None, next: 0, said: false, ended: Vec::new(), shelf };
         let thread =
             std::thread::Builder::new().name("sealing".into()).spawn(move || worker.serve(&inbox))?;
         Ok(Sealing { wishes: Some(wishes), thread: Some(thread) })
@@ -58,6 +68,15 @@ impl Sealing {
     pub fn now(&self) -> Result<(), Error> {
         let (send, receive) = channel();
         self.ask(Wish::Now(send), &receive)
+    }
+
+    /// Seals everything and makes the bundles that are due, because the process ends.
+    ///
+    /// # Errors
+    /// Why it cannot; the next process takes it up.
+    pub fn finish(&self) -> Result<(), Error> {
+        let (send, receive) = channel();
+        self.ask(Wish::Finish(send), &receive)
     }
 
     /// Makes a new key, vouched for by the one before, and says its name.
@@ -96,6 +115,10 @@ struct Worker {
     next: u64,
     /// Whether it was said why nothing is sealed.
     said: bool,
+    /// Runs that ended since their bundles were last seen to.
+    ended: Vec<RunId>,
+    /// Where bundles are kept.
+    shelf: Shelf,
 }
 
 impl Worker {
@@ -106,11 +129,15 @@ impl Worker {
                     // Whoever asked may be gone.
                     let _ = answer.send(self.seal().map_err(|error| error.to_string()));
                 }
+                Ok(Wish::Finish(answer)) => {
+                    let done = self.seal().and_then(|()| self.keep());
+                    let _ = answer.send(done.map_err(|error| error.to_string()));
+                }
                 Ok(Wish::Rotate(answer)) => {
                     let _ = answer.send(self.rotate().map_err(|error| error.to_string()));
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    let sealed = self.seal();
+                    let sealed = self.seal().and_then(|()| self.keep());
                     if let (Err(error), false) = (&sealed, self.said) {
                         eprintln!("windlass: what changed is not sealed: {error}");
                     }
@@ -137,7 +164,11 @@ impl Worker {
         self.sealer()?;
         let (next, mut more) = (self.next, false);
         let mut sealer = self.sealer.take().unwrap_or_default();
+        let ended = &mut self.ended;
         let read = self.log.read(next, &mut |record, _| {
+            if let (StreamId::Run(run), true) = (&record.stream, ends(&record.event)) {
+                ended.push(*run);
+            }
             sealer = std::mem::take(&mut sealer).observe(&record);
             more = sealer.dirty.len() >= LEAVES_MAX;
             if more { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -184,6 +215,27 @@ impl Worker {
         }
     }
 
+    /// Makes the bundles of governed runs that have ended: those with an approval or an intent.
+    fn keep(&mut self) -> Result<(), Error> {
+        let gone = |refusal: windlass_core::command::Refusal| Error::Engine(refusal.to_string());
+        while let Some(&run) = self.ended.last() {
+            let looked = self.engine.read(move |store| (store.first_seq(run), is_governed(store, run)));
+            let (first_seq, governed) = looked.map_err(gone)?;
+            if governed && !self.shelf.has(run) {
+                let key = self.key()?;
+                let what = What { run, first_seq, values: false };
+                let made =
+                    archive::write(&bundle::gather(&self.log, what, &key, crate::clock::System.now())?)?;
+                let (sha256, bytes) = (Digest::of(&[&made]), made.len() as u64);
+                let location = self.shelf.put(run, &made)?;
+                let fact = EvidenceExported { pipeline_id: run, sha256, bytes, location };
+                self.call(Command::Exported(Box::new(fact)))?;
+            }
+            self.ended.pop();
+        }
+        Ok(())
+    }
+
     /// The key in force; the first one is made when it is needed.
     fn key(&mut self) -> Result<Key, Error> {
         match self.sealer()?.key_id.clone() {
@@ -215,6 +267,15 @@ impl Worker {
         }
         Ok(key)
     }
+}
+
+/// Whether a run did something that has to be proved: a human was asked, or an outside action was intended.
+fn is_governed(store: &mut Embedded, run: RunId) -> bool {
+    // One that has left memory is read back; one that cannot be is gone.
+    let _ = windlass_engine::port::Store::load(store, &[StreamId::Run(run)]);
+    store.state().run(run).is_some_and(|run| {
+        !run.rare().approvals.is_empty() || run.steps.iter().any(|step| step.action_hash().is_some())
+    })
 }
 
 fn recorded(store: &Embedded) -> Option<&Sealer> {

@@ -33,6 +33,9 @@ fn proved() -> (Project, String) {
     let (id, hash) = (approval["id"].as_str().unwrap(), approval["action_hash"].as_str().unwrap());
     project.windlass(&["approve", id, "--hash", hash]).code(0);
     project.windlass(&["resume", &run]).code(0);
+    // A governed run has its bundle when it has ended.
+    assert!(project.path("data/evidence").join(format!("{run}.evidence.tar")).exists());
+    assert_eq!(project.events("evidence:exported").len(), 1);
     project.windlass(&["evidence", "export", &run, "-o", "bundle.tar"]).code(0);
     let keys = project.windlass(&["evidence", "pubkey"]).code(0);
     project.write("keys.txt", &keys.out);
