@@ -116,6 +116,31 @@ pub struct Signal {
     pub event_id: Option<Name>,
 }
 
+/// The most runs and signals that one arrival can set going.
+pub const ARRIVALS_MAX: usize = 64;
+
+/// Everything that one delivery sets going. All of it is one commit with the claim of its key, so a delivery that
+/// comes again finds either nothing of it or the whole.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Arrival {
+    /// The key that names the delivery.
+    pub key: Scoped,
+    /// Where it came from.
+    pub source: KeySource,
+    /// The hash of the whole request.
+    pub request_hash: Digest,
+    /// The runs it makes.
+    pub creates: Vec<Create>,
+    /// The signals it sends.
+    pub signals: Vec<Signal>,
+    /// The run that the signals are for; absent: whichever waits for their keys.
+    pub to: Option<RunId>,
+    /// The answer that repeats get; the run's id where absent.
+    pub response: Option<Value>,
+    /// Why nothing could come of it: the key is marked as failed, and a repeat may try again.
+    pub failure: Option<String>,
+}
+
 /// An item that is pushed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pushed {
@@ -154,6 +179,8 @@ pub enum Command {
     Create(Box<Create>),
     /// Make a run for a delivery: once per key.
     Deliver { key: Scoped, source: KeySource, request_hash: Digest, create: Box<Create> },
+    /// Do all that a delivery sets going: once per key.
+    Arrive(Box<Arrival>),
     /// Begin a run, or find out what it waits for.
     Begin(RunId),
     /// Let the flow of a run make its next move.

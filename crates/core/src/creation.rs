@@ -3,7 +3,7 @@
 use crate::budget::Limits;
 use crate::caps::Caps;
 use crate::code::Code;
-use crate::command::{Command, Create, Outcome, Refusal, Reply};
+use crate::command::{ARRIVALS_MAX, Arrival, Command, Create, Outcome, Refusal, Reply, Signal};
 use crate::digest::Digest;
 use crate::effect::Told;
 use crate::event::{Event, PipelineCreated};
@@ -16,7 +16,8 @@ use crate::run::{Lineage, Status};
 use crate::runbook::{Pipeline, Runbook, VarDef};
 use crate::stream::StreamId;
 use crate::template::Evaluate;
-use crate::turn::{View, key_of, load, missing, name_of, of_stream, run_of, runbook_of, tenant_of};
+use crate::turn::{View, key_of, load, missing, name_of, of_run, of_stream, run_of, runbook_of, tenant_of};
+use alloc::boxed::Box;
 use alloc::string::ToString;
 use alloc::vec::Vec;
 use serde_json::{Map, Value};
@@ -200,33 +201,128 @@ pub(crate) fn deliver(
     create: &Create,
     given: &mut Given<'_>,
 ) -> Result<Outcome, Refusal> {
-    let known = key_of(view, key)?.cloned().unwrap_or_else(|| Key::new(name_of(key)));
     let claim = idempotency::Input::Claim { source, request_hash, run: Some(create.id) };
-    let claimed = known.decide(&claim, given.at)?;
-    let attempt = match claimed.reply {
+    let Claimed { key: known, facts, attempt } = match claimed(view, key, &claim, given)? {
+        Ok(claimed) => claimed,
+        Err(known) => return Ok(Outcome::reply(known)),
+    };
+    let mut out = self::create(view, create, given)?;
+    let response = serde_json::json!({ "id": create.id });
+    let complete = idempotency::Input::Complete { attempt, run: Some(create.id), response: Some(response) };
+    settle(&known, key, facts, &complete, given, &mut out)?;
+    Ok(out)
+}
+
+/// Does all that a delivery sets going, in the commit that claims its key.
+pub(crate) fn arrive(view: &dyn View, arrival: &Arrival, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
+    let Arrival { key, source, request_hash, creates, signals, to, response, failure } = arrival;
+    if creates.len() + signals.len() > ARRIVALS_MAX {
+        let message = alloc::format!("one delivery can set {ARRIVALS_MAX} runs and signals going");
+        return Err(Refusal::new(Code::CapExceeded, message));
+    }
+    let first = creates.first().map(|create| create.id);
+    let claim = idempotency::Input::Claim { source: *source, request_hash: *request_hash, run: first };
+    let Claimed { key: known, facts, attempt } = match claimed(view, key, &claim, given)? {
+        Ok(claimed) => claimed,
+        Err(known) => return Ok(Outcome::reply(known)),
+    };
+    let mut out = Outcome::reply(first.map_or(Reply::Done, Reply::Created));
+    if let Some(error) = failure {
+        let fail = idempotency::Input::Fail { attempt, error: error.clone() };
+        settle(&known, key, facts, &fail, given, &mut out)?;
+        return Ok(out);
+    }
+    for create in creates {
+        let made = new(view, create, given)?;
+        join(&mut out, made);
+    }
+    for signal in signals {
+        let sent = match to {
+            None => crate::signal::arrive(view, signal, given)?,
+            Some(run) => {
+                let Signal { name, key, data, event_id, .. } = signal;
+                let run = load(view, *run)?.run;
+                let told = lifecycle::signal(run, name, key.as_ref(), data, event_id.as_ref(), given)?;
+                of_run(view, run, told, Reply::Done)
+            }
+        };
+        // What reaches a stream that another signal has reached is decided on what that one did.
+        if sent.facts.iter().any(|fact| out.facts.iter().any(|other| other.stream == fact.stream)) {
+            out.follow.push(again(*to, signal));
+        } else {
+            join(&mut out, sent);
+        }
+    }
+    let complete = idempotency::Input::Complete { attempt, run: first, response: response.clone() };
+    settle(&known, key, facts, &complete, given, &mut out)?;
+    Ok(out)
+}
+
+/// A signal as a command of its own.
+fn again(to: Option<RunId>, signal: &Signal) -> Command {
+    let Signal { name, key, data, event_id, .. } = signal.clone();
+    match to {
+        None => Command::SignalKey(Box::new(signal.clone())),
+        Some(run) => Command::Signal { run, name, key, data, event_id },
+    }
+}
+
+fn join(out: &mut Outcome, more: Outcome) {
+    out.facts.extend(more.facts);
+    out.effects.extend(more.effects);
+    out.follow.extend(more.follow);
+}
+
+/// A key that was claimed just now.
+struct Claimed {
+    key: Key,
+    facts: Vec<Event>,
+    attempt: u32,
+}
+
+/// Claims a key; the inner error is the answer to a delivery that was known.
+fn claimed(
+    view: &dyn View,
+    key: &Scoped,
+    claim: &idempotency::Input,
+    given: &Given<'_>,
+) -> Result<Result<Claimed, Reply>, Refusal> {
+    let known = key_of(view, key)?.cloned().unwrap_or_else(|| Key::new(name_of(key)));
+    let decided = known.decide(claim, given.at)?;
+    let own = match claim {
+        idempotency::Input::Claim { run, .. } => *run,
+        // tidy: nothing else claims.
+        _ => None,
+    };
+    let attempt = match decided.reply {
         idempotency::Reply::New { attempt } => attempt,
-        idempotency::Reply::Retry { attempt, run } if run.is_none_or(|run| run == create.id) => attempt,
-        idempotency::Reply::Retry { run, .. } | idempotency::Reply::Duplicate { run, .. } => {
-            return Ok(Outcome::reply(Reply::Known { run, in_flight: false }));
-        }
-        idempotency::Reply::InFlight { run } => {
-            return Ok(Outcome::reply(Reply::Known { run, in_flight: true }));
-        }
-        idempotency::Reply::Exhausted { run, .. } | idempotency::Reply::Failed { run, .. } => {
-            return Ok(Outcome::reply(Reply::Known { run, in_flight: false }));
-        }
+        idempotency::Reply::Retry { attempt, run } if run.is_none() || run == own => attempt,
+        idempotency::Reply::Retry { run, .. }
+        | idempotency::Reply::Duplicate { run, .. }
+        | idempotency::Reply::Exhausted { run, .. }
+        | idempotency::Reply::Failed { run, .. } => return Ok(Err(Reply::Known { run, in_flight: false })),
+        idempotency::Reply::InFlight { run } => return Ok(Err(Reply::Known { run, in_flight: true })),
         idempotency::Reply::Done | idempotency::Reply::Nothing => {
             return Err(Refusal::new(Code::Internal, "a claim was neither granted nor refused"));
         }
     };
-    let mut out = self::create(view, create, given)?;
-    let after = claimed.facts.iter().fold(known, |known, fact| known.apply(fact, given.at));
-    let response = serde_json::json!({ "id": create.id });
-    let complete = idempotency::Input::Complete { attempt, run: Some(create.id), response: Some(response) };
-    let completed = after.decide(&complete, given.at)?;
-    let facts: Vec<Event> = claimed.facts.into_iter().chain(completed.facts).collect();
+    Ok(Ok(Claimed { key: known, facts: decided.facts, attempt }))
+}
+
+/// Ends a claim in the commit that made it.
+fn settle(
+    known: &Key,
+    key: &Scoped,
+    claimed: Vec<Event>,
+    end: &idempotency::Input,
+    given: &Given<'_>,
+    out: &mut Outcome,
+) -> Result<(), Refusal> {
+    let after = claimed.iter().fold(known.clone(), |known, fact| known.apply(fact, given.at));
+    let ended = after.decide(end, given.at)?;
+    let facts: Vec<Event> = claimed.into_iter().chain(ended.facts).collect();
     out.facts.extend(of_stream(StreamId::Trigger(key.clone()), &tenant_of(key), facts, Reply::Done).facts);
-    Ok(out)
+    Ok(())
 }
 
 /// Makes a run that goes on from another: a retry, or a fork from a step, perhaps with another runbook.

@@ -358,6 +358,7 @@ fn make_run(
             key: Some(name_of(id)),
             user: None,
             event_id: Some(Name::clean(&item.to_string())),
+            traceparent: None,
         },
         subject: None,
         correlation_id: None,

@@ -147,6 +147,21 @@ pub struct Indexes {
     beaten: BTreeMap<Holder, BTreeSet<StreamId>>,
     /// Queues of which items came due since somebody last asked.
     woken: BTreeSet<Scoped>,
+    /// How runs moved since somebody last asked; absent where nobody does.
+    moves: Option<Vec<Move>>,
+}
+
+/// A run came from one status to another, or began with one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Move {
+    /// The run.
+    pub run: RunId,
+    /// Where it belongs.
+    pub home: Arc<Home>,
+    /// What it was; absent where it is new.
+    pub from: Option<Status>,
+    /// What it is.
+    pub to: Status,
 }
 
 /// Equal where they give the same answers about the streams. The window of run starts and the passes of fairness
@@ -342,6 +357,9 @@ impl Indexes {
         if was != is {
             for (status, up) in was.map(|was| (was, false)).into_iter().chain(is.map(|is| (is, true))) {
                 count(&mut self.statuses, &(card.home.tenant.clone(), status), 1, up);
+            }
+            if let (Some(moves), Some(to)) = (&mut self.moves, is) {
+                moves.push(Move { run, home: card.home.clone(), from: was, to });
             }
         }
         let (was, is) = (list(old, |lists| &lists.needs), list(new, |lists| &lists.needs));
@@ -667,6 +685,16 @@ impl Indexes {
     #[must_use]
     pub fn active(&self, tenant: &Name) -> u32 {
         self.active.get(tenant).copied().unwrap_or_default()
+    }
+
+    /// From now on it is noted how runs move. Whoever asks for it takes it regularly, or it grows.
+    pub fn note_moves(&mut self) {
+        self.moves = Some(Vec::new());
+    }
+
+    /// How runs moved since this was last asked for.
+    pub fn take_moves(&mut self) -> Vec<Move> {
+        self.moves.as_mut().map(core::mem::take).unwrap_or_default()
     }
 
     /// Runs by tenant and status: the gauges.

@@ -63,6 +63,7 @@ pub mod template;
 mod testing;
 pub mod time;
 pub mod token;
+pub mod trace;
 pub mod turn;
 pub mod wire;
 mod word;

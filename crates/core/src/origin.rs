@@ -175,6 +175,9 @@ pub struct Trigger {
     /// The source's own id of the event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_id: Option<Name>,
+    /// The trace that it belongs to, as W3C's `traceparent` spells it, where the request came with one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<Name>,
 }
 
 /// What a run is about, where it is about a repository.

@@ -3,13 +3,14 @@
 use crate::command::{Command, Create, Outcome, Refusal, Reply};
 use crate::effect::{Effect, Route, Told};
 use crate::event::Event;
-use crate::id::{Holder, ItemId, Scoped};
+use crate::id::{Holder, ItemId, Name, Scoped, StepId};
 use crate::lifecycle;
 use crate::lock::{self, Lock};
 use crate::machine::{Decision, Given};
 use crate::run::{Initiator, Run, Section, Source, Status, Trigger};
 use crate::semaphore::{self, Semaphore};
 use crate::stream::StreamId;
+use crate::trace;
 use crate::turn::{View, lock_of, of_run, of_stream, run_of, semaphore_of, tenant_of};
 use crate::workspace::Workspace;
 use crate::workspace::session::Session;
@@ -42,6 +43,7 @@ pub(crate) fn effects(effects: Vec<Effect>, run: &Run, out: &mut Outcome) {
                         key: None,
                         user: run.born.trigger.user.clone(),
                         event_id: None,
+                        traceparent: Some(handed_on(run, &step)),
                     },
                     subject: run.born.subject.as_deref().cloned(),
                     correlation_id: run.born.correlation_id.clone(),
@@ -59,6 +61,13 @@ pub(crate) fn effects(effects: Vec<Effect>, run: &Run, out: &mut Outcome) {
             effect => other(effect, out),
         }
     }
+}
+
+/// The trace of a run, handed on by one of its steps to the run that the step calls.
+fn handed_on(run: &Run, step: &StepId) -> Name {
+    let trace = run.born.trace();
+    let epoch = run.step(step).map_or(0, |step| step.epoch);
+    Name::clean(&trace::traceparent(trace, trace::attempt_span(run.id(), step, epoch)))
 }
 
 fn own_fact(run: &Run, event: Event, out: &mut Outcome) {

@@ -167,6 +167,7 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
         Command::Deliver { key, source, request_hash, create } => {
             crate::creation::deliver(view, key, *source, *request_hash, create, given)
         }
+        Command::Arrive(arrival) => crate::creation::arrive(view, arrival, given),
         Command::Begin(id) => begin(view, *id, given),
         Command::Advance(id) => {
             let loaded = load(view, *id)?;

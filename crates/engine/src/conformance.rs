@@ -130,7 +130,7 @@ pub fn create(n: u128, pipeline: &str, vars: Value) -> Command {
         name: name(pipeline),
         cwd: "/".into(),
         vars,
-        trigger: Trigger { source: Source::Cli, key: None, user: None, event_id: None },
+        trigger: Trigger { source: Source::Cli, key: None, user: None, event_id: None, traceparent: None },
         subject: None,
         correlation_id: None,
         priority: 0,

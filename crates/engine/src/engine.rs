@@ -403,11 +403,12 @@ impl<S: Store + 'static> Engine<S> {
         let (hash, pipeline, vars) = (run.born.home.runbook, run.born.home.pipeline.clone(), run.vars.get());
         let (cwd, tenant, namespace) =
             (run.born.home.cwd.clone(), run.born.home.tenant.clone(), run.born.home.namespace.clone());
+        let trace = run.born.trace();
         let runbook = match self.parts.store.view().find(&StreamId::Runbook(hash)) {
             turn::Found::Here(Body::Runbook(runbook)) => runbook.clone(),
             turn::Found::Here(_) | turn::Found::Absent | turn::Found::Unloaded => return None,
         };
-        Some(Work { runbook, pipeline, vars, cwd, tenant, namespace })
+        Some(Work { runbook, pipeline, vars, cwd, tenant, namespace, trace })
     }
 
     /// Decides something that nobody waits for. A refusal means that it came too late.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use windlass_core::effect::{Effect, Lease};
 use windlass_core::id::Name;
 use windlass_core::runbook::{Pipeline, Runbook, StepDef};
+use windlass_core::trace::Trace;
 
 /// What an executor needs to know beside the lease.
 #[derive(Clone, Debug)]
@@ -25,6 +26,8 @@ pub struct Work {
     pub tenant: Name,
     /// The subdivision.
     pub namespace: Name,
+    /// The trace it belongs to.
+    pub trace: Trace,
 }
 
 /// The permission to carry out one attempt.

@@ -129,6 +129,7 @@ fn slot_run(
             key: Some(name_of(schedule)),
             user: None,
             event_id: Some(Name::clean(&slot.to_string())),
+            traceparent: None,
         },
         subject: None,
         correlation_id: None,

@@ -4,6 +4,7 @@ use super::{Lineage, Subject, Trigger};
 use crate::digest::Digest;
 use crate::id::{Name, RunId, StepId, WorkspaceId};
 use crate::time::Millis;
+use crate::trace::{self, Trace};
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -100,6 +101,13 @@ impl Born {
     pub fn lineage(&self) -> Lineage {
         let first = || Lineage { root_run: self.id, resumed_from: None, resume_count: 0 };
         self.lineage.as_deref().cloned().unwrap_or_else(first)
+    }
+
+    /// The trace it belongs to.
+    #[must_use]
+    pub fn trace(&self) -> Trace {
+        let root = self.lineage.as_deref().map_or(self.id, |lineage| lineage.root_run);
+        trace::of(root, self.trigger.traceparent.as_ref().map(Name::as_str))
     }
 
     /// Its working directory.

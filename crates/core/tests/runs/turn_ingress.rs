@@ -3,7 +3,7 @@
 use crate::world::*;
 use serde_json::json;
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Refusal, Reply};
+use windlass_core::command::{ARRIVALS_MAX, Arrival, Command, Refusal, Reply, Signal};
 use windlass_core::digest::Digest;
 use windlass_core::id::RunId;
 use windlass_core::idempotency::{self, Source};
@@ -60,6 +60,108 @@ fn a_delivery_whose_run_cannot_be_made_claims_nothing() {
     assert_eq!(refused.unwrap_err().code(), Some(Code::InvalidInput));
     let (id, reply) = deliver(&mut world, 2, json!(null));
     assert_eq!(reply, Ok(Reply::Created(id)));
+}
+
+fn arrival(hash: u8) -> Arrival {
+    Arrival {
+        key: scoped("gh:1"),
+        source: Source::Github,
+        request_hash: Digest([hash; 32]),
+        creates: Vec::new(),
+        signals: Vec::new(),
+        to: None,
+        response: Some(json!({ "runs": 2 })),
+        failure: None,
+    }
+}
+
+fn signal(key: &str) -> Signal {
+    Signal {
+        tenant: name("acme"),
+        namespace: name("prod"),
+        name: name("merged"),
+        key: Some(name(key)),
+        data: json!(1),
+        event_id: Some(name("e1")),
+    }
+}
+
+fn arrive(world: &mut World, arrival: &Arrival) -> Result<Reply, Refusal> {
+    world.send(&Command::Arrive(Box::new(arrival.clone()))).map(|turn| turn.reply)
+}
+
+#[test]
+fn all_that_a_delivery_sets_going_is_one_commit_and_happens_once() {
+    let mut world = world();
+    let creates = vec![world.create("main", json!(null)), world.create("main", json!(null))];
+    let first = creates[0].id;
+    let all = Arrival { creates, signals: vec![signal("17"), signal("18"), signal("17")], ..arrival(1) };
+    assert_eq!(arrive(&mut world, &all), Ok(Reply::Created(first)));
+    assert_eq!(runs(&world), 2);
+    let again = Arrival { creates: vec![world.create("main", json!(null))], ..all.clone() };
+    assert_eq!(arrive(&mut world, &again), Ok(Reply::Known { run: Some(first), in_flight: false }));
+    assert_eq!(runs(&world), 2);
+    let other = Arrival { request_hash: Digest([9; 32]), ..again };
+    assert_eq!(arrive(&mut world, &other).unwrap_err().code(), Some(Code::IdempotencyConflict));
+    let refer = Command::Key { key: scoped("gh:1"), input: idempotency::Input::Refer };
+    let reply = world.send(&refer).unwrap().reply;
+    let response = Some(json!({ "runs": 2 }));
+    assert_eq!(reply, Reply::Key(idempotency::Reply::Duplicate { run: Some(first), response }));
+    let kept = world.events().iter().filter(|event| event.tag() == "signal:kept").count();
+    assert_eq!(kept, 2, "one event for a name and key is kept once");
+    world.check_replay();
+}
+
+#[test]
+fn a_delivery_of_which_one_part_is_refused_leaves_nothing() {
+    let mut world = world();
+    let creates = vec![world.create("main", json!(null)), world.create("main", json!({ "ghost": 1 }))];
+    let all = Arrival { creates, ..arrival(1) };
+    assert_eq!(arrive(&mut world, &all).unwrap_err().code(), Some(Code::InvalidInput));
+    assert_eq!(runs(&world), 0);
+    let many = Arrival { signals: vec![signal("17"); ARRIVALS_MAX + 1], ..arrival(1) };
+    assert_eq!(arrive(&mut world, &many).unwrap_err().code(), Some(Code::CapExceeded));
+    let good = Arrival { signals: vec![signal("17")], ..arrival(2) };
+    assert_eq!(arrive(&mut world, &good), Ok(Reply::Done));
+}
+
+#[test]
+fn a_delivery_that_fails_may_be_tried_three_times() {
+    let mut world = world();
+    let bad = Arrival { failure: Some("no such variable".into()), ..arrival(1) };
+    for _ in 0..3 {
+        assert_eq!(arrive(&mut world, &bad), Ok(Reply::Done));
+    }
+    assert_eq!(arrive(&mut world, &bad), Ok(Reply::Known { run: None, in_flight: false }));
+    world.sleep(Span::hours(1));
+    let creates = vec![world.create("main", json!(null))];
+    let id = creates[0].id;
+    assert_eq!(arrive(&mut world, &Arrival { creates, ..arrival(1) }), Ok(Reply::Created(id)));
+    world.check_replay();
+}
+
+#[test]
+fn an_event_for_a_run_is_taken_once() {
+    let mut world = world();
+    let id = world.start();
+    let one = Arrival { signals: vec![signal("17")], to: Some(id), ..arrival(1) };
+    assert_eq!(arrive(&mut world, &one), Ok(Reply::Done));
+    assert_eq!(arrive(&mut world, &one), Ok(Reply::Known { run: None, in_flight: false }));
+    assert_eq!(world.run(id).rare().signals.len(), 1);
+    world.check_replay();
+}
+
+#[test]
+fn it_is_noted_how_runs_move_for_those_who_ask() {
+    let mut world = world();
+    let id = world.start();
+    assert!(world.state.indexes_mut().take_moves().is_empty(), "nobody asked yet");
+    world.state.indexes_mut().note_moves();
+    world.work(id);
+    let moves = world.state.indexes_mut().take_moves();
+    let seen: Vec<_> = moves.iter().map(|m| (m.run, m.from, m.to)).collect();
+    assert_eq!(seen, [(id, Some(Status::Running), Status::Completed)]);
+    assert!(world.state.indexes_mut().take_moves().is_empty());
 }
 
 #[test]

@@ -166,7 +166,7 @@ pub(super) async fn create(
         name: Name::clean(&format!("{}/{pipeline}", runbook.name)),
         cwd: body.cwd.unwrap_or_else(|| app.default_dir()),
         vars,
-        trigger: Trigger { source, key: key.clone(), user, event_id: None },
+        trigger: Trigger { source, key: key.clone(), user, event_id: None, traceparent: None },
         subject: None,
         correlation_id: body.correlation_id.map(|id| Name::new(&id).map_err(invalid)).transpose()?,
         priority: body.priority,
