@@ -6,7 +6,9 @@
 mod approvals;
 mod events;
 pub(crate) mod evidence;
+mod figures;
 mod health;
+pub mod hooks;
 pub mod openapi;
 mod queues;
 pub mod routes;
@@ -28,7 +30,7 @@ use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode, header};
-use axum::middleware::{Next, from_fn};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt as _;
 use routes::{Routes, Scope};
@@ -304,12 +306,19 @@ pub fn routes() -> Routes {
         .and(tokens::routes())
         .and(health::routes())
         .and(openapi::routes())
+        .and(hooks::routes())
+        .and(figures::routes())
 }
 
 /// The router of every route.
 pub fn router(app: Arc<App>) -> Router {
     let (router, _) = routes().into_parts();
-    router.fallback(absent).method_not_allowed_fallback(wrong_method).layer(from_fn(whole)).with_state(app)
+    router
+        .fallback(absent)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(from_fn(whole))
+        .layer(from_fn_with_state(app.clone(), figures::measure))
+        .with_state(app)
 }
 
 async fn absent(State(_): State<Arc<App>>) -> Problem {

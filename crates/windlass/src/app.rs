@@ -2,6 +2,7 @@
 
 use crate::auth::Tokens;
 use crate::clock::{Sorted, System, fresh};
+use crate::config::Config;
 use crate::disk::Files;
 use crate::evidence::keys::Keys;
 use crate::evidence::seal::Sealing;
@@ -9,11 +10,13 @@ use crate::evidence::shelf::Shelf;
 use crate::expr::Cel;
 use crate::home::Home;
 use crate::log::{Log, Recovery};
+use crate::metrics::Metrics;
 use crate::outside::Local;
 use crate::policy::Builtin;
 use crate::retention::{self, Retention};
 use crate::shell::Shell;
 use crate::store::{self, Embedded};
+use crate::telemetry;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -67,6 +70,10 @@ pub struct Settings {
     pub executes: bool,
     /// How long runs are kept after their end; the default where absent.
     pub kept: Option<Span>,
+    /// What the configuration file says.
+    pub config: Arc<Config>,
+    /// Whether log lines and spans are told of runs.
+    pub tells: bool,
 }
 
 /// A running application.
@@ -81,6 +88,10 @@ pub struct App {
     pub log: Arc<Log>,
     /// The data directory.
     pub home: Home,
+    /// What the configuration file says.
+    pub config: Arc<Config>,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
     /// What was found at the start.
     pub recovery: Recovery,
     /// Who is known by what they show.
@@ -96,6 +107,7 @@ pub struct App {
     executes: bool,
     retention: Mutex<Option<Retention>>,
     thread: Mutex<Option<JoinHandle<Result<(), Fault>>>>,
+    telling: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl App {
@@ -104,8 +116,14 @@ impl App {
     /// # Errors
     /// Another process has the directory, it is damaged, or the system says no.
     pub fn start(home: Home, exe: &Path, settings: Settings) -> Result<Arc<App>, Error> {
-        let (store, recovery) = Embedded::open(Arc::new(Files), home.root(), &settings.store)?;
-        let (log, tail) = (store.log(), store.tail());
+        let (mut store, recovery) = Embedded::open(Arc::new(Files), home.root(), &settings.store)?;
+        let (log, tail, metrics) = (store.log(), store.tail(), store.metrics());
+        let mut telling = None;
+        if settings.tells {
+            let (teller, thread) = telemetry::start(&settings.config, metrics.clone())?;
+            store.tell(teller);
+            telling = Some(thread);
+        }
         // The keeper of the process before is gone once this one has its place: nothing runs beside a living copy.
         let shell = if settings.executes { Some(Shell::start(exe, home.root())?) } else { None };
         let (handle, inbox) = inbox();
@@ -138,7 +156,8 @@ impl App {
         let shelf = Shelf::new(&home.evidence());
         let sealing = Sealing::start(handle.clone(), log.clone(), keys.clone(), shelf)?;
         let draining = watch::Sender::new(false);
-        Ok(Arc::new(App {
+        let config = settings.config;
+        let app = Arc::new(App {
             sealing,
             keys,
             executes: settings.executes,
@@ -148,13 +167,30 @@ impl App {
             evaluate,
             log,
             home,
+            config,
+            metrics,
             recovery,
             tokens,
             draining,
             tail,
             outside,
             thread,
-        }))
+            telling: Mutex::new(telling),
+        });
+        if settings.executes {
+            app.configure_tenants().map_err(|refusal| std::io::Error::other(refusal.to_string()))?;
+        }
+        Ok(app)
+    }
+
+    /// Tenants may do what the configuration file says.
+    fn configure_tenants(&self) -> Result<(), Refusal> {
+        for (name, tenant) in &self.config.tenants {
+            if tenant.weight.is_some() || tenant.caps != Caps::default() {
+                self.configure_tenant(name, tenant.caps, tenant.weight.unwrap_or(1))?;
+            }
+        }
+        Ok(())
     }
 
     /// Says what a tenant may do at most, and its share when others want to run too. It is durable when this returns;
@@ -227,6 +263,11 @@ impl App {
         if let Some(thread) = thread {
             // A loop that panicked has nothing left to wait for.
             let _ = thread.join();
+        }
+        let telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(telling) = telling {
+            // What the loop told last is written, too.
+            let _ = telling.join();
         }
     }
 }

@@ -15,11 +15,13 @@ mod work;
 
 use crate::app::Settings;
 use crate::client::{Client, Failure, Need};
+use crate::config::Config;
 use crate::home::Home;
 use args::{Args, Verb};
 use clap::Parser as _;
 use say::Say;
 use std::process::ExitCode;
+use std::sync::Arc;
 use windlass_core::code::Code;
 
 /// What a command comes to: the exit code, or a failure that has one.
@@ -85,7 +87,9 @@ async fn connect(args: &Args, need: Need) -> Result<Client, Failure> {
         return Client::to_server(url, token);
     }
     let exe = std::env::current_exe()?;
-    let mut settings = Settings::default();
+    let config = Config::load(args.global.config.as_deref(), &root)?;
+    let tells = crate::telemetry::is_asked_for(&config);
+    let mut settings = Settings { config: Arc::new(config), tells, ..Settings::default() };
     if matches!(args.verb, Verb::Cancel { .. } | Verb::Resume { .. }) {
         // What is to be cancelled must not be taken up again first, and what is to be resumed not end before it is found.
         settings.engine.slots = 0;

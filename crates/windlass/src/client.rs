@@ -59,6 +59,12 @@ impl From<app::Error> for Failure {
     }
 }
 
+impl From<crate::runbook::Problems> for Failure {
+    fn from(problems: crate::runbook::Problems) -> Failure {
+        Failure::new(problems.code(), problems.render(false).trim_end().to_owned())
+    }
+}
+
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Failure {
         Failure::new(Code::Unavailable, error.to_string())

@@ -290,6 +290,12 @@ impl Log {
         self.shared.durable.load(Ordering::Acquire)
     }
 
+    /// How often the log was synced by this process.
+    #[must_use]
+    pub fn syncs(&self) -> u64 {
+        self.shared.syncs.load(Ordering::Relaxed)
+    }
+
     /// How many streams have a head in memory.
     #[must_use]
     pub fn live_streams(&self) -> usize {

@@ -29,6 +29,7 @@ use windlass_core::runbook::{Kind, StepDef};
 use windlass_core::schedule;
 use windlass_core::step::Failure;
 use windlass_core::time::{Millis, Span};
+use windlass_core::trace;
 use windlass_engine::port::{Fault, Outside};
 use windlass_engine::{Handle, Permit, Released};
 
@@ -352,6 +353,9 @@ fn set_own(env: &mut Environment, permit: &Permit) -> Result<(), shell::environm
     env.set_own("STEP_ID", lease.step.as_str())?;
     env.set_own("ATTEMPT", &lease.attempt.to_string())?;
     env.set_own("EPOCH", &lease.epoch.to_string())?;
+    // What the step calls joins its trace.
+    let span = trace::attempt_span(lease.run, &lease.step, lease.epoch);
+    env.add("TRACEPARENT", &trace::traceparent(permit.work().trace, span))?;
     env.set_own("IDEMPOTENCY_KEY", lease.idempotency_key.as_str())
 }
 

@@ -22,12 +22,15 @@ pub use retention::Retiring;
 use crate::disk::Disk;
 use crate::history::{self, History, Row};
 use crate::log::{self, Entry, Line, Log, Recovery, Seqs};
+use crate::metrics::{Metrics, Noted};
+use crate::telemetry::{Story, Teller};
 use live::Live;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 use tokio::sync::watch;
 use windlass_core::audit::Head;
 use windlass_core::event::Event;
@@ -112,6 +115,8 @@ pub struct Embedded {
     since_snapshot: u64,
     snapshot_every: Option<u64>,
     saving: Option<Option<StreamId>>,
+    metrics: Arc<Metrics>,
+    teller: Option<Teller>,
 }
 
 impl Embedded {
@@ -164,7 +169,10 @@ impl Embedded {
             since_snapshot: folded,
             snapshot_every: options.snapshot_every,
             saving: None,
+            metrics: Arc::default(),
+            teller: None,
         };
+        store.live.state.indexes_mut().note_moves();
         // Without a snapshot every run was read just now, and those that ended are listed as they leave memory.
         if recovery.snapshot.is_some() {
             store.catch_up()?;
@@ -189,6 +197,17 @@ impl Embedded {
     #[must_use]
     pub fn log(&self) -> Arc<Log> {
         self.log.clone()
+    }
+
+    /// What is counted of committed batches.
+    #[must_use]
+    pub fn metrics(&self) -> Arc<Metrics> {
+        self.metrics.clone()
+    }
+
+    /// From now on somebody is told what happens to runs.
+    pub fn tell(&mut self, teller: Teller) {
+        self.teller = Some(teller);
     }
 
     /// A seq before which no record of a run stands.
@@ -265,7 +284,8 @@ impl Embedded {
     }
 
     /// The versions of a batch's facts, which the state has applied already.
-    fn entries(&mut self, batch: &mut Batch) -> Vec<Entry> {
+    fn entries(&mut self, batch: &mut Batch, noted: &mut Noted) -> Vec<Entry> {
+        let mut story = self.teller.as_ref().map(|_| Story::default());
         let mut vers = Vec::with_capacity(batch.facts.len());
         let mut left: HashMap<&StreamId, u64> = HashMap::new();
         let state = &self.live.state;
@@ -281,6 +301,10 @@ impl Embedded {
         entries.reserve(batch.facts.len());
         for (decided, ver) in batch.facts.drain(..).zip(vers.into_iter().rev()) {
             let fact = decided.fact;
+            noted.see(&fact.event);
+            if let Some(story) = &mut story {
+                story.see(&self.live.state, &fact.event, &decided.by, batch.at);
+            }
             if let (StreamId::Run(run), 1) = (&fact.stream, ver) {
                 // Its records stand after what is durable now.
                 self.first_seqs.insert(*run, self.log.durable_seq());
@@ -303,6 +327,11 @@ impl Embedded {
                 by: decided.by,
                 event: fact.event,
             });
+        }
+        noted.moved(self.live.state.indexes_mut().take_moves());
+        if let Some(mut story) = story {
+            story.moved(&self.live.state, noted.moves(), batch.at);
+            noted.story = story.into_lines();
         }
         entries
     }
@@ -507,8 +536,11 @@ impl Store for Embedded {
 
     fn commit(&mut self, mut batch: Batch, soon: bool) {
         self.batches += 1;
-        let entries = self.entries(&mut batch);
+        let mut noted = Noted::default();
+        let entries = self.entries(&mut batch, &mut noted);
         self.since_snapshot += entries.len() as u64;
+        let (metrics, teller, at, began) =
+            (self.metrics.clone(), self.teller.clone(), batch.at, Instant::now());
         let (number, durable, tail, done) =
             (self.batches, self.durable.clone(), self.tail.clone(), batch.done);
         let finished = move |result: Result<log::Durable, log::Error>| match result {
@@ -516,6 +548,11 @@ impl Store for Embedded {
                 durable.store(number, Ordering::Release);
                 tail.send_replace(written.last_seq);
                 done(Ok(()));
+                // Callers and effects come first.
+                if let Some(teller) = teller {
+                    teller.tell(std::mem::take(&mut noted.story));
+                }
+                metrics.committed(&noted, at, began.elapsed());
             }
             Err(error) => done(Err(fault(&error))),
         };
@@ -542,6 +579,7 @@ impl Store for Embedded {
         state.refresh_all();
         state.beats = std::mem::take(&mut self.live.state.beats);
         self.live.state = state;
+        self.live.state.indexes_mut().note_moves();
         self.remember.clear();
         self.saving = None;
         self.ended.clear();

@@ -14,10 +14,10 @@ use serde_json::{Map, Value, json as object};
 use std::sync::Arc;
 use windlass_core::canonical;
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Create, Reply, Signal};
+use windlass_core::command::{Arrival, Command, Create, Reply, Signal};
 use windlass_core::digest::Digest;
 use windlass_core::id::{Name, RunId, Scoped, StepId};
-use windlass_core::idempotency::Source as KeySource;
+use windlass_core::idempotency::{self, Source as KeySource};
 use windlass_core::run::{Initiator, Source, Status, Trigger};
 use windlass_core::runbook::{Pipeline, Runbook};
 use windlass_core::state::Body;
@@ -166,7 +166,13 @@ pub(super) async fn create(
         name: Name::clean(&format!("{}/{pipeline}", runbook.name)),
         cwd: body.cwd.unwrap_or_else(|| app.default_dir()),
         vars,
-        trigger: Trigger { source, key: key.clone(), user, event_id: None, traceparent: None },
+        trigger: Trigger {
+            source,
+            key: key.clone(),
+            user,
+            event_id: None,
+            traceparent: super::hooks::traceparent(&headers),
+        },
         subject: None,
         correlation_id: body.correlation_id.map(|id| Name::new(&id).map_err(invalid)).transpose()?,
         priority: body.priority,
@@ -186,7 +192,16 @@ pub(super) async fn create(
             Command::Deliver { key, source: KeySource::Api, request_hash, create: Box::new(create) }
         }
     };
-    let (run, status, replayed) = match app.ask(&caller, command).await? {
+    let keyed = match &command {
+        Command::Deliver { key, source, .. } => Some((key.clone(), *source)),
+        // tidy: nothing else here has a key.
+        _ => None,
+    };
+    let asked = app.ask(&caller, command).await;
+    if let Some((key, source)) = keyed {
+        app.count_key(source, &key, &asked);
+    }
+    let (run, status, replayed) = match asked? {
         Reply::Created(run) => (run, StatusCode::CREATED, false),
         Reply::Known { run: Some(run), in_flight: true } => (run, StatusCode::ACCEPTED, false),
         Reply::Known { run: Some(run), in_flight: false } => (run, StatusCode::OK, true),
@@ -199,10 +214,15 @@ pub(super) async fn create(
         response.headers_mut().insert(header::LOCATION, place);
     }
     if replayed {
-        let name = HeaderName::from_static("idempotent-replayed");
-        response.headers_mut().insert(name, HeaderValue::from_static("true"));
+        mark_replayed(&mut response);
     }
     Ok(response)
+}
+
+/// Says that an answer was given before.
+pub(super) fn mark_replayed(response: &mut Response) {
+    let name = HeaderName::from_static("idempotent-replayed");
+    response.headers_mut().insert(name, HeaderValue::from_static("true"));
 }
 
 /// What tells two requests under one key apart.
@@ -263,7 +283,7 @@ impl App {
     }
 
     /// The newest run of each pipeline that must be completed first.
-    async fn needed(&self, caller: &Caller, def: &Pipeline) -> Result<Vec<RunId>, Problem> {
+    pub(super) async fn needed(&self, caller: &Caller, def: &Pipeline) -> Result<Vec<RunId>, Problem> {
         let mut runs = Vec::new();
         for name in &def.needs {
             let filter = RunFilter {
@@ -488,6 +508,9 @@ pub(super) struct Data {
     data: Value,
     #[serde(default)]
     key: Option<String>,
+    /// The source's own id of the event: the same one is taken once.
+    #[serde(default)]
+    event_id: Option<String>,
 }
 
 pub(super) async fn signal(
@@ -497,9 +520,12 @@ pub(super) async fn signal(
     Json(body): Json<Data>,
 ) -> Answer {
     let run = app.find_run(&caller, &id).await?;
-    let name = Name::new(&name).map_err(invalid)?;
-    let key = body.key.map(|key| Name::new(&key).map_err(invalid)).transpose()?;
-    on_run(&app, &caller, run, Command::Signal { run, name, key, data: body.data, event_id: None }).await
+    let replayed = send(&app, &caller, &name, body, Some(run)).await?.1;
+    let mut response = json(StatusCode::OK, &one(&app, run, true).await?);
+    if replayed {
+        mark_replayed(&mut response);
+    }
+    Ok(response)
 }
 
 /// Sends an event to whoever waits for its key; one that nobody waits for yet is kept.
@@ -509,19 +535,60 @@ pub(super) async fn signal_by_key(
     Path(name): Path<String>,
     Json(body): Json<Data>,
 ) -> Answer {
-    let name = Name::new(&name).map_err(invalid)?;
-    let key = body.key.ok_or_else(|| invalid("say for which `key`"))?;
-    let key = Name::new(&key).map_err(invalid)?;
-    let signal = Signal {
-        tenant: caller.tenant.clone(),
-        namespace: caller.namespace.clone(),
-        name: name.clone(),
-        key: Some(key.clone()),
-        data: body.data,
-        event_id: None,
+    let key = body.key.clone().ok_or_else(|| invalid("say for which `key`"))?;
+    let (reply, replayed) = send(&app, &caller, &name, body, None).await?;
+    let mut told = object!({ "name": name, "key": key });
+    if let Reply::SignalKept = reply {
+        told["kept"] = Value::Bool(true);
+    }
+    let mut response = json(StatusCode::OK, &told);
+    if replayed {
+        mark_replayed(&mut response);
+    }
+    Ok(response)
+}
+
+/// Sends an event, once where its source gave it an id; says whether it was sent before.
+async fn send(
+    app: &App,
+    caller: &Caller,
+    name: &str,
+    body: Data,
+    to: Option<RunId>,
+) -> Result<(Reply, bool), Problem> {
+    let name = Name::new(name).map_err(invalid)?;
+    let key = body.key.as_deref().map(Name::new).transpose().map_err(invalid)?;
+    let event_id = body.event_id.as_deref().map(Name::new).transpose().map_err(invalid)?;
+    let (tenant, namespace) = (caller.tenant.clone(), caller.namespace.clone());
+    let signal = Signal { tenant, namespace, name, key, data: body.data, event_id };
+    let Some(event_id) = &signal.event_id else {
+        let Signal { name, key, data, .. } = signal.clone();
+        let command = match to {
+            Some(run) => Command::Signal { run, name, key, data, event_id: None },
+            None => Command::SignalKey(Box::new(signal)),
+        };
+        return Ok((app.ask(caller, command).await?, false));
     };
-    app.ask(&caller, Command::SignalKey(Box::new(signal))).await?;
-    Ok(json(StatusCode::OK, &object!({ "name": name, "key": key })))
+    // The event's own name may be long, so its place in the key is a hash.
+    let what = object!([to, signal.namespace, signal.name, signal.key, event_id]);
+    let own = format!("signal:{}", Digest::of(&[&canonical::bytes(&what)]));
+    let own = idempotency::api(caller.client.as_str(), &own).map_err(invalid)?;
+    let arrival = Arrival {
+        key: Scoped::new(&caller.tenant, &Name::clean("_"), &own),
+        source: KeySource::Api,
+        request_hash: Digest::of(&[&canonical::bytes(&signal.data)]),
+        creates: Vec::new(),
+        signals: vec![signal],
+        to,
+        response: None,
+        failure: None,
+    };
+    let key = arrival.key.clone();
+    let asked = app.ask(caller, Command::Arrive(Box::new(arrival))).await;
+    app.count_key(KeySource::Api, &key, &asked);
+    let reply = asked?;
+    let known = matches!(reply, Reply::Known { .. });
+    Ok((reply, known))
 }
 
 #[derive(Deserialize, JsonSchema)]

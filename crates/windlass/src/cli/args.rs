@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Global flags that take a value.
-const VALUED: [&str; 3] = ["--data", "--server", "--token"];
+const VALUED: [&str; 4] = ["--data", "--server", "--token", "--config"];
 /// Commands with a `--data` of their own.
 const WITH_DATA: [&[&str]; 2] = [&["signal"], &["queue", "push"]];
 
@@ -61,6 +61,9 @@ pub(super) struct Global {
     /// The token for the server
     #[arg(long, global = true, env = "WINDLASS_TOKEN", value_name = "T", hide_env_values = true)]
     pub(super) token: Option<String>,
+    /// The configuration file; windlass.yaml here or in the data directory where absent
+    #[arg(long, global = true, env = "WINDLASS_CONFIG", value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
     /// JSON on stdout: one document, or one object a line
     #[arg(long, global = true)]
     pub(super) json: bool,

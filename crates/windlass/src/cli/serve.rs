@@ -6,8 +6,10 @@ use super::{INTERRUPTED, Outcome, root};
 use crate::app::{App, Settings};
 use crate::auth::{self, Credential};
 use crate::client::Failure;
+use crate::config::Config;
 use crate::home::Home;
 use crate::server::{self, Listen, Server};
+use crate::telemetry;
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,7 +61,9 @@ async fn open(args: &Args, executors: usize) -> Result<Arc<App>, Failure> {
         Failure::new(Code::Unavailable, text)
     })?;
     let exe = std::env::current_exe()?;
-    let mut settings = Settings { executes: true, ..Settings::default() };
+    let config = Arc::new(Config::load(args.global.config.as_deref(), &root)?);
+    telemetry::write_logs();
+    let mut settings = Settings { executes: true, config, tells: true, ..Settings::default() };
     settings.engine.slots = executors;
     let until = tokio::time::Instant::now() + PATIENCE;
     loop {

@@ -61,6 +61,8 @@ pub(super) struct Shared {
     pub(super) view: RwLock<Arc<View>>,
     /// The last durable seq.
     pub(super) durable: Arc<AtomicU64>,
+    /// How often batches were synced.
+    pub(super) syncs: AtomicU64,
     /// A batch found no room, and whoever builds on it has not gone back yet.
     halted: AtomicBool,
     /// Why the log can no longer be written.
@@ -114,6 +116,7 @@ impl Shared {
             durable: Arc::new(AtomicU64::new(tail.tie.seq)),
             tail: Mutex::new(tail),
             view: RwLock::new(Arc::new(view)),
+            syncs: AtomicU64::new(0),
             halted: AtomicBool::new(false),
             poison: OnceLock::new(),
             saver: Mutex::new(Some(saver)),
@@ -234,6 +237,7 @@ impl Shared {
             None if group.count == 0 => Ok(()),
             None => tail.write(&mut group.bytes, group.count, group.seq),
         };
+        self.syncs.fetch_add(u64::from(group.count > 0), Ordering::Relaxed);
         self.publish(tail);
         match result {
             Ok(()) => {
@@ -339,6 +343,7 @@ impl Shared {
             return Err(error.clone());
         }
         let result = act(&mut tail);
+        self.syncs.fetch_add(1, Ordering::Relaxed);
         self.publish(&mut tail);
         if let Err(error) = &result
             && !matches!(error, Error::Full { .. })

@@ -85,7 +85,7 @@ pub(super) fn free_uses(builder: &mut Builder<'_>) {
     for one in std::mem::take(&mut builder.uses) {
         let (known, what): (&[&str], &str) = match one.stand {
             Stand::Worker => (&["item"], "the item's data is `item`"),
-            Stand::Trigger => (&["event"], "what came in is `event`"),
+            Stand::Trigger => (&["event", "headers"], "what came in is `event`, with its `headers`"),
             Stand::Schedule => (&[], "a schedule knows no values; write them out"),
             Stand::Step(_) | Stand::Foreach(_) | Stand::Outputs | Stand::Before => continue,
         };

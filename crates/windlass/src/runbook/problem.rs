@@ -99,6 +99,8 @@ pub struct Problems {
     pub list: Vec<Problem>,
     /// How many more there are.
     pub more: usize,
+    /// The stable code of all of them.
+    pub code: Code,
 }
 
 impl std::error::Error for Problems {}
@@ -113,13 +115,19 @@ impl Problems {
     /// One problem.
     #[must_use]
     pub fn one(sources: Vec<Source>, problem: Problem) -> Problems {
-        Problems { sources, list: vec![problem], more: 0 }
+        Problems { sources, list: vec![problem], more: 0, code: Code::RunbookInvalid }
     }
 
     /// The stable code of all of them.
     #[must_use]
     pub fn code(&self) -> Code {
-        Code::RunbookInvalid
+        self.code
+    }
+
+    /// The same problems of a file that is no runbook.
+    #[must_use]
+    pub fn coded(self, code: Code) -> Problems {
+        Problems { code, ..self }
     }
 
     /// File, line and column of a problem, counted from 1 and in characters.
@@ -274,7 +282,7 @@ impl Notes {
     #[must_use]
     pub fn into_problems(mut self, sources: Vec<Source>) -> Problems {
         self.list.sort_by_key(|problem| problem.at);
-        Problems { sources, list: self.list, more: self.more }
+        Problems { sources, list: self.list, more: self.more, code: Code::RunbookInvalid }
     }
 }
 

@@ -93,17 +93,17 @@ pub struct Key {
 }
 
 /// A key.
-pub(super) const fn key(name: &'static str, shape: Shape, doc: &'static str) -> Key {
+pub(crate) const fn key(name: &'static str, shape: Shape, doc: &'static str) -> Key {
     Key { name, shape, doc, required: false, needs: &[] }
 }
 
 impl Key {
-    pub(super) const fn required(mut self) -> Key {
+    pub(crate) const fn required(mut self) -> Key {
         self.required = true;
         self
     }
 
-    pub(super) const fn needs(mut self, needs: &'static [&'static str]) -> Key {
+    pub(crate) const fn needs(mut self, needs: &'static [&'static str]) -> Key {
         self.needs = needs;
         self
     }
@@ -297,7 +297,7 @@ pub fn check(node: &Node, shape: &Shape, what: &str, notes: &mut Notes) {
 }
 
 /// A number as it is, where it is whole.
-pub(super) fn number(node: &Node) -> Option<u64> {
+pub(crate) fn number(node: &Node) -> Option<u64> {
     match &node.value {
         yaml::Value::Number(number, _) => number.as_u64(),
         yaml::Value::Null
@@ -309,7 +309,7 @@ pub(super) fn number(node: &Node) -> Option<u64> {
 }
 
 /// An amount in millionths of a dollar.
-pub(super) fn money(node: &Node) -> Option<u64> {
+pub(crate) fn money(node: &Node) -> Option<u64> {
     let yaml::Value::Number(number, _) = &node.value else { return None };
     let dollars = number.as_f64().filter(|dollars| (0.0..=1e9).contains(dollars))?;
     // In range, so the cast is exact to the millionth.

@@ -39,6 +39,9 @@ pub fn all() -> Vec<(&'static str, Shape)> {
         ("worker", Object::json_schema),
         ("schedule", Object::json_schema),
         ("redriven", Object::json_schema),
+        ("delivery", Object::json_schema),
+        ("slack", Object::json_schema),
+        ("figures", String::json_schema),
         ("document", Map::<String, Value>::json_schema),
     ]
 }

@@ -1,0 +1,105 @@
+//! The figures of the process, for whoever watches it, and the measuring of requests.
+
+use super::routes::{Routes, Scope, doc};
+use super::{Answer, Caller, Problem};
+use crate::app::App;
+use crate::metrics::expose::MEDIA_TYPE;
+use crate::metrics::{Gauges, Hit, OTHER};
+use crate::telemetry;
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::header;
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+use windlass_core::code::Code;
+use windlass_core::command::Reply;
+use windlass_core::id::Scoped;
+use windlass_core::idempotency::Source as KeySource;
+
+/// The figures.
+pub(super) fn routes() -> Routes {
+    let shown =
+        doc("Show the figures of the process").gives_as(200, "application/openmetrics-text", "figures");
+    Routes::new().get("/metrics", Scope::Read, shown, figures)
+}
+
+/// The figures as text. The installation's owner sees every tenant; anybody else their own.
+async fn figures(State(app): State<Arc<App>>, caller: Caller) -> Answer {
+    let active = app
+        .look(|store| {
+            let all = store.state().indexes().statuses();
+            all.filter(|(_, status, _)| !status.is_terminal())
+                .map(|(tenant, status, n)| (tenant.clone(), status, n))
+                .collect::<Vec<_>>()
+        })
+        .await?;
+    let (log, root) = (app.log.clone(), app.home.root().to_path_buf());
+    let looked = tokio::task::spawn_blocking(move || Gauges {
+        active,
+        store_bytes: store_bytes(&root),
+        syncs: log.syncs(),
+        resident_bytes: resident_bytes(),
+        streams: log.live_streams() as u64,
+    });
+    let defect = |_| Problem::new(Code::Internal, "the figures cannot be put together");
+    let gauges =
+        looked.await.map_err(|_| Problem::new(Code::Internal, "the figures cannot be put together"))?;
+    let only = Some(&caller.tenant).filter(|_| !caller.owns);
+    let text = app.metrics.text(&gauges, only).map_err(defect)?;
+    Ok(([(header::CONTENT_TYPE, MEDIA_TYPE)], text).into_response())
+}
+
+impl App {
+    /// Counts what became of an ingress key, and tells of one that was known.
+    pub(super) fn count_key(&self, source: KeySource, key: &Scoped, asked: &Result<Reply, Problem>) {
+        let hit = match asked {
+            Ok(Reply::Known { in_flight: true, .. }) => Hit::InFlight,
+            Ok(Reply::Known { .. }) => Hit::Duplicate,
+            Ok(_) => Hit::New,
+            Err(problem) if problem.code == Code::IdempotencyConflict => Hit::Conflict,
+            Err(_) => Hit::Failed,
+        };
+        self.metrics.key(source, hit);
+        if let Ok(Reply::Known { run, .. }) = asked {
+            telemetry::idempotency_hit(key.name(), *run);
+        }
+    }
+}
+
+/// Bytes of the log, the snapshots and the history.
+fn store_bytes(root: &Path) -> u64 {
+    let files = |dir: &Path| -> u64 {
+        let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+        entries
+            .filter_map(|entry| entry.metadata().ok())
+            .filter(std::fs::Metadata::is_file)
+            .map(|meta| meta.len())
+            .sum()
+    };
+    [root.to_path_buf(), root.join("log"), root.join("snapshot")].iter().map(|dir| files(dir)).sum()
+}
+
+/// Memory of this process. Where the system does not say, nought.
+fn resident_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kib.unwrap_or(0) * 1_024
+}
+
+/// Counts a request by its route's template: an address as it came would make a figure of its own.
+pub(super) async fn measure(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let (method, began) = (request.method().clone(), Instant::now());
+    let response = next.run(request).await;
+    let route = route.as_ref().map_or(OTHER, MatchedPath::as_str);
+    // Methods are the caller's words, and could be any.
+    let method = match method.as_str() {
+        known @ ("GET" | "POST" | "PUT" | "DELETE" | "HEAD" | "OPTIONS" | "PATCH") => known,
+        _ => OTHER,
+    };
+    app.metrics.request(route, method, response.status().as_u16(), began.elapsed());
+    response
+}

@@ -1,0 +1,458 @@
+//! Triggers: which of the deployed ones a delivery is for, and what comes of it.
+//!
+//! Conditions and mappings are evaluated here, outside of the loop and within the evaluator's bounds. What they come to
+//! is one command: the key, every run, every signal and the answer are one commit, so a delivery that comes fifty times
+//! at once, or again after a crash, finds the whole of it or nothing.
+
+use super::Delivery;
+use crate::api::{Caller, Problem};
+use crate::app::App;
+use crate::clock::System;
+use crate::metrics::Hit;
+use crate::runbook::check_vars;
+use crate::telemetry;
+use axum::http::StatusCode;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use windlass_core::code::Code;
+use windlass_core::command::{ARRIVALS_MAX, Arrival, Command, Create, Reply, Signal};
+use windlass_core::digest::Digest;
+use windlass_core::id::{Name, RunId, Scoped};
+use windlass_core::idempotency::{self, Input, Key};
+use windlass_core::run::Trigger;
+use windlass_core::runbook::{Runbook, TriggerDef};
+use windlass_core::state::{Body, State};
+use windlass_core::stream::StreamId;
+use windlass_engine::port::Clock as _;
+
+/// The most bytes of the variables of one run, or of the data of one signal.
+const VALUES_LEN_MAX: usize = 256 * 1024;
+/// The most triggers whose conditions are evaluated for one delivery.
+const TRIGGERS_MAX: usize = 1_000;
+/// The most mistakes that an answer tells of.
+const ERRORS_MAX: usize = 16;
+/// How often a delivery looks again because another one came between.
+const AGAIN_MAX: usize = 3;
+
+/// What is answered.
+#[derive(Debug)]
+pub(super) struct Answered {
+    pub(super) status: StatusCode,
+    pub(super) body: Value,
+    /// Whether it is the answer that was given before.
+    pub(super) replayed: bool,
+}
+
+/// A trigger of a deployed runbook.
+struct Candidate {
+    namespace: Name,
+    hash: Digest,
+    runbook: Arc<Runbook>,
+    name: Name,
+}
+
+impl Candidate {
+    fn def(&self) -> Option<&TriggerDef> {
+        self.runbook.triggers.get(&self.name)
+    }
+
+    fn full_name(&self) -> String {
+        format!("{}/{}", self.runbook.name, self.name)
+    }
+}
+
+/// What a trigger that matches comes to.
+enum Wanted {
+    Run { pipeline: Name, vars: Value },
+    Signal(Box<Signal>),
+}
+
+/// What was found wrong with one trigger.
+struct Mistake {
+    trigger: String,
+    code: Code,
+    message: String,
+}
+
+/// What the triggers say to a delivery.
+#[derive(Default)]
+struct Matched {
+    wanted: Vec<(Candidate, Wanted)>,
+    /// Conditions that could not be evaluated: not a match.
+    doubts: Vec<Mistake>,
+    /// Triggers that match and whose values do not fit.
+    mistakes: Vec<Mistake>,
+}
+
+/// Lets a delivery set going what it is for; a delivery that was answered before gets that answer.
+pub(super) async fn fire(app: &Arc<App>, mut delivery: Delivery) -> Result<Answered, Problem> {
+    let key = Scoped::new(&delivery.tenant, &Name::clean("_"), &delivery.key);
+    for _ in 0..AGAIN_MAX {
+        if let Some(answered) = known(app, &key, &delivery).await? {
+            return Ok(answered);
+        }
+        let candidates = deployed(app, &delivery).await?;
+        // Conditions may take a while, and the threads here have others to serve.
+        let evaluate = app.evaluate.clone();
+        let evaluated = tokio::task::spawn_blocking(move || {
+            let matched = matched(&evaluate, candidates, &mut delivery);
+            (delivery, matched)
+        });
+        let evaluated =
+            evaluated.await.map_err(|_| Problem::new(Code::Internal, "a trigger could not be evaluated"))?;
+        let matched;
+        (delivery, matched) = evaluated;
+        if matched.wanted.is_empty() && matched.mistakes.is_empty() {
+            // Nothing is kept of what nobody listens to; redelivered after a deploy it is news.
+            let body = body(&delivery, &[], &matched.doubts);
+            return Ok(Answered { status: StatusCode::OK, body, replayed: false });
+        }
+        let (arrival, body) = arrival(app, &key, &delivery, &matched).await?;
+        let failed = arrival.failure.is_some();
+        let caller = caller(&delivery, Name::clean("default"));
+        let asked = app.ask(&caller, Command::Arrive(Box::new(arrival))).await;
+        if let Ok(Reply::Known { .. }) = asked {
+            // Another one of it came between: its answer is looked up, and counted there.
+            continue;
+        }
+        if failed && asked.is_ok() {
+            app.metrics.key(delivery.key_source, Hit::Failed);
+        } else {
+            app.count_key(delivery.key_source, &key, &asked);
+        }
+        asked?;
+        if failed {
+            return Err(failure(&matched.mistakes));
+        }
+        return Ok(Answered { status: StatusCode::CREATED, body, replayed: false });
+    }
+    Err(Problem::new(Code::Unavailable, "the delivery is being answered elsewhere: send it again"))
+}
+
+/// The answer to a delivery whose key is known; none where it may go on.
+async fn known(app: &App, key: &Scoped, delivery: &Delivery) -> Result<Option<Answered>, Problem> {
+    let claim = Input::Claim { source: delivery.key_source, request_hash: delivery.request_hash, run: None };
+    let (stream, now) = (StreamId::Trigger(key.clone()), System.now());
+    let decided = app
+        .look(move |store| match store.state().stream(&stream).map(|stream| &stream.body) {
+            Some(Body::Trigger(key)) => Key::decide(key, &claim, now).map(|decision| Some(decision.reply)),
+            Some(_) | None => Ok(None),
+        })
+        .await?;
+    let reply = decided.map_err(|error| {
+        app.metrics.key(delivery.key_source, Hit::Conflict);
+        Problem::new(error.code(), error.to_string())
+    })?;
+    let count = |hit, run| {
+        app.metrics.key(delivery.key_source, hit);
+        telemetry::idempotency_hit(delivery.key.as_str(), run);
+    };
+    let answered = |status, body, replayed| Ok(Some(Answered { status, body, replayed }));
+    match reply {
+        Some(idempotency::Reply::Duplicate { run, response }) => {
+            count(Hit::Duplicate, run);
+            let body =
+                response.unwrap_or_else(|| json!({ "delivery": delivery.id, "runs": [{ "id": run }] }));
+            answered(StatusCode::OK, body, true)
+        }
+        Some(idempotency::Reply::InFlight { run }) => {
+            count(Hit::InFlight, run);
+            answered(StatusCode::ACCEPTED, json!({ "delivery": delivery.id, "in_flight": true }), false)
+        }
+        Some(idempotency::Reply::Exhausted { run, attempts, error }) => {
+            count(Hit::Duplicate, run);
+            let error = error.unwrap_or_default();
+            let text = format!(
+                "the delivery failed {attempts} times and is not tried again before an hour: {error}"
+            );
+            Err(Problem::new(Code::ExpressionFailed, text))
+        }
+        // New, or another try at what failed.
+        Some(_) | None => Ok(None),
+    }
+}
+
+fn caller(delivery: &Delivery, namespace: Name) -> Caller {
+    let (actor, tenant) = (delivery.by.clone(), delivery.tenant.clone());
+    Caller { actor, tenant, namespace, scopes: Vec::new(), ..Caller::local() }
+}
+
+/// The triggers of a tenant that listen to the delivery's source, event and action.
+async fn deployed(app: &App, delivery: &Delivery) -> Result<Vec<Candidate>, Problem> {
+    let (tenant, source) = (delivery.tenant.clone(), delivery.source.clone());
+    let (event, action) = (delivery.event.clone(), delivery.action.clone());
+    let listens = move |def: &TriggerDef| {
+        let fits = |wanted: &Option<Name>, is: &Option<String>| {
+            wanted.as_ref().is_none_or(|wanted| is.as_deref() == Some(wanted.as_str()))
+        };
+        def.source == source && fits(&def.event, &event) && fits(&def.action, &action)
+    };
+    let found = app
+        .look(move |store| {
+            let mut found = Vec::new();
+            for (deployment, hash, runbook) in active(store.state(), &tenant) {
+                let names: Vec<Name> = runbook
+                    .triggers
+                    .iter()
+                    .filter(|(_, def)| listens(def))
+                    .map(|(name, _)| name.clone())
+                    .collect();
+                let namespace = Name::clean(deployment.namespace());
+                found.extend(names.into_iter().map(|name| Candidate {
+                    namespace: namespace.clone(),
+                    hash,
+                    runbook: runbook.clone(),
+                    name,
+                }));
+            }
+            found
+        })
+        .await?;
+    if found.len() > TRIGGERS_MAX {
+        let text = format!("more than {TRIGGERS_MAX} triggers listen to this event");
+        return Err(Problem::new(Code::CapExceeded, text));
+    }
+    Ok(found)
+}
+
+/// The active version of every runbook of a tenant.
+fn active(state: &State, tenant: &Name) -> Vec<(Scoped, Digest, Arc<Runbook>)> {
+    // Deployments follow runbooks in the order of streams, so what comes before them is not looked at.
+    let last_runbook = StreamId::Runbook(Digest([0xff; 32]));
+    let mut found = Vec::new();
+    for (id, stream) in state.streams_after(Some(&last_runbook)) {
+        let (StreamId::Deployment(name), Body::Deployment(active)) = (id, &stream.body) else { break };
+        let active = active.as_ref().as_ref().filter(|_| stream.tenant == *tenant);
+        let Some(hash) = active.map(|active| active.hash) else { continue };
+        if let Some(Body::Runbook(runbook)) =
+            state.stream(&StreamId::Runbook(hash)).map(|stream| &stream.body)
+        {
+            found.push((name, hash, runbook.clone()));
+        }
+    }
+    found
+}
+
+/// Asks every trigger whether it matches, and what it wants.
+fn matched(evaluate: &crate::expr::Cel, candidates: Vec<Candidate>, delivery: &mut Delivery) -> Matched {
+    let mut scope = Map::new();
+    // The payload can be large: it is moved in and out again, not copied.
+    scope.insert("event".to_owned(), std::mem::take(&mut delivery.payload));
+    scope.insert("headers".to_owned(), Value::Object(delivery.headers.clone()));
+    let mut out = Matched::default();
+    for candidate in candidates {
+        let Some(def) = candidate.def() else { continue };
+        let mistake = |code, message| Mistake { trigger: candidate.full_name(), code, message };
+        match def.when.as_deref().map_or(Ok(true), |when| evaluate.holds(when, &scope)) {
+            Ok(true) => {}
+            Ok(false) => continue,
+            Err(message) => {
+                out.doubts.push(mistake(Code::ExpressionFailed, format!("`when` is not a match: {message}")));
+                continue;
+            }
+        }
+        match wanted(evaluate, def, &candidate, &scope, delivery) {
+            Ok(wanted) => out.wanted.push((candidate, wanted)),
+            Err((code, message)) => out.mistakes.push(mistake(code, message)),
+        }
+    }
+    // One event for a name and a key is one event, however many triggers send it.
+    let mut sent: Vec<(Name, Name, Option<Name>)> = Vec::new();
+    out.wanted.retain(|(candidate, wanted)| match wanted {
+        Wanted::Run { .. } => true,
+        Wanted::Signal(signal) => {
+            let one = (candidate.namespace.clone(), signal.name.clone(), signal.key.clone());
+            let new = !sent.contains(&one);
+            sent.push(one);
+            new
+        }
+    });
+    delivery.payload = scope.remove("event").unwrap_or_default();
+    out
+}
+
+fn wanted(
+    evaluate: &crate::expr::Cel,
+    def: &TriggerDef,
+    candidate: &Candidate,
+    scope: &Map<String, Value>,
+    delivery: &Delivery,
+) -> Result<Wanted, (Code, String)> {
+    let failed = |message: String| (Code::ExpressionFailed, message);
+    let mut vars = Map::new();
+    for (name, template) in &def.vars {
+        let value = template.render(evaluate, scope).map_err(|error| failed(format!("`{name}`: {error}")))?;
+        vars.insert(name.to_string(), value);
+    }
+    let bounded = |value: &Value| {
+        let len = value.to_string().len();
+        if len <= VALUES_LEN_MAX {
+            return Ok(());
+        }
+        let text = format!(
+            "its values have {len} bytes, and {VALUES_LEN_MAX} are taken: map what is needed in `vars`"
+        );
+        Err((Code::InvalidInput, text))
+    };
+    if let Some(pipeline) = &def.pipeline {
+        let missing = || (Code::NotFound, format!("there is no pipeline `{pipeline}`"));
+        let def = candidate.runbook.pipelines.get(pipeline).ok_or_else(missing)?;
+        if def.workspace.is_some() {
+            return Err((
+                Code::RunbookInvalid,
+                "the pipeline has a `workspace`, which this version cannot make yet".to_owned(),
+            ));
+        }
+        let vars = check_vars(def, &vars).map_err(|error| (error.code(), error.to_string()))?;
+        bounded(&vars)?;
+        return Ok(Wanted::Run { pipeline: pipeline.clone(), vars });
+    }
+    let (Some(name), Some(key)) = (&def.signal, &def.key) else {
+        return Err((
+            Code::RunbookInvalid,
+            "it has neither a `pipeline` nor a `signal` with a `key`".to_owned(),
+        ));
+    };
+    let key = key.render_name(evaluate, scope).map_err(|error| failed(format!("`key`: {error}")))?;
+    let whole = || scope.get("event").cloned().unwrap_or_default();
+    let data = if def.vars.is_empty() { whole() } else { Value::Object(vars) };
+    bounded(&data)?;
+    Ok(Wanted::Signal(Box::new(Signal {
+        tenant: delivery.tenant.clone(),
+        namespace: candidate.namespace.clone(),
+        name: name.clone(),
+        key: Some(key),
+        data,
+        event_id: Some(delivery.key.clone()),
+    })))
+}
+
+/// The one command that a delivery comes to, and the answer to it.
+async fn arrival(
+    app: &App,
+    key: &Scoped,
+    delivery: &Delivery,
+    matched: &Matched,
+) -> Result<(Arrival, Value), Problem> {
+    if matched.wanted.len() > ARRIVALS_MAX {
+        let text =
+            format!("{} triggers match, and one delivery can set {ARRIVALS_MAX} going", matched.wanted.len());
+        return Err(Problem::new(Code::CapExceeded, text));
+    }
+    let (mut creates, mut signals, mut items) = (Vec::new(), Vec::new(), Vec::new());
+    for (candidate, wanted) in &matched.wanted {
+        match wanted {
+            Wanted::Run { pipeline, vars } => {
+                let create = create(app, delivery, candidate, pipeline, vars).await?;
+                items.push(json!({
+                    "trigger": candidate.full_name(), "pipeline": pipeline, "id": create.id.to_string(),
+                }));
+                creates.push(create);
+            }
+            Wanted::Signal(signal) => {
+                items.push(
+                    json!({ "trigger": candidate.full_name(), "signal": signal.name, "key": signal.key }),
+                );
+                signals.push((**signal).clone());
+            }
+        }
+    }
+    let told: Vec<&Mistake> = matched.mistakes.iter().chain(&matched.doubts).collect();
+    let body = body_of(delivery, &items, &told);
+    let failed = items.is_empty();
+    let failure = matched
+        .mistakes
+        .first()
+        .filter(|_| failed)
+        .map(|mistake| format!("{}: {}", mistake.trigger, mistake.message));
+    let arrival = Arrival {
+        key: key.clone(),
+        source: delivery.key_source,
+        request_hash: delivery.request_hash,
+        creates,
+        signals,
+        to: None,
+        response: Some(body.clone()),
+        failure,
+    };
+    Ok((arrival, body))
+}
+
+async fn create(
+    app: &App,
+    delivery: &Delivery,
+    candidate: &Candidate,
+    pipeline: &Name,
+    vars: &Value,
+) -> Result<Create, Problem> {
+    let id = RunId(app.id());
+    let caller = caller(delivery, candidate.namespace.clone());
+    let needs = match candidate.runbook.pipelines.get(pipeline) {
+        Some(def) => app.needed(&caller, def).await?,
+        None => Vec::new(),
+    };
+    Ok(Create {
+        id,
+        tenant: delivery.tenant.clone(),
+        namespace: candidate.namespace.clone(),
+        runbook: candidate.hash,
+        pipeline: pipeline.clone(),
+        name: Name::clean(&format!("{}/{pipeline}", candidate.runbook.name)),
+        cwd: app.default_dir(),
+        vars: vars.clone(),
+        trigger: Trigger {
+            source: delivery.run_source,
+            key: Some(delivery.key.clone()),
+            user: delivery.user.clone(),
+            event_id: Some(Name::clean(&delivery.id)),
+            traceparent: delivery.traceparent.clone(),
+        },
+        subject: delivery.subject.clone(),
+        correlation_id: None,
+        priority: 0,
+        needs,
+        parent: None,
+        depth: 0,
+        deadline_at: None,
+        workspace: None,
+        policy: app.policy.for_run(id, &candidate.runbook, pipeline),
+    })
+}
+
+fn body(delivery: &Delivery, items: &[Value], doubts: &[Mistake]) -> Value {
+    body_of(delivery, items, &doubts.iter().collect::<Vec<_>>())
+}
+
+/// The answer: what was set going, and what was found wrong on the way.
+fn body_of(delivery: &Delivery, items: &[Value], mistakes: &[&Mistake]) -> Value {
+    let errors: Vec<Value> = mistakes
+        .iter()
+        .take(ERRORS_MAX)
+        .map(|m| json!({ "trigger": m.trigger, "code": m.code.as_str(), "message": crate::expr::brief(&m.message) }))
+        .collect();
+    let (runs, signals): (Vec<&Value>, Vec<&Value>) = items.iter().partition(|item| item.get("id").is_some());
+    let mut body = json!({ "delivery": delivery.id, "runs": runs });
+    if !signals.is_empty() {
+        body["signals"] = json!(signals);
+    }
+    if !errors.is_empty() {
+        body["errors"] = json!(errors);
+    }
+    body
+}
+
+/// Why nothing came of a delivery that triggers matched.
+fn failure(mistakes: &[Mistake]) -> Problem {
+    let by: BTreeMap<&str, &str> =
+        mistakes.iter().map(|m| (m.trigger.as_str(), m.message.as_str())).collect();
+    let errors = json!({ "triggers": by });
+    match mistakes.first() {
+        Some(first) => {
+            let detail =
+                format!("the trigger `{}` matches, and nothing came of it: {}", first.trigger, first.message);
+            Problem { code: first.code, detail, more: Some(errors) }
+        }
+        None => Problem::new(Code::Internal, "a delivery failed without a reason"),
+    }
+}
