@@ -4,6 +4,7 @@
 //! done in one way that cannot be done in another. Errors are problems of RFC 9457, from the one table of codes.
 
 mod approvals;
+mod effects;
 mod events;
 pub(crate) mod evidence;
 mod health;
@@ -304,6 +305,7 @@ pub fn routes() -> Routes {
         .and(tokens::routes())
         .and(health::routes())
         .and(openapi::routes())
+        .and(effects::routes())
 }
 
 /// The router of every route.

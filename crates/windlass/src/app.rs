@@ -14,6 +14,8 @@ use crate::policy::Builtin;
 use crate::retention::{self, Retention};
 use crate::shell::Shell;
 use crate::store::{self, Embedded};
+use crate::tools::execute::Executor;
+use crate::tools::settings::Settings as ToolSettings;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -39,6 +41,9 @@ pub enum Error {
     /// What is stored cannot be taken up.
     #[error(transparent)]
     Fault(#[from] Fault),
+    /// The tools cannot be set up.
+    #[error("{0}")]
+    Tools(String),
     /// The system said no.
     #[error("{0}")]
     Io(#[from] std::io::Error),
@@ -51,6 +56,7 @@ impl Error {
         match self {
             Error::Store(error) => error.code(),
             Error::Fault(fault) => fault.code(),
+            Error::Tools(_) => windlass_core::code::Code::InvalidInput,
             Error::Shell(_) | Error::Io(_) => windlass_core::code::Code::Unavailable,
         }
     }
@@ -67,7 +73,12 @@ pub struct Settings {
     pub executes: bool,
     /// How long runs are kept after their end; the default where absent.
     pub kept: Option<Span>,
+    /// How tools are set up; as the environment and the configuration file say where absent.
+    pub tools: Option<Arc<ToolSettings>>,
 }
+
+/// What may stand between the engine and the outside: it gets the outside, and the way back to the engine.
+pub type Between = Box<dyn FnOnce(Arc<Local>, Handle<Embedded>) -> Arc<dyn Outside>>;
 
 /// A running application.
 pub struct App {
@@ -79,6 +90,8 @@ pub struct App {
     pub evaluate: Arc<Cel>,
     /// The log, for those who read it.
     pub log: Arc<Log>,
+    /// How tools are set up.
+    pub tools: Arc<ToolSettings>,
     /// The data directory.
     pub home: Home,
     /// What was found at the start.
@@ -104,20 +117,46 @@ impl App {
     /// # Errors
     /// Another process has the directory, it is damaged, or the system says no.
     pub fn start(home: Home, exe: &Path, settings: Settings) -> Result<Arc<App>, Error> {
+        App::start_behind(home, exe, settings, Box::new(|outside, _| outside))
+    }
+
+    /// The same, with something between the engine and the outside.
+    ///
+    /// # Errors
+    /// As [`App::start`].
+    pub fn start_behind(
+        home: Home,
+        exe: &Path,
+        settings: Settings,
+        between: Between,
+    ) -> Result<Arc<App>, Error> {
+        let tools = match settings.tools {
+            Some(tools) => tools,
+            None => Arc::new(ToolSettings::load().map_err(|error| Error::Tools(error.to_string()))?),
+        };
+        crate::tools::described::announce(&tools).map_err(|error| Error::Tools(error.to_string()))?;
         let (store, recovery) = Embedded::open(Arc::new(Files), home.root(), &settings.store)?;
         let (log, tail) = (store.log(), store.tail());
         // The keeper of the process before is gone once this one has its place: nothing runs beside a living copy.
-        let shell = if settings.executes { Some(Shell::start(exe, home.root())?) } else { None };
+        let shell = if settings.executes { Some(Arc::new(Shell::start(exe, home.root())?)) } else { None };
+        let executor = match &shell {
+            Some(shell) => {
+                let made = Executor::new(tools.clone(), home.clone(), Some(shell.clone()));
+                Some(made.map_err(Error::Tools)?)
+            }
+            None => None,
+        };
         let (handle, inbox) = inbox();
         let (policy, evaluate) = (Arc::new(Builtin), Arc::new(Cel::new()));
-        let outside = Local::new(handle.clone(), home.clone(), policy.clone(), shell)?;
+        let outside =
+            Local::new(handle.clone(), home.clone(), policy.clone(), evaluate.clone(), (shell, executor))?;
         let parts = Parts {
             store,
             clock: Arc::new(System),
             ids: Box::new(Sorted),
             evaluate: evaluate.clone(),
             policy: policy.clone(),
-            outside: outside.clone() as Arc<dyn Outside>,
+            outside: between(outside.clone(), handle.clone()),
         };
         let options =
             Options { slots: if settings.executes { settings.engine.slots } else { 0 }, ..settings.engine };
@@ -147,6 +186,7 @@ impl App {
             policy,
             evaluate,
             log,
+            tools,
             home,
             recovery,
             tokens,

@@ -2,7 +2,6 @@
 //! typed unseen; it is never an argument, where others could read it.
 
 use super::Outcome;
-use super::args::SecretVerb;
 use super::say::{self, Say};
 use crate::client::Failure;
 use crate::home::Home;
@@ -14,6 +13,36 @@ use std::path::Path;
 use windlass_core::code::Code;
 use windlass_core::id::Name;
 use windlass_core::time::Millis;
+
+/// What can be done with secrets.
+#[derive(clap::Subcommand, Debug)]
+pub(super) enum SecretVerb {
+    /// Set a secret; setting it again makes the next version
+    Set {
+        /// Its name, as runbooks write it after `secrets.`
+        name: String,
+        /// Whose it is
+        #[arg(long, default_value = "default")]
+        tenant: String,
+    },
+    /// List names and versions
+    List {
+        /// Whose they are
+        #[arg(long, default_value = "default")]
+        tenant: String,
+    },
+    /// Remove a secret
+    Rm {
+        /// Its name
+        name: String,
+        /// Whose it is
+        #[arg(long, default_value = "default")]
+        tenant: String,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+}
 
 fn failed(error: &secrets::Error) -> Failure {
     Failure::new(error.code(), error.to_string())
