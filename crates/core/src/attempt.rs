@@ -15,6 +15,7 @@ use crate::pipeline;
 use crate::receipt;
 use crate::run::{Error, Run, Section};
 use crate::runbook::{KeyScope, Kind, Pipeline, StepDef};
+use crate::scope;
 use crate::step::{self, Failure, Resolution, Status, Step, Wait};
 use crate::task;
 use crate::time::{Millis, Span};
@@ -35,6 +36,8 @@ pub enum Report {
     Done { output: Option<Value>, exit_code: Option<i32> },
     /// It failed. `retryable` is what the tool knows; `timed_out` that its time was up.
     Failed { failure: Failure, retryable: bool, exit_code: Option<i32>, signal: Option<i32> },
+    /// It failed and may be tried again, but the other side asked not to be bothered for this long.
+    Deferred { failure: Failure, after: Span },
     /// It was stopped as asked.
     Stopped,
     /// It was not begun.
@@ -42,6 +45,9 @@ pub enum Report {
     /// The executor is gone: `last_seen` is its last heartbeat.
     Lost { last_seen: Option<Millis> },
 }
+
+/// The longest that another side can make a step wait; who asks for more is asked again after this.
+pub const DEFER_MAX: Span = Span::hours(1);
 
 /// How many tries a step has in all.
 #[must_use]
@@ -169,13 +175,18 @@ pub fn lease(
 #[must_use]
 pub fn key(run: &Run, node: &StepDef, step: &Step) -> Name {
     let root = run.born.lineage().root_run;
-    let declared = step.key.as_ref().map(Name::as_str);
-    let scope = match node.key_scope {
+    // A tool's call that reaches over the whole tenant is known by what it does to what, and with which values.
+    let own = match (&step.key, node.key_scope, &node.kind) {
+        (None, KeyScope::Tenant, Kind::Tool { .. }) => Some(scope::action(node, step).key()),
+        (None | Some(_), _, _) => None,
+    };
+    let declared = step.key.as_ref().or(own.as_ref()).map(Name::as_str);
+    let reach = match node.key_scope {
         KeyScope::Tenant if declared.is_some() => receipt::KeyScope::Tenant,
         KeyScope::Tenant | KeyScope::Lineage => receipt::KeyScope::Lineage(root),
     };
     // Only a tenant's key that nobody declared cannot be made, and that is not asked for here.
-    let scoped = receipt::scoped_key(scope, &step.id, step.item, declared);
+    let scoped = receipt::scoped_key(reach, &step.id, step.item, declared);
     scoped.unwrap_or_else(|_| Name::clean(&alloc::format!("{root}/{}", step.id)))
 }
 
@@ -213,6 +224,14 @@ pub fn report(
             } else {
                 failing(run, node, step, epoch, failure.clone(), *retryable, given)
             }
+        }
+        Report::Deferred { failure, .. } if stopping => {
+            fence(step, epoch)?;
+            step::Input::Cancel { reason: Some(failure.message.clone()) }
+        }
+        Report::Deferred { failure, after } => {
+            let input = failing(run, node, step, epoch, failure.clone(), true, given);
+            deferred(run, step, input, given.at + (*after).min(DEFER_MAX))
         }
         Report::Stopped => {
             fence(step, epoch)?;
@@ -332,6 +351,15 @@ pub(crate) fn failing(
     let retry_at =
         retry_at(run, node, step, &failure, retryable, given).filter(|_| step.status == Status::Running);
     step::Input::Fail { epoch, failure, retry_at }
+}
+
+/// A failed attempt that is tried again, but not before the other side said; there is no point in waiting past the
+/// deadline.
+fn deferred(run: &Run, step: &Step, input: step::Input, not_before: Millis) -> step::Input {
+    let step::Input::Fail { epoch, failure, retry_at: Some(at) } = input else { return input };
+    let deadline = run.born.deadline_at.filter(|_| step.section == Section::Main);
+    let at = at.max(not_before);
+    step::Input::Fail { epoch, failure, retry_at: Some(at).filter(|at| deadline.is_none_or(|end| *at < end)) }
 }
 
 /// The first declared output that is missing or of another type.

@@ -282,6 +282,8 @@ pub enum Command {
     Key { key: Scoped, input: crate::idempotency::Input },
     /// A reversal of an effect succeeded.
     Reverse { key: Scoped, receipt: ReceiptId, by: RunId },
+    /// A step that takes an effect back has succeeded: what it took back may be done again.
+    Reversed { run: RunId, step: StepId },
     /// Load a runbook under its hash.
     Load { hash: Digest, tenant: Name, runbook: Box<Runbook>, source: Option<String> },
     /// Make a loaded runbook the active version of its name, with everything it declares.

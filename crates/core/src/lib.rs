@@ -45,6 +45,7 @@ pub mod queue;
 pub mod receipt;
 pub mod record;
 pub mod redact;
+pub mod reversal;
 pub mod route;
 pub mod run;
 pub mod runbook;

@@ -116,6 +116,14 @@ impl Action {
         Ok(Action { tool, operation, target, fields, risk })
     }
 
+    /// What identifies its effect where the runbook names nothing better: the tool, its target, and a hash of the
+    /// fields.
+    #[must_use]
+    pub fn key(&self) -> Name {
+        let fields = Digest::of(&[b"windlass fields v1\n", &crate::canonical::bytes(&self.fields)]);
+        Name::clean(&alloc::format!("{}:{}:{fields}", self.tool, self.target))
+    }
+
     /// The hash that binds an approval to exactly this action.
     #[must_use]
     pub fn hash(&self) -> Digest {

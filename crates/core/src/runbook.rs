@@ -12,7 +12,7 @@ use crate::budget::Limits;
 use crate::caps::Caps;
 use crate::code::Code;
 use crate::guard::Guard;
-use crate::id::Name;
+use crate::id::{Name, ReceiptId, Scoped};
 use crate::policy::Risk;
 use crate::receipt::Semantics;
 use crate::schedule::{CatchUp, Overlap};
@@ -22,6 +22,7 @@ use crate::template::{Expr, Template};
 use crate::time::Span;
 use crate::word::words;
 use crate::workspace::Keep;
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -211,6 +212,13 @@ pub struct StepDef {
     /// What can be done about a lost attempt; absent, it is run again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<Semantics>,
+    /// The read that tells what became of a lost attempt, where `effect` is to reconcile and the tool's own does not
+    /// serve: a command, or a tool that only reads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reconcile: Option<Box<Kind>>,
+    /// The effect that it takes back, where it is a step of an undo.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reverses: Option<Reverses>,
     /// What identifies its side effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<Template>,
@@ -238,6 +246,16 @@ pub struct StepDef {
     /// What it must give.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub outputs: BTreeMap<Name, ValueType>,
+}
+
+/// An effect that a step takes back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reverses {
+    /// Its key.
+    pub key: Scoped,
+    /// Its receipt.
+    pub receipt: ReceiptId,
 }
 
 /// What a step does: exactly one of these.

@@ -12,7 +12,7 @@ use crate::receipt::{Action, Semantics};
 use crate::run::Run;
 use crate::runbook::{Kind, Pipeline, StepDef, WaitFor};
 use crate::step::{Gate, GroupKind, Status, Step};
-use crate::template::Template;
+use crate::template::{Evaluate, Template};
 use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -207,6 +207,101 @@ pub(crate) fn prepare(run: &Run, context: &Context<'_>, given: &Given<'_>) -> Re
     }
     out.gates = gates(run, context, given)?;
     Ok(out)
+}
+
+/// What tells whether the effect of a lost attempt happened, rendered.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reading {
+    /// The tool that carried it out knows how to ask.
+    Own,
+    /// A call of a tool that only reads.
+    Tool(Action),
+    /// A command.
+    Command(String),
+}
+
+/// The read by which a step of this definition reconciles.
+///
+/// # Errors
+/// The first expression that fails, for people.
+pub fn reading(run: &Run, node: &StepDef, step: &Step, evaluate: &dyn Evaluate) -> Result<Reading, String> {
+    let Some(read) = &node.reconcile else { return Ok(Reading::Own) };
+    let context = standing(run, node, step);
+    let names = names(run, Some(&context));
+    match &**read {
+        Kind::Run { command } => Ok(Reading::Command(command.clone())),
+        Kind::Tool { tool, operation, target, with, risk, .. } => Ok(Reading::Tool(Action {
+            tool: tool.clone(),
+            operation: operation.clone(),
+            target: target.render_name(evaluate, &names)?,
+            fields: with.render(evaluate, &names)?,
+            risk: *risk,
+        })),
+        Kind::Agent { .. }
+        | Kind::Parallel { .. }
+        | Kind::Steps { .. }
+        | Kind::Strategy { .. }
+        | Kind::Call { .. }
+        | Kind::Approve { .. }
+        | Kind::Wait { .. } => Err("only a command or a tool that reads can reconcile".to_string()),
+    }
+}
+
+/// Where the expressions of a step that was reached stand.
+fn standing<'a>(run: &'a Run, node: &'a StepDef, step: &'a Step) -> Context<'a> {
+    let parent = step.parent.and_then(|place| run.at(place));
+    let compensates = step.compensates.and_then(|place| run.at(place));
+    Context { parent, item: step.item, compensates, id: &step.id, node }
+}
+
+/// The compensation of a step with everything in it rendered, so that another run can carry it out; none where its
+/// condition does not hold.
+///
+/// # Errors
+/// The first expression that fails, or that it is of a kind that cannot stand alone.
+pub fn compensation(
+    run: &Run,
+    with: &StepDef,
+    of: &Step,
+    evaluate: &dyn Evaluate,
+) -> Result<Option<StepDef>, String> {
+    let context = Context { parent: None, item: None, compensates: Some(of), id: &with.id, node: with };
+    let names = names(run, Some(&context));
+    let mut def = with.clone();
+    if let Some(when) = def.when.take() {
+        match evaluate.evaluate(&when, &names)? {
+            Value::Bool(true) => {}
+            Value::Bool(false) => return Ok(None),
+            Value::Null | Value::Number(_) | Value::String(_) | Value::Array(_) | Value::Object(_) => {
+                return Err("its `when` is neither true nor false".to_string());
+            }
+        }
+    }
+    let fix = |template: &mut Template| -> Result<(), String> {
+        *template = template.fixed(evaluate, &names)?;
+        Ok(())
+    };
+    match &mut def.kind {
+        Kind::Run { .. } => {}
+        Kind::Tool { target, with, .. } => {
+            fix(target)?;
+            fix(with)?;
+        }
+        Kind::Agent { .. }
+        | Kind::Parallel { .. }
+        | Kind::Steps { .. }
+        | Kind::Strategy { .. }
+        | Kind::Call { .. }
+        | Kind::Approve { .. }
+        | Kind::Wait { .. } => return Err("its compensation is neither a command nor a tool".to_string()),
+    }
+    let rest = def.env.values_mut().chain(&mut def.dir).chain(&mut def.idempotency_key);
+    let holds = def.lock.as_mut().map(|lock| &mut lock.name);
+    rest.chain(holds).chain(def.semaphore.as_mut().map(|slots| &mut slots.name)).try_for_each(fix)?;
+    if def.foreach.is_some() {
+        return Err("its compensation runs for items".to_string());
+    }
+    Ok(Some(def))
 }
 
 /// The gates of a step: holds in the order of their names, so that no two steps wait for each other; guards last.

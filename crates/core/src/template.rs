@@ -74,6 +74,26 @@ pub fn secret_reference(name: &Name) -> Value {
 }
 
 impl Template {
+    /// The same value with every expression evaluated. References to secrets stay what they are.
+    ///
+    /// # Errors
+    /// The evaluator's message.
+    pub fn fixed(&self, evaluate: &dyn Evaluate, scope: &Map<String, Value>) -> Result<Template, String> {
+        Ok(match self {
+            Template::Literal(_) | Template::Secret(_) => self.clone(),
+            Template::Expr(_) | Template::Text(_) => Template::Literal(self.render(evaluate, scope)?),
+            Template::List(list) => {
+                let fixed: Result<_, String> = list.iter().map(|one| one.fixed(evaluate, scope)).collect();
+                Template::List(fixed?)
+            }
+            Template::Map(map) => {
+                let one = |(key, one): (&String, &Template)| Ok((key.clone(), one.fixed(evaluate, scope)?));
+                let fixed: Result<_, String> = map.iter().map(one).collect();
+                Template::Map(fixed?)
+            }
+        })
+    }
+
     /// Whether rendering needs no evaluation.
     #[must_use]
     pub fn is_literal(&self) -> bool {

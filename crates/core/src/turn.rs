@@ -296,6 +296,7 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
             let reversed = known.decide(&key::Input::Reverse { receipt_id: *receipt, by: *by }, given.at)?;
             Ok(of_stream(StreamId::Effect(stream.clone()), &tenant_of(stream), reversed.facts, Reply::Done))
         }
+        Command::Reversed { run, step } => crate::reversal::reversed(view, *run, step, given),
         Command::Load { hash, tenant, runbook, source } => {
             if runbook_of(view, hash)?.is_some() {
                 // The same content under the same hash.
@@ -358,7 +359,9 @@ pub(crate) fn of_run(view: &dyn View, run: &Run, decision: Decision, reply: Repl
         _ => None,
     });
     let moved = !facts.is_empty();
+    let reversed = crate::reversal::commands(run, &facts);
     let mut out = of_stream(StreamId::Run(run.id()), &run.born.home.tenant, facts, reply);
+    out.follow.extend(reversed);
     let waits = facts_waiting(&out.facts);
     route::effects(effects, run, &mut out);
     match ended {
@@ -430,7 +433,8 @@ fn tell(view: &dyn View, id: RunId, told: &Told, given: &mut Given<'_>) -> Resul
 }
 
 /// The effect key of a step that writes outside, with its stream. Plain steps have none.
-fn effect_key(run: &Run, node: &StepDef, step: &Step) -> Option<Scoped> {
+#[must_use]
+pub fn effect_key(run: &Run, node: &StepDef, step: &Step) -> Option<Scoped> {
     if !step.writes() {
         return None;
     }
@@ -557,7 +561,7 @@ fn report(
     // A plain step has no key, and what it gives need not be copied for one.
     let settled = match &stream {
         Some(stream) => {
-            let inputs = evidence(report, receipted, run, step, epoch, given);
+            let inputs = evidence(report, receipted, (run, node, step), epoch, given);
             settle_key(view, Some(stream), inputs, given)?
         }
         None => Vec::new(),
@@ -567,7 +571,11 @@ fn report(
     let lost = attempt::Report::Lost { last_seen: Some(given.at) };
     let report = match (report, receipted) {
         (attempt::Report::Stopped, None) if step.may_be_unknown() => &lost,
-        (attempt::Report::Failed { .. }, None) if step.may_be_unknown() && stream.is_some() => &lost,
+        (attempt::Report::Failed { .. } | attempt::Report::Deferred { .. }, None)
+            if step.may_be_unknown() && stream.is_some() =>
+        {
+            &lost
+        }
         (report, _) => report,
     };
     let decided = attempt::report(run, node, step, epoch, report, given);
@@ -608,15 +616,14 @@ fn settle_key(
 fn evidence(
     report: &attempt::Report,
     receipted: Option<&Receipted>,
-    run: &Run,
-    step: &Step,
+    (run, node, step): (&Run, &StepDef, &Step),
     epoch: u64,
     given: &mut Given<'_>,
 ) -> Vec<key::Input> {
     let attempt = attempt_of(run, step, epoch);
     let lost = key::Input::Lost { attempt: attempt.clone() };
     match (receipted, report) {
-        (Some(receipt), _) => alloc::vec![receipt_input(receipt, run, step, epoch)],
+        (Some(receipt), _) => alloc::vec![receipt_input(receipt, (run, node, step), epoch)],
         // It happened: the output is all that is known of it.
         (None, attempt::Report::Done { output, .. }) => {
             let receipt = Receipted {
@@ -627,7 +634,7 @@ fn evidence(
                 request: None,
                 response: output.clone(),
             };
-            alloc::vec![receipt_input(&receipt, run, step, epoch)]
+            alloc::vec![receipt_input(&receipt, (run, node, step), epoch)]
         }
         // It was not begun, so another may.
         (None, attempt::Report::Returned { .. }) => {
@@ -635,18 +642,28 @@ fn evidence(
             alloc::vec![lost, key::Input::Settle { attempt, outcome, probed: false }]
         }
         // A failure without a receipt may have come before or after the effect: it proves nothing.
-        (None, attempt::Report::Lost { .. } | attempt::Report::Stopped | attempt::Report::Failed { .. }) => {
-            alloc::vec![lost]
-        }
+        (
+            None,
+            attempt::Report::Lost { .. }
+            | attempt::Report::Stopped
+            | attempt::Report::Failed { .. }
+            | attempt::Report::Deferred { .. },
+        ) => alloc::vec![lost],
     }
 }
 
-fn receipt_input(receipted: &Receipted, run: &Run, step: &Step, epoch: u64) -> key::Input {
+fn receipt_input(
+    receipted: &Receipted,
+    (run, node, step): (&Run, &StepDef, &Step),
+    epoch: u64,
+) -> key::Input {
+    // What the tool cannot take back, the runbook may know how to.
+    let compensated = matches!(node.compensate, crate::runbook::Compensate::With(_));
     key::Input::Receipt(Box::new(key::Report {
         receipt_id: receipted.id,
         attempt: attempt_of(run, step, epoch),
         status: receipted.status,
-        reversible: receipted.reversible,
+        reversible: receipted.reversible || compensated,
         reverse: receipted.reverse.clone(),
         request: receipted.request.clone(),
         response: receipted.response.clone(),

@@ -4,6 +4,7 @@
 //! done in one way that cannot be done in another. Errors are problems of RFC 9457, from the one table of codes.
 
 mod approvals;
+mod effects;
 mod events;
 pub(crate) mod evidence;
 mod figures;
@@ -308,6 +309,7 @@ pub fn routes() -> Routes {
         .and(openapi::routes())
         .and(hooks::routes())
         .and(figures::routes())
+        .and(effects::routes())
 }
 
 /// The router of every route.

@@ -17,6 +17,8 @@ use crate::retention::{self, Retention};
 use crate::shell::Shell;
 use crate::store::{self, Embedded};
 use crate::telemetry;
+use crate::tools::execute::Executor;
+use crate::tools::settings::Settings as ToolSettings;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -42,6 +44,9 @@ pub enum Error {
     /// What is stored cannot be taken up.
     #[error(transparent)]
     Fault(#[from] Fault),
+    /// The tools cannot be set up.
+    #[error("{0}")]
+    Tools(String),
     /// The system said no.
     #[error("{0}")]
     Io(#[from] std::io::Error),
@@ -54,6 +59,7 @@ impl Error {
         match self {
             Error::Store(error) => error.code(),
             Error::Fault(fault) => fault.code(),
+            Error::Tools(_) => windlass_core::code::Code::InvalidInput,
             Error::Shell(_) | Error::Io(_) => windlass_core::code::Code::Unavailable,
         }
     }
@@ -74,7 +80,12 @@ pub struct Settings {
     pub config: Arc<Config>,
     /// Whether log lines and spans are told of runs.
     pub tells: bool,
+    /// How tools are set up; as the environment and the configuration file say where absent.
+    pub tools: Option<Arc<ToolSettings>>,
 }
+
+/// What may stand between the engine and the outside: it gets the outside, and the way back to the engine.
+pub type Between = Box<dyn FnOnce(Arc<Local>, Handle<Embedded>) -> Arc<dyn Outside>>;
 
 /// A running application.
 pub struct App {
@@ -86,6 +97,8 @@ pub struct App {
     pub evaluate: Arc<Cel>,
     /// The log, for those who read it.
     pub log: Arc<Log>,
+    /// How tools are set up.
+    pub tools: Arc<ToolSettings>,
     /// The data directory.
     pub home: Home,
     /// What the configuration file says.
@@ -116,6 +129,24 @@ impl App {
     /// # Errors
     /// Another process has the directory, it is damaged, or the system says no.
     pub fn start(home: Home, exe: &Path, settings: Settings) -> Result<Arc<App>, Error> {
+        App::start_behind(home, exe, settings, Box::new(|outside, _| outside))
+    }
+
+    /// The same, with something between the engine and the outside.
+    ///
+    /// # Errors
+    /// As [`App::start`].
+    pub fn start_behind(
+        home: Home,
+        exe: &Path,
+        settings: Settings,
+        between: Between,
+    ) -> Result<Arc<App>, Error> {
+        let tools = match settings.tools {
+            Some(tools) => tools,
+            None => Arc::new(ToolSettings::load().map_err(|error| Error::Tools(error.to_string()))?),
+        };
+        crate::tools::described::announce(&tools).map_err(|error| Error::Tools(error.to_string()))?;
         let (mut store, recovery) = Embedded::open(Arc::new(Files), home.root(), &settings.store)?;
         let (log, tail, metrics) = (store.log(), store.tail(), store.metrics());
         let mut telling = None;
@@ -125,17 +156,25 @@ impl App {
             telling = Some(thread);
         }
         // The keeper of the process before is gone once this one has its place: nothing runs beside a living copy.
-        let shell = if settings.executes { Some(Shell::start(exe, home.root())?) } else { None };
+        let shell = if settings.executes { Some(Arc::new(Shell::start(exe, home.root())?)) } else { None };
+        let executor = match &shell {
+            Some(shell) => {
+                let made = Executor::new(tools.clone(), home.clone(), Some(shell.clone()));
+                Some(made.map_err(Error::Tools)?)
+            }
+            None => None,
+        };
         let (handle, inbox) = inbox();
         let (policy, evaluate) = (Arc::new(Builtin), Arc::new(Cel::new()));
-        let outside = Local::new(handle.clone(), home.clone(), policy.clone(), shell)?;
+        let outside =
+            Local::new(handle.clone(), home.clone(), policy.clone(), evaluate.clone(), (shell, executor))?;
         let parts = Parts {
             store,
             clock: Arc::new(System),
             ids: Box::new(Sorted),
             evaluate: evaluate.clone(),
             policy: policy.clone(),
-            outside: outside.clone() as Arc<dyn Outside>,
+            outside: between(outside.clone(), handle.clone()),
         };
         let options =
             Options { slots: if settings.executes { settings.engine.slots } else { 0 }, ..settings.engine };
@@ -166,6 +205,7 @@ impl App {
             policy,
             evaluate,
             log,
+            tools,
             home,
             config,
             metrics,

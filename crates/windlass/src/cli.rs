@@ -8,9 +8,11 @@ mod lists;
 mod queues;
 mod run;
 mod say;
+mod secret;
 mod serve;
 mod show;
 mod tokens;
+mod undo;
 mod work;
 
 use crate::app::Settings;
@@ -98,6 +100,10 @@ async fn connect(args: &Args, need: Need) -> Result<Client, Failure> {
 }
 
 async fn dispatch(args: Args, say: &Say) -> Outcome {
+    if matches!(args.verb, Verb::Check { .. } | Verb::Run(_)) {
+        // A runbook may call tools that files describe, and is read here first.
+        announce_tools().map_err(|text| Failure::new(Code::InvalidInput, text))?;
+    }
     // What needs nobody.
     match &args.verb {
         Verb::Init { dir } => return work::init(dir.as_deref(), say),
@@ -110,6 +116,7 @@ async fn dispatch(args: Args, say: &Say) -> Outcome {
         Verb::Evidence { verb: evidence::EvidenceVerb::Verify { file, pubkey, html } } => {
             return evidence::check(file, pubkey.as_deref(), html.as_deref(), say);
         }
+        Verb::Secret { verb } => return secret::secret(&work::root(&args)?, verb, say),
         Verb::Doctor => return work::doctor(&args, say).await,
         Verb::Bench(bench) => return crate::bench::main(bench, say.json),
         Verb::Serve(wish) => return serve::serve(&args, wish, say).await,
@@ -120,9 +127,13 @@ async fn dispatch(args: Args, say: &Say) -> Outcome {
         return run::run(&args, wish, say).await;
     }
     let need = match &args.verb {
-        Verb::Resume { .. } | Verb::Retry { .. } | Verb::Fork { .. } | Verb::Cancel { .. } | Verb::Hold => {
-            Need::Executes
-        }
+        Verb::Undo { dry_run: true, .. } => Need::Records,
+        Verb::Resume { .. }
+        | Verb::Retry { .. }
+        | Verb::Fork { .. }
+        | Verb::Cancel { .. }
+        | Verb::Undo { .. }
+        | Verb::Hold => Need::Executes,
         // tidy: everything else looks, or records a wish.
         _ => Need::Records,
     };
@@ -153,6 +164,12 @@ async fn finish(client: Client, outcome: &Outcome, say: &Say) {
     client.close().await;
 }
 
+/// Makes the tools known that the configuration names.
+fn announce_tools() -> Result<(), String> {
+    let settings = crate::tools::settings::Settings::load().map_err(|error| error.to_string())?;
+    crate::tools::described::announce(&settings).map_err(|error| error.to_string())
+}
+
 async fn ask(args: &Args, client: &mut Client, say: &Say) -> Outcome {
     match &args.verb {
         Verb::Runs(filter) => lists::runs(client, filter, say).await,
@@ -176,6 +193,7 @@ async fn ask(args: &Args, client: &mut Client, say: &Say) -> Outcome {
         }
         Verb::Retry { run } => run::retry(client, run, say).await,
         Verb::Fork { run, from, runbook } => run::fork(client, run, from, runbook.as_deref(), say).await,
+        Verb::Undo { run, dry_run, force } => undo::undo(client, run, *dry_run, *force, say).await,
         Verb::Signal { run, key, name, payload } => {
             run::signal(client, (run.as_deref(), key.as_deref()), name, payload.as_deref(), say).await
         }
@@ -202,6 +220,7 @@ async fn ask(args: &Args, client: &mut Client, say: &Say) -> Outcome {
         | Verb::Completions { .. }
         | Verb::Man { .. }
         | Verb::Store(_)
+        | Verb::Secret { .. }
         | Verb::Doctor
         | Verb::Bench(_)
         | Verb::Serve(_)

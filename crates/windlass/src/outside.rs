@@ -2,17 +2,25 @@
 //!
 //! The engine releases an effect where its batch became durable, and must not be kept waiting there; so everything
 //! goes into a line that one thread works off. It only starts things: commands run under the keeper, guards are
-//! gathered on threads of their own, and whatever comes of them goes back to the engine as a report.
+//! gathered on threads of their own, tools have an executor of theirs, and whatever comes of them goes back to the
+//! engine as a report.
+
+mod probe;
 
 use crate::cron;
+use crate::expr::Cel;
 use crate::external;
 use crate::guards;
 use crate::home::Home;
 use crate::policy::Builtin;
-use crate::shell::{self, Ended, Ending, Environment, Secret, Shell, ShellEvent, Spec};
+use crate::runbook::tools;
+use crate::secrets::Secrets;
+use crate::shell::{self, Ended, Ending, Environment, Shell, ShellEvent, Spec};
 use crate::store::Embedded;
+use crate::tools::execute::{Executor, Finished, Job};
+use crate::tools::session::Session;
 use serde_json::{Map, Value};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -28,6 +36,7 @@ use windlass_core::run::{Actor, Initiator};
 use windlass_core::runbook::{Kind, StepDef};
 use windlass_core::schedule;
 use windlass_core::step::Failure;
+use windlass_core::template::Template;
 use windlass_core::time::{Millis, Span};
 use windlass_core::trace;
 use windlass_engine::port::{Fault, Outside};
@@ -40,8 +49,6 @@ const LAST_BYTES_MAX: usize = 2_048;
 const STOP_EXTRA: Duration = Duration::from_secs(5);
 /// When a schedule is looked at again whose slots could not be computed.
 const SLOTS_AGAIN: Span = Span::mins(10);
-/// Where a secret is looked for: an environment variable with its name after this.
-const SECRET_PREFIX: &str = "WINDLASS_SECRET_";
 
 /// The executor and everything else outside, in this process.
 pub struct Local {
@@ -54,7 +61,10 @@ struct Hands {
     engine: Handle<Embedded>,
     home: Home,
     policy: Arc<Builtin>,
-    shell: Option<Shell>,
+    evaluate: Arc<Cel>,
+    shell: Option<Arc<Shell>>,
+    /// Absent where nothing is carried out.
+    tools: Option<Executor>,
     by: Actor,
     running: Mutex<Running>,
     ended: Condvar,
@@ -76,11 +86,12 @@ impl Local {
         engine: Handle<Embedded>,
         home: Home,
         policy: Arc<Builtin>,
-        shell: Option<Shell>,
+        evaluate: Arc<Cel>,
+        (shell, tools): (Option<Arc<Shell>>, Option<Executor>),
     ) -> std::io::Result<Arc<Local>> {
         let by = Actor::new(Initiator::Executor, "local");
         let (running, ended) = (Mutex::default(), Condvar::new());
-        let hands = Arc::new(Hands { engine, home, policy, shell, by, running, ended });
+        let hands = Arc::new(Hands { engine, home, policy, evaluate, shell, tools, by, running, ended });
         let (line, work) = channel();
         let worker = hands.clone();
         std::thread::Builder::new().name("outside".into()).spawn(move || worker.serve(&work))?;
@@ -97,7 +108,12 @@ impl Local {
                 let _ = shell.stop(&attempt_id(*run, step, *epoch), shell::spec::GRACE);
             }
         }
+        drop(running);
+        if let Some(tools) = &hands.tools {
+            tools.leave(shell::spec::GRACE);
+        }
         let longest = shell::spec::GRACE + STOP_EXTRA;
+        let running = hands.lock();
         let waited = hands.ended.wait_timeout_while(running, longest, |running| !running.attempts.is_empty());
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
@@ -163,13 +179,7 @@ impl Hands {
                 let output = lease.input.as_ref().and_then(|input| input.get("fields")).cloned();
                 self.report(place, Report::Done { output, exit_code: None });
             }
-            Kind::Tool { tool, .. } => {
-                self.fail(
-                    place,
-                    Code::StepFailed,
-                    format!("the tool `{tool}` is not available in this version"),
-                );
-            }
+            Kind::Tool { with, .. } => self.tool(permit, step, with),
             Kind::Agent { agent, .. } => {
                 let text = format!(
                     "the agent `{agent}` cannot be started: agents are not available in this version"
@@ -190,7 +200,9 @@ impl Hands {
         let (lease, work) = (permit.lease(), permit.work());
         let input = lease.input.as_ref();
         let mut env = Environment::inherited();
-        let mut secrets = Vec::new();
+        let secrets = self.tools.as_ref().map(|tools| tools.secrets().clone());
+        let secrets = secrets.unwrap_or_else(|| Arc::new(Secrets::new(self.home.root())));
+        let session = Session::new(work.tenant.clone(), secrets);
         set_own(&mut env, permit).map_err(|error| error.to_string())?;
         if let Value::Object(vars) = &work.vars {
             for (name, value) in vars {
@@ -198,7 +210,7 @@ impl Hands {
             }
         }
         if let Some(Value::Object(extra)) = input.and_then(|input| input.get("env")) {
-            add_env(&mut env, &mut secrets, extra)?;
+            add_env(&mut env, &session, &step.env, extra)?;
         }
         let dir = input.and_then(|input| input.get("dir")).and_then(Value::as_str);
         let cwd = Path::new(&work.cwd);
@@ -210,8 +222,49 @@ impl Hands {
         let mut spec = Spec::new(&id, command, dir, env, log, typed);
         spec.shell.clone_from(&step.shell);
         spec.timeout = step.timeout.map(|span| Duration::from_millis(span.0));
-        spec.secrets = secrets;
+        spec.secrets = session.values();
         Ok(spec)
+    }
+
+    /// Carries out a call of a tool, side by side with others.
+    fn tool(self: &Arc<Hands>, permit: &Permit, step: &StepDef, with: &Template) {
+        let lease = permit.lease();
+        let place = (lease.run, lease.step.clone(), lease.epoch);
+        let Some(executor) = &self.tools else {
+            return self.fail(place, Code::Internal, "this process carries out no steps");
+        };
+        if self.lock().stopping {
+            let reason = Some("the process is stopping".to_owned());
+            return self.report(place, Report::Returned { reason });
+        }
+        let action = lease.input.clone().and_then(|input| serde_json::from_value(input).ok());
+        let Some(action) = action else {
+            return self.fail(place, Code::Internal, "the step's action is not what its tool takes");
+        };
+        let writes = matches!(step.kind, Kind::Tool { writes: true, .. });
+        let job = Job {
+            place: place.clone(),
+            tenant: permit.work().tenant.clone(),
+            action,
+            with: with.clone(),
+            key: lease.idempotency_key.clone(),
+            attempt: lease.attempt,
+            semantics: writes.then(|| step.effect.unwrap_or(Semantics::AtMostOnce)),
+            timeout: step.timeout.map(|span| Duration::from_millis(span.0)),
+            own_read: step.reconcile.is_none(),
+        };
+        let hands = self.clone();
+        executor.start(job, move |finished| hands.finished(place, finished));
+    }
+
+    fn finished(&self, (run, step, epoch): (RunId, StepId, u64), finished: Finished) {
+        let Finished { report, receipt, costs } = finished;
+        if !costs.is_empty() {
+            // What was spent is known before what came of it, so that the next attempt finds the budget as it is.
+            let command = Command::Cost { run, step: step.clone(), epoch, costs };
+            self.engine.report(self.by.clone(), command);
+        }
+        self.engine.report(self.by.clone(), Command::Report { run, step, epoch, report, receipt });
     }
 
     fn run(self: &Arc<Hands>, place: (RunId, StepId, u64), spec: Spec, step: &StepDef) {
@@ -251,31 +304,37 @@ impl Hands {
         match effect {
             Effect::EvaluatePolicy { run, step, tool, action, action_hash, approvals } => {
                 let own = scope(tool.as_str()) == Scope::PerStep;
-                // What has an action of its own and is no shell may write; who knows better has a policy.
+                let operation = action.as_ref().map_or("", |action| action.operation.as_str());
+                let writes = own && tools::writes(tool.as_str(), operation);
                 let decided = self.policy.decide(
                     (run, own.then_some(step)),
                     &tool,
                     (action.as_deref(), action_hash),
-                    own,
+                    writes,
                     approvals,
                 );
                 self.engine.report(Actor::SYSTEM, Command::PolicyDecided(Box::new(decided)));
             }
             Effect::GatherGuard { run, step, node, after } => self.gather(run, step, node, after),
             Effect::Stop { run, step, epoch, grace } => {
+                let grace = Duration::from_millis(grace.0);
                 if let Some(shell) = &self.shell {
-                    let _ = shell.stop(&attempt_id(run, &step, epoch), Duration::from_millis(grace.0));
+                    let _ = shell.stop(&attempt_id(run, &step, epoch), grace);
+                }
+                if let Some(tools) = &self.tools {
+                    tools.stop(&(run, step, epoch), grace);
                 }
             }
             Effect::ComputeSlots { schedule, settings, after, until } => {
                 self.compute_slots(schedule, &settings, after, until);
             }
             Effect::ListItems { .. } | Effect::TakeItem { .. } => self.reach_outside(effect),
+            Effect::Probe { run, step, epoch, key } => self.probe((run, step, epoch), key),
             // A human is shown what waits by `windlass approvals` and by the run itself, so a message is delivered by
             // being on record.
             Effect::Notify { notice, .. } => self.noticed(notice),
-            // The rest needs what this version does not have: sessions, worktrees, tools that can be asked. It stays
-            // outstanding, and is found again by the version that has it.
+            // The rest needs what this version does not have: sessions and worktrees. It stays outstanding, and is found
+            // again by the version that has it.
             effect => drop(effect),
         }
     }
@@ -359,26 +418,21 @@ fn set_own(env: &mut Environment, permit: &Permit) -> Result<(), shell::environm
     env.set_own("IDEMPOTENCY_KEY", lease.idempotency_key.as_str())
 }
 
-/// Adds what `env:` says. A secret is resolved here, at the last moment, and registered for redaction.
+/// Adds what `env:` says. A secret is resolved here, at the last moment, and registered for redaction; only where the
+/// definition names one, so that no value of a variable can ask for it.
 fn add_env(
     env: &mut Environment,
-    secrets: &mut Vec<Secret>,
+    session: &Session,
+    defs: &BTreeMap<String, Template>,
     extra: &Map<String, Value>,
 ) -> Result<(), String> {
     for (name, value) in extra {
-        let text = match value {
-            Value::String(text) => text.clone(),
-            Value::Object(map) if map.len() == 1 && map.contains_key("$secret") => {
-                let secret = map["$secret"].as_str().unwrap_or_default();
-                let value = std::env::var(format!("{SECRET_PREFIX}{secret}")).map_err(|_| {
-                    format!(
-                        "the secret `{secret}` is not there: set {SECRET_PREFIX}{secret} where windlass runs"
-                    )
-                })?;
-                secrets.push(Secret { name: secret.to_owned(), value: value.clone() });
-                value
+        let text = match (defs.get(name), value) {
+            (Some(Template::Secret(secret)), _) => {
+                session.reveal(secret.as_str()).map_err(|trouble| trouble.message)?
             }
-            other => other.to_string(),
+            (_, Value::String(text)) => text.clone(),
+            (_, other) => other.to_string(),
         };
         env.add(name, &text).map_err(|error| error.to_string())?;
     }
@@ -388,7 +442,7 @@ fn add_env(
 /// What is reported of an attempt that has ended.
 fn report_of(
     ended: &Ended,
-    outputs: &std::collections::BTreeMap<Name, windlass_core::runbook::ValueType>,
+    outputs: &BTreeMap<Name, windlass_core::runbook::ValueType>,
     log: &Path,
     stopping: bool,
     repeatable: bool,

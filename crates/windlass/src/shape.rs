@@ -9,6 +9,7 @@ use windlass_core::code::Code;
 use windlass_core::id::{Holder, Scoped};
 use windlass_core::lock::{self, Lock};
 use windlass_core::packed::Packed;
+use windlass_core::receipt::Receipt;
 use windlass_core::run::Run;
 use windlass_core::runbook::Pipeline;
 use windlass_core::semaphore::Semaphore;
@@ -163,6 +164,29 @@ pub fn approval(approval: &Approval) -> Value {
         .put("requested_at", time(approval.requested_at))
         .put("expires_at", time(approval.expires_at))
         .put("decisions", Value::Array(decisions.collect()))
+        .json()
+}
+
+/// A receipt.
+#[must_use]
+pub fn receipt(receipt: &Receipt) -> Value {
+    Object::default()
+        .put("id", receipt.id.to_string())
+        .put("run", receipt.run.to_string())
+        .put("step", receipt.step.as_str())
+        .put("key", receipt.key.as_str())
+        .put("generation", receipt.generation)
+        .put("tool", receipt.tool.as_str())
+        .put("operation", receipt.operation.as_str())
+        .put("target", receipt.target.as_str())
+        .put("status", receipt.status.as_str())
+        .put("reversible", receipt.reversible)
+        .put("late", receipt.late)
+        .maybe("reverse", receipt.reverse.as_ref().map(|reverse| json!(reverse)))
+        .maybe("reversed_by", receipt.reversed_by.map(|run| run.to_string()))
+        .maybe("request", receipt.request.clone())
+        .maybe("response", receipt.response.clone())
+        .put("at", time(receipt.at))
         .json()
 }
 

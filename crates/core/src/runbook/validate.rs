@@ -36,6 +36,12 @@ impl Pipeline {
                 return Err(Error::TooMany(name.clone(), DEPTH_MAX as usize, "levels of nesting"));
             }
             self.validate_named(name, step)?;
+            if let Some(read) = &step.reconcile
+                && !matches!(**read, Kind::Run { .. } | Kind::Tool { writes: false, .. })
+            {
+                let what = "a `reconcile` that is neither a command nor a tool that only reads";
+                return Err(Error::Unsupported(name.clone(), step.id.clone(), what));
+            }
             if step.retry.max_attempts == Some(0) {
                 return Err(Error::Zero("step", step.id.clone(), "max_attempts"));
             }

@@ -29,5 +29,6 @@ mod turn_effects;
 mod turn_ingress;
 mod turn_outstanding;
 mod turn_queues;
+mod turn_reversals;
 mod turn_schedules;
 mod turn_signals;

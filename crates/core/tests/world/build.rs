@@ -40,6 +40,8 @@ fn spec(id: &str, kind: Kind, members: Vec<Spec>) -> Spec {
         semaphore: None,
         compensate: Compensate::Undeclared,
         effect: None,
+        reconcile: None,
+        reverses: None,
         idempotency_key: None,
         key_scope: Default::default(),
         risk: None,

@@ -185,6 +185,18 @@ pub(super) enum Verb {
         #[arg(long)]
         runbook: Option<PathBuf>,
     },
+    /// Take back what a run did outside, in a new run
+    #[command(after_help = "examples:\n  windlass undo RUN --dry-run\n  windlass undo RUN")]
+    Undo {
+        /// The run, or the beginning of its id
+        run: String,
+        /// Show what would be taken back; do nothing
+        #[arg(long)]
+        dry_run: bool,
+        /// Take back also what others changed since
+        #[arg(long)]
+        force: bool,
+    },
     /// Deliver an external event
     #[command(
         after_help = "examples:\n  windlass signal RUN approved --data '{\"by\":\"ann\"}'\n  windlass signal --key pr-17 merged"
@@ -337,6 +349,14 @@ pub(super) enum Verb {
         #[command(subcommand)]
         verb: TokenVerb,
     },
+    /// Keep secrets; values come from the standard input or are typed unseen
+    #[command(
+        after_help = "examples:\n  windlass secret set GITHUB_TOKEN < token.txt\n  windlass secret list\n  windlass secret rm GITHUB_TOKEN --yes"
+    )]
+    Secret {
+        #[command(subcommand)]
+        verb: super::secret::SecretVerb,
+    },
     /// Look after the data directory
     #[command(
         subcommand,
@@ -436,6 +456,9 @@ pub(super) struct ShowArgs {
     /// Its records
     #[arg(long)]
     pub(super) events: bool,
+    /// What it did outside
+    #[arg(long)]
+    pub(super) receipts: bool,
     /// Its steps, drawn to scale
     #[arg(long)]
     pub(super) timeline: bool,

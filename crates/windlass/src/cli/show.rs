@@ -18,6 +18,8 @@ pub(super) async fn show(client: &Client, how: &ShowArgs, say: &Say) -> Outcome 
         while let Some(line) = lines.next().await {
             say.line(&line);
         }
+    } else if how.receipts {
+        super::undo::receipts(client, &how.run, say).await?;
     } else if how.timeline && !say.json {
         say.line(&timeline(say, &run));
     } else {

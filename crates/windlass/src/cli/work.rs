@@ -61,7 +61,7 @@ fn failed(error: &log::Error) -> Failure {
     Failure::new(error.code(), error.to_string())
 }
 
-fn root(args: &Args) -> Result<PathBuf, Failure> {
+pub(super) fn root(args: &Args) -> Result<PathBuf, Failure> {
     match &args.global.data {
         Some(root) => Ok(root.clone()),
         None => Ok(Home::nearest()?),

@@ -7,6 +7,7 @@ use super::build::{Builder, Secrets, Stand};
 use super::guards;
 use super::problem::Problem;
 use super::steps::{Declared, Steps};
+use super::tools;
 use super::yaml::{Node, Value};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -108,7 +109,9 @@ pub(super) fn step(
             steps.names.push((Declared::Semaphore, Name::clean(text), name.at));
         }
     }
+    let reconcile = node.get("effect").and_then(|effect| steps.reading(effect.get("reconcile")?, place));
     let builder = &mut *steps.builder;
+    let effect = node.get("effect").and_then(|effect| semantics(builder, effect, &kind));
     let (before, after) = node.get("guard").map(|guard| guards::guards(builder, guard)).unwrap_or_default();
     let shell = inherited.shell.filter(|_| matches!(kind, Kind::Run { .. }));
     let (dir, runs_on) = (inherited.dir.filter(|_| takes_env(&kind)), inherited.runs_on.filter(|_| executes));
@@ -126,7 +129,9 @@ pub(super) fn step(
         lock: node.get("lock").map(|lock| lock_use(builder, lock, stand)),
         semaphore: node.get("semaphore").map(|semaphore| semaphore_use(builder, semaphore, stand)),
         compensate: Compensate::Undeclared,
-        effect: node.get("effect").and_then(|effect| semantics(builder, effect, &kind)),
+        effect: effect.or_else(|| declared(&kind)),
+        reconcile,
+        reverses: None,
         idempotency_key: node
             .get("idempotency_key")
             .map(|key| builder.template(key, stand, Secrets::Refused)),
@@ -268,18 +273,50 @@ fn check_literal_name(builder: &mut Builder<'_>, node: &Node, what: &str) {
 
 fn semantics(builder: &mut Builder<'_>, node: &Node, kind: &Kind) -> Option<Semantics> {
     let Some(word) = node.text() else {
-        let problem = Problem::at(node.at, "a read for `reconcile` is not supported yet");
-        builder.notes.add(problem.help(
-            "`effect: reconcile` asks by what the tool itself knows; or use `idempotent` or `at_most_once`",
-        ));
-        return None;
+        // The one map there can be: a read of the runbook's own.
+        return Some(Semantics::Reconcile);
     };
     let semantics = Semantics::parse(word);
-    if semantics == Some(Semantics::Reconcile) && !matches!(kind, Kind::Tool { .. }) {
-        let problem = Problem::at(node.at, "only a tool can ask the other side what became of its effect");
-        builder.notes.add(problem.help("write `idempotent` or `at_most_once`"));
+    let asks = match kind {
+        Kind::Tool { tool, operation, .. } => {
+            tools::find(tool.as_str()).and_then(|tool| tool.semantics_of(operation.as_str()))
+                == Some(Semantics::Reconcile)
+        }
+        Kind::Run { .. }
+        | Kind::Agent { .. }
+        | Kind::Parallel { .. }
+        | Kind::Steps { .. }
+        | Kind::Strategy { .. }
+        | Kind::Call { .. }
+        | Kind::Approve { .. }
+        | Kind::Wait { .. } => false,
+    };
+    if semantics == Some(Semantics::Reconcile) && !asks {
+        let problem =
+            Problem::at(node.at, "nothing here knows how to ask the other side what became of the effect");
+        builder.notes.add(problem.help(
+            "say by which read: `effect: { reconcile: { run: ./is-done } }`; or write `idempotent` or `at_most_once`",
+        ));
     }
     semantics
+}
+
+/// What the tool itself declares.
+fn declared(kind: &Kind) -> Option<Semantics> {
+    match kind {
+        Kind::Tool { tool, operation, writes: true, .. } => {
+            tools::find(tool.as_str()).and_then(|tool| tool.semantics_of(operation.as_str()))
+        }
+        Kind::Tool { .. }
+        | Kind::Run { .. }
+        | Kind::Agent { .. }
+        | Kind::Parallel { .. }
+        | Kind::Steps { .. }
+        | Kind::Strategy { .. }
+        | Kind::Call { .. }
+        | Kind::Approve { .. }
+        | Kind::Wait { .. } => None,
+    }
 }
 
 fn outputs(node: &Node) -> BTreeMap<Name, ValueType> {

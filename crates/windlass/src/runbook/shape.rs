@@ -97,6 +97,11 @@ pub(crate) const fn key(name: &'static str, shape: Shape, doc: &'static str) -> 
     Key { name, shape, doc, required: false, needs: &[] }
 }
 
+/// A key of a table that is made while the program runs.
+pub(crate) fn field(name: &'static str, shape: Shape, doc: &'static str, required: bool) -> Key {
+    Key { required, ..key(name, shape, doc) }
+}
+
 impl Key {
     pub(crate) const fn required(mut self) -> Key {
         self.required = true;

@@ -371,6 +371,28 @@ impl<'b, 'a> Steps<'b, 'a> {
         }
     }
 
+    /// The read that tells what became of a lost attempt: a command, or a tool that changes nothing.
+    pub(super) fn reading(&mut self, node: &Node, place: StepNode) -> Option<Box<Kind>> {
+        let (key, value) = node.entries().first().filter(|_| node.entries().len() <= 2)?;
+        let stand = Stand::Step(place);
+        let kind = match key.text.as_str() {
+            "run" => Some(Kind::Run { command: self.builder.command(value, "run") }),
+            "tool" => self.tool_by_name(node, value, stand),
+            name => tools::find(name).map(|tool| self.tool(tool, value, stand)),
+        };
+        let alone = node.entries().len() == 1 || key.text == "tool" && node.get("with").is_some();
+        match kind {
+            Some(Kind::Run { .. } | Kind::Tool { writes: false, .. }) if alone => kind.map(Box::new),
+            Some(_) | None => {
+                let message =
+                    "a read for `reconcile` is one command, or one call of a tool that changes nothing";
+                let help = "for example `reconcile: { servicenow.get: { table: incident, query: … } }`";
+                self.builder.notes.add(Problem::at(node.at, message).help(help));
+                None
+            }
+        }
+    }
+
     /// `tool: NAME` with its fields in `with`.
     fn tool_by_name(&mut self, node: &Node, value: &Node, stand: Stand) -> Option<Kind> {
         let name = value.text().unwrap_or_default();

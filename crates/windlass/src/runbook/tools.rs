@@ -5,7 +5,9 @@
 
 use super::shape::Shape::{Command, Duration, List, Map, OneOf, Template, Value, Words};
 use super::shape::{Key, Keys, Shape, Table, key};
+use std::sync::{PoisonError, RwLock};
 use windlass_core::policy::Risk;
+use windlass_core::receipt::Semantics;
 
 /// A tool that steps can call.
 #[derive(Debug)]
@@ -16,6 +18,8 @@ pub struct Tool {
     pub operation: &'static str,
     /// Whether it changes something outside, or elsewhere in the repository.
     pub writes: Writes,
+    /// What can be done about a lost attempt at a write; absent, it is a human's to say. A request says by its method.
+    pub semantics: Option<Semantics>,
     /// How risky that is.
     pub risk: Risk,
     /// The fields that make up the target, joined by `/`. Those that are not given are left out.
@@ -43,10 +47,52 @@ pub enum Writes {
 pub const SAFE_METHODS: &[&str] = &["GET", "HEAD", "OPTIONS"];
 const METHODS: &[&str] = &["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"];
 
+/// The methods whose repetition changes nothing more.
+const IDEMPOTENT_METHODS: &[&str] = &["PUT", "DELETE"];
+
+/// Tools that files describe. They are added while a process starts, and none is ever taken away.
+static DESCRIBED: RwLock<Vec<&'static Tool>> = RwLock::new(Vec::new());
+
 /// The tool with this name.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Tool> {
-    TOOLS.iter().find(|tool| tool.name == name)
+    let own = TOOLS.iter().find(|tool| tool.name == name);
+    own.or_else(|| {
+        let described = DESCRIBED.read().unwrap_or_else(PoisonError::into_inner);
+        described.iter().copied().find(|tool| tool.name == name)
+    })
+}
+
+/// Makes a described tool known. One whose name is known stays as it is.
+pub(crate) fn describe(tool: Tool) {
+    if find(tool.name).is_none() {
+        DESCRIBED.write().unwrap_or_else(PoisonError::into_inner).push(Box::leak(Box::new(tool)));
+    }
+}
+
+/// Whether a call changes something outside. What nobody knows is taken for a write.
+#[must_use]
+pub fn writes(tool: &str, operation: &str) -> bool {
+    match find(tool).map(|tool| tool.writes) {
+        Some(Writes::No) => false,
+        Some(Writes::Yes) | None => true,
+        Some(Writes::ByMethod) => !SAFE_METHODS.contains(&operation.to_uppercase().as_str()),
+    }
+}
+
+impl Tool {
+    /// What can be done about a lost attempt at a write with this operation.
+    #[must_use]
+    pub fn semantics_of(&self, operation: &str) -> Option<Semantics> {
+        match self.writes {
+            Writes::No => None,
+            Writes::Yes => self.semantics,
+            Writes::ByMethod => {
+                let again = IDEMPOTENT_METHODS.contains(&operation.to_uppercase().as_str());
+                again.then_some(Semantics::Idempotent)
+            }
+        }
+    }
 }
 
 const fn table(name: &'static str, keys: &'static [Key]) -> Table {
@@ -62,6 +108,7 @@ const TABLE: Key = key("table", Template, "the table, such as `incident`").requi
 const SYS_ID: Key = key("sys_id", Template, "the record").required();
 const FIELDS: Key =
     key("fields", OneOf(&[Map(Keys::Any, &Value), Template], "a map"), "the fields to set").required();
+const TOKEN: Key = key("token", Template, "the credential; the configured one where it is not given");
 const DIR: Key = key("dir", Template, "the repository; the run's workspace where it is not given");
 
 /// A tool of the local repository.
@@ -73,19 +120,30 @@ const fn git(
     keys: &'static [Key],
 ) -> Tool {
     let fields = table(name, keys);
-    Tool { name, operation, writes, risk: Risk::Low, target, otherwise: "repository", fields, secrets: &[] }
+    Tool {
+        name,
+        operation,
+        writes,
+        semantics: None,
+        risk: Risk::Low,
+        target,
+        otherwise: "repository",
+        fields,
+        secrets: &[],
+    }
 }
 
 /// A tool of a service.
 const fn service(
     name: &'static str,
     operation: &'static str,
-    risk: Risk,
+    (risk, semantics): (Risk, Semantics),
     target: &'static [&'static str],
     keys: &'static [Key],
 ) -> Tool {
     let fields = table(name, keys);
-    Tool { name, operation, writes: Writes::Yes, risk, target, otherwise: "service", fields, secrets: &[] }
+    let (writes, semantics, secrets) = (Writes::Yes, Some(semantics), &["token"]);
+    Tool { name, operation, writes, semantics, risk, target, otherwise: "service", fields, secrets }
 }
 
 /// Every tool.
@@ -94,6 +152,7 @@ pub static TOOLS: &[Tool] = &[
         name: "http",
         operation: "request",
         writes: Writes::ByMethod,
+        semantics: None,
         risk: Risk::Medium,
         target: &["url"],
         otherwise: "url",
@@ -120,9 +179,10 @@ pub static TOOLS: &[Tool] = &[
     service(
         "slack.post",
         "post",
-        Risk::Low,
+        (Risk::Low, Semantics::Reconcile),
         &["channel"],
         &[
+            TOKEN,
             key("channel", Template, "the channel").required(),
             key("text", Template, "the message").required(),
             key("blocks", Value, "the message in blocks"),
@@ -132,9 +192,10 @@ pub static TOOLS: &[Tool] = &[
     service(
         "slack.update",
         "update",
-        Risk::Low,
+        (Risk::Low, Semantics::Idempotent),
         &["channel", "ts"],
         &[
+            TOKEN,
             key("channel", Template, "the channel").required(),
             key("ts", Template, "the message to change").required(),
             key("text", Template, "the new message").required(),
@@ -144,23 +205,30 @@ pub static TOOLS: &[Tool] = &[
     service(
         "github.comment",
         "comment",
-        Risk::Low,
+        (Risk::Low, Semantics::Reconcile),
         &["repo", "number"],
-        &[REPO, NUMBER, key("body", Template, "the comment").required()],
+        &[TOKEN, REPO, NUMBER, key("body", Template, "the comment").required()],
     ),
     service(
         "github.label",
         "label",
-        Risk::Low,
+        (Risk::Low, Semantics::Idempotent),
         &["repo", "number"],
-        &[REPO, NUMBER, key("add", TEXTS, "labels to add"), key("remove", TEXTS, "labels to take away")],
+        &[
+            TOKEN,
+            REPO,
+            NUMBER,
+            key("add", TEXTS, "labels to add"),
+            key("remove", TEXTS, "labels to take away"),
+        ],
     ),
     service(
         "github.status",
         "status",
-        Risk::Low,
+        (Risk::Low, Semantics::Idempotent),
         &["repo", "sha"],
         &[
+            TOKEN,
             REPO,
             key("sha", Template, "the commit").required(),
             key("state", Template, "error, failure, pending or success").required(),
@@ -172,9 +240,10 @@ pub static TOOLS: &[Tool] = &[
     service(
         "github.create_pr",
         "create_pr",
-        Risk::Medium,
+        (Risk::Medium, Semantics::Reconcile),
         &["repo", "head"],
         &[
+            TOKEN,
             REPO,
             key("title", Template, "the title").required(),
             key("head", Template, "the branch with the changes").required(),
@@ -186,9 +255,10 @@ pub static TOOLS: &[Tool] = &[
     service(
         "github.merge",
         "merge",
-        Risk::High,
+        (Risk::High, Semantics::Reconcile),
         &["repo", "number"],
         &[
+            TOKEN,
             REPO,
             NUMBER,
             key("method", Words(&["merge", "squash", "rebase"]), "how"),
@@ -201,14 +271,16 @@ pub static TOOLS: &[Tool] = &[
         name: "servicenow.get",
         operation: "get",
         writes: Writes::No,
+        semantics: None,
         risk: Risk::Low,
         target: &["table", "sys_id"],
         otherwise: "table",
-        secrets: &[],
+        secrets: &["token"],
         fields: table(
             "servicenow.get",
             &[
                 TABLE,
+                TOKEN,
                 key("sys_id", Template, "the record"),
                 key("query", Template, "an encoded query, where no record is named"),
                 key("fields", TEXTS, "the fields to give"),
@@ -216,21 +288,65 @@ pub static TOOLS: &[Tool] = &[
             ],
         ),
     },
-    service("servicenow.create", "create", Risk::Medium, &["table"], &[TABLE, FIELDS]),
-    service("servicenow.update", "update", Risk::Medium, &["table", "sys_id"], &[TABLE, SYS_ID, FIELDS]),
+    service(
+        "servicenow.create",
+        "create",
+        (Risk::Medium, Semantics::Reconcile),
+        &["table"],
+        &[TOKEN, TABLE, FIELDS],
+    ),
+    service(
+        "servicenow.update",
+        "update",
+        (Risk::Medium, Semantics::Idempotent),
+        &["table", "sys_id"],
+        &[TOKEN, TABLE, SYS_ID, FIELDS],
+    ),
     service(
         "servicenow.assign",
         "assign",
-        Risk::Medium,
+        (Risk::Medium, Semantics::Idempotent),
         &["table", "sys_id"],
-        &[TABLE, SYS_ID, key("group", Template, "the group"), key("user", Template, "the user")],
+        &[TOKEN, TABLE, SYS_ID, key("group", Template, "the group"), key("user", Template, "the user")],
     ),
     service(
         "servicenow.work_note",
         "work_note",
-        Risk::Low,
+        (Risk::Low, Semantics::Reconcile),
         &["table", "sys_id"],
-        &[TABLE, SYS_ID, key("text", Template, "the note").required()],
+        &[TOKEN, TABLE, SYS_ID, key("text", Template, "the note").required()],
+    ),
+    service(
+        "slack.delete",
+        "delete",
+        (Risk::Medium, Semantics::Idempotent),
+        &["channel", "ts"],
+        &[
+            TOKEN,
+            key("channel", Template, "the channel").required(),
+            key("ts", Template, "the message to take away").required(),
+        ],
+    ),
+    service(
+        "github.delete_comment",
+        "delete_comment",
+        (Risk::Medium, Semantics::Idempotent),
+        &["repo", "comment_id"],
+        &[TOKEN, REPO, key("comment_id", ID, "the comment").required()],
+    ),
+    service(
+        "github.close_pr",
+        "close_pr",
+        (Risk::Medium, Semantics::Idempotent),
+        &["repo", "number"],
+        &[TOKEN, REPO, NUMBER],
+    ),
+    service(
+        "servicenow.delete",
+        "delete",
+        (Risk::High, Semantics::Idempotent),
+        &["table", "sys_id"],
+        &[TOKEN, TABLE, SYS_ID],
     ),
     git("git.status", "status", Writes::No, &["dir"], &[DIR]),
     git(
@@ -317,6 +433,7 @@ pub static TOOLS: &[Tool] = &[
         name: "git.push",
         operation: "push",
         writes: Writes::Yes,
+        semantics: None,
         risk: Risk::High,
         target: &["remote", "branch"],
         otherwise: "origin",
@@ -335,6 +452,7 @@ pub static TOOLS: &[Tool] = &[
         name: "git.fetch",
         operation: "fetch",
         writes: Writes::No,
+        semantics: None,
         risk: Risk::Low,
         target: &["remote"],
         otherwise: "origin",
@@ -348,6 +466,7 @@ pub static TOOLS: &[Tool] = &[
         name: "model",
         operation: "complete",
         writes: Writes::No,
+        semantics: None,
         risk: Risk::Low,
         target: &["model"],
         otherwise: "model",
@@ -370,6 +489,7 @@ pub static TOOLS: &[Tool] = &[
         name: "transform",
         operation: "transform",
         writes: Writes::No,
+        semantics: None,
         risk: Risk::Low,
         target: &[],
         otherwise: "value",

@@ -2,7 +2,7 @@
 
 use crate::support::{HANG, Process, Project, text};
 use serde_json::{Value, json};
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::net::TcpStream;
 
 /// A server with its project.

@@ -181,6 +181,9 @@ fn told(watched: &mut Watched, run: RunId, step: StepId, epoch: u64, op: &Op) ->
         |retryable| Report::Failed { failure: failure("no"), retryable, exit_code: Some(1), signal: None };
     let report = match op.how % 10 {
         0..=4 => Report::Done { output: Some(json!({ "n": op.more })), exit_code: Some(0) },
+        5 if op.more.is_multiple_of(2) => {
+            Report::Deferred { failure: failure("later"), after: Span::secs(u64::from(op.more)) }
+        }
         5 => failed(true),
         6 => failed(false),
         7 => Report::Stopped,
@@ -189,7 +192,7 @@ fn told(watched: &mut Watched, run: RunId, step: StepId, epoch: u64, op: &Op) ->
     };
     let status = match &report {
         Report::Done { .. } => Some(Outcome::Succeeded),
-        Report::Failed { .. } => Some(Outcome::Failed),
+        Report::Failed { .. } | Report::Deferred { .. } => Some(Outcome::Failed),
         Report::Stopped | Report::Returned { .. } | Report::Lost { .. } => None,
     };
     let id = ReceiptId(watched.world.id());

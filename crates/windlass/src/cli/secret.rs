@@ -1,0 +1,128 @@
+//! Secrets, from the command line: set, listed by name and version, removed. A value comes from the standard input or is
+//! typed unseen; it is never an argument, where others could read it.
+
+use super::Outcome;
+use super::say::{self, Say};
+use crate::client::Failure;
+use crate::home::Home;
+use crate::redaction::Redactor;
+use crate::secrets::{self, Vault};
+use serde_json::{Value, json};
+use std::io::{IsTerminal as _, Read as _};
+use std::path::Path;
+use windlass_core::code::Code;
+use windlass_core::id::Name;
+use windlass_core::time::Millis;
+
+/// What can be done with secrets.
+#[derive(clap::Subcommand, Debug)]
+pub(super) enum SecretVerb {
+    /// Set a secret; setting it again makes the next version
+    Set {
+        /// Its name, as runbooks write it after `secrets.`
+        name: String,
+        /// Whose it is
+        #[arg(long, default_value = "default")]
+        tenant: String,
+    },
+    /// List names and versions
+    List {
+        /// Whose they are
+        #[arg(long, default_value = "default")]
+        tenant: String,
+    },
+    /// Remove a secret
+    Rm {
+        /// Its name
+        name: String,
+        /// Whose it is
+        #[arg(long, default_value = "default")]
+        tenant: String,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+fn failed(error: &secrets::Error) -> Failure {
+    Failure::new(error.code(), error.to_string())
+}
+
+pub(super) fn secret(root: &Path, verb: &SecretVerb, say: &Say) -> Outcome {
+    let tenant_of =
+        |tenant: &str| Name::new(tenant).map_err(|error| Failure::new(Code::InvalidInput, error.to_string()));
+    // The vault lies in the data directory, which is the owner's alone.
+    Home::make(root)?;
+    let vault = Vault::new(root);
+    match verb {
+        SecretVerb::Set { name, tenant } => {
+            let value = value(name)?;
+            let version = vault.set(&tenant_of(tenant)?, name, &value).map_err(|error| failed(&error))?;
+            say.answer(&json!({ "name": name, "version": version }), || {
+                format!("`{name}` is set, version {version}")
+            });
+        }
+        SecretVerb::List { tenant } => {
+            let listed = vault.list(&tenant_of(tenant)?).map_err(|error| failed(&error))?;
+            let item = |one: &secrets::Listed| json!({ "name": one.name, "version": one.version, "set_at": crate::shape::time(Millis(one.at)) });
+            let items: Vec<Value> = listed.iter().map(item).collect();
+            say.answer(&crate::shape::list(items, None), || {
+                let mut rows = vec![vec!["NAME".to_owned(), "VERSION".to_owned(), "SET".to_owned()]];
+                rows.extend(listed.iter().map(|one| {
+                    vec![one.name.clone(), one.version.to_string(), crate::shape::time(Millis(one.at))]
+                }));
+                say.table(&rows)
+            });
+        }
+        SecretVerb::Rm { name, tenant, yes } => {
+            if !*yes && !say::ask(&format!("Remove `{name}`? Runs that need it will fail.")) {
+                return Err(Failure::new(
+                    Code::InvalidInput,
+                    "nothing was removed; without a terminal add --yes",
+                ));
+            }
+            if !vault.remove(&tenant_of(tenant)?, name).map_err(|error| failed(&error))? {
+                return Err(Failure::new(
+                    Code::NotFound,
+                    format!("there is no secret `{name}` in the vault"),
+                ));
+            }
+            say.answer(&json!({ "name": name, "removed": true }), || format!("`{name}` is removed"));
+        }
+    }
+    Ok(0)
+}
+
+/// The value: what is typed, unseen, or what the standard input holds, without the line break at its end.
+fn value(name: &str) -> Result<String, Failure> {
+    let stdin = std::io::stdin();
+    let text = if stdin.is_terminal() {
+        typed(name)?
+    } else {
+        let mut bytes = Vec::new();
+        let most = Redactor::LEN_MAX as u64 + 2;
+        stdin.lock().take(most).read_to_end(&mut bytes)?;
+        String::from_utf8(bytes).map_err(|_| Failure::new(Code::InvalidInput, "the value is not UTF-8"))?
+    };
+    let text = text.strip_suffix('\n').unwrap_or(&text);
+    Ok(text.strip_suffix('\r').unwrap_or(text).to_owned())
+}
+
+/// Reads a line from the terminal, which does not show it meanwhile.
+fn typed(name: &str) -> Result<String, Failure> {
+    use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
+    let stdin = std::io::stdin();
+    let shown = tcgetattr(&stdin).map_err(std::io::Error::from)?;
+    let mut hidden = shown.clone();
+    hidden.local_modes &= !LocalModes::ECHO;
+    eprint!("value of {name}: ");
+    tcsetattr(&stdin, OptionalActions::Flush, &hidden).map_err(std::io::Error::from)?;
+    let mut line = String::new();
+    let read = stdin.read_line(&mut line);
+    // Whatever came of it, the terminal shows again what is typed.
+    let back = tcsetattr(&stdin, OptionalActions::Flush, &shown);
+    eprintln!();
+    read?;
+    back.map_err(std::io::Error::from)?;
+    Ok(line)
+}

@@ -1,0 +1,73 @@
+//! Undo and receipts, from the command line.
+
+use super::Outcome;
+use super::follow::{self, Follow, escape, printable};
+use super::say::{Say, text};
+use crate::client::Client;
+use serde_json::{Value, json};
+
+pub(super) async fn undo(client: &mut Client, run: &str, dry_run: bool, force: bool, say: &Say) -> Outcome {
+    let body = json!({ "dry_run": dry_run, "force": force });
+    let answer = client.post(&format!("/v1/runs/{}/undo", escape(run)), &body).await?;
+    let Some(id) = answer["run"]["id"].as_str().map(str::to_owned) else {
+        say.answer(&answer, || plan(say, &answer));
+        return Ok(0);
+    };
+    if !say.json {
+        say.line(plan(say, &answer).trim_end_matches('\n'));
+    }
+    say.note(&format!("{id} takes back what {} did", text(&answer, "of")));
+    follow::to_end(client, &id, Follow { wait: true, suspend: true }, say).await
+}
+
+/// What would be done, latest effect first.
+fn plan(say: &Say, answer: &Value) -> String {
+    let items = answer["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if items.is_empty() {
+        return "nothing of it can be taken back: it did nothing outside".to_owned();
+    }
+    let mut rows = vec![["STEP", "STATE", "DID", "UNDO", "WHY"].map(str::to_owned).to_vec()];
+    for item in items {
+        let action = |value: &Value| match value["command"].as_str() {
+            Some(command) => printable(command).chars().take(40).collect(),
+            None if value.is_object() => {
+                format!("{} {}", text(value, "tool"), printable(text(value, "target")))
+            }
+            None => "-".to_owned(),
+        };
+        rows.push(vec![
+            text(item, "step").to_owned(),
+            text(item, "state").to_owned(),
+            action(&item["did"]),
+            action(&item["undo"]),
+            printable(item["reason"].as_str().unwrap_or_default()),
+        ]);
+    }
+    say.table(&rows)
+}
+
+/// The receipts of a run.
+pub(super) async fn receipts(client: &Client, run: &str, say: &Say) -> Outcome {
+    let answer = client.get(&format!("/v1/runs/{}/receipts", escape(run))).await?;
+    say.answer(&answer, || {
+        let mut rows =
+            vec![["STEP", "STATUS", "TOOL", "TARGET", "REVERSIBLE", "AT"].map(str::to_owned).to_vec()];
+        for item in answer["items"].as_array().into_iter().flatten() {
+            let reversible = match (item["reversed_by"].as_str(), item["reversible"] == true) {
+                (Some(by), _) => format!("by {by}"),
+                (None, true) => "yes".to_owned(),
+                (None, false) => "no".to_owned(),
+            };
+            rows.push(vec![
+                text(item, "step").to_owned(),
+                say.status(text(item, "status")),
+                text(item, "tool").to_owned(),
+                printable(text(item, "target")),
+                reversible,
+                text(item, "at").to_owned(),
+            ]);
+        }
+        say.table(&rows)
+    });
+    Ok(0)
+}

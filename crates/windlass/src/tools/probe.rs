@@ -1,0 +1,167 @@
+//! Asking what became of an effect whose attempt was lost.
+//!
+//! What was sent may still be on its way when the other side is asked first, so "it is not there" counts only when it
+//! holds for a while. An answer that cannot be had is asked for again, ever less often, for about a day; after that it
+//! stays a human's to say, which it could be all the time.
+
+use super::execute::{Inner, Job, call_of, receipted};
+use super::session::Session;
+use super::{Call, Seen, Success, TIME_MAX, stdio};
+use crate::shell::{Ending, Environment};
+use serde_json::{Map, Value};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use windlass_core::command::Receipted;
+use windlass_core::receipt::Action;
+use windlass_core::template::Template;
+
+/// How long to wait after each answer that tells nothing; the last holds for all further ones.
+const WAITS: [Duration; 5] = [
+    Duration::from_secs(1),
+    Duration::from_secs(5),
+    Duration::from_secs(30),
+    Duration::from_secs(120),
+    Duration::from_secs(600),
+];
+/// How often is asked.
+const ASKS_MAX: usize = 150;
+
+/// By which read.
+pub enum Read {
+    /// The tool's own.
+    Own,
+    /// Another tool's call.
+    Tool(Action, Template),
+    /// A command: it exits with 0 where the effect is there, and with 1 where it is not.
+    Command(String, PathBuf, Environment),
+}
+
+/// What is to be found out.
+pub struct Asked {
+    /// The attempt that was lost.
+    pub job: Job,
+    /// By which read.
+    pub read: Read,
+    /// The definitions of the environment: which of its values are secrets.
+    pub env: Vec<(String, Template, Value)>,
+}
+
+pub(super) struct Prober {
+    pub(super) inner: Arc<Inner>,
+    pub(super) asked: Asked,
+}
+
+impl Prober {
+    /// Asks until there is an answer. With one that the effect is there comes its receipt.
+    pub(super) async fn settle(&self) -> (Seen, Option<Box<Receipted>>) {
+        let mut absent = false;
+        let mut unsure = 0;
+        let mut last = Seen::Unsure("nobody was asked".to_owned());
+        for n in 1..=ASKS_MAX {
+            let session = Session::new(self.asked.job.tenant.clone(), self.inner.secrets.clone());
+            let call = match call_of(&self.asked.job, &session) {
+                Ok(call) => call,
+                Err(trouble) => return (Seen::Unsure(session.mask(&trouble.message)), None),
+            };
+            match self.look(&call, &session, n).await {
+                Seen::There(success) => {
+                    let receipt = receipted(&self.asked.job, &session, &call, &success);
+                    let output = receipt.response.clone().unwrap_or(Value::Null);
+                    return (Seen::There(Success { output, ..success }), Some(Box::new(receipt)));
+                }
+                Seen::Absent if absent => return (Seen::Absent, None),
+                Seen::Absent => {
+                    absent = true;
+                    tokio::time::sleep(self.inner.tools.settings.probe_wait).await;
+                }
+                Seen::Unsure(why) => {
+                    (absent, last) = (false, Seen::Unsure(session.mask(&why)));
+                    let wait = WAITS.get(unsure).or(WAITS.last()).copied().unwrap_or(TIME_MAX);
+                    unsure += 1;
+                    tokio::time::sleep(wait).await;
+                }
+            }
+        }
+        (last, None)
+    }
+
+    async fn look(&self, call: &Call, session: &Session, n: usize) -> Seen {
+        let place = &self.asked.job.place;
+        match &self.asked.read {
+            Read::Own => self.inner.probe(call, session, place, n).await,
+            Read::Tool(action, with) => {
+                let (fields, secret_places) = match session.resolve(with, &action.fields) {
+                    Ok(resolved) => resolved,
+                    Err(trouble) => return trouble.into(),
+                };
+                let Value::Object(fields) = fields else {
+                    return Seen::Unsure("its fields are not a map".into());
+                };
+                let call = Call {
+                    tool: action.tool.to_string(),
+                    operation: action.operation.to_string(),
+                    target: action.target.to_string(),
+                    fields,
+                    secret_places,
+                    ..call.clone()
+                };
+                found(&call, self.inner.perform(&call, session, place).await)
+            }
+            Read::Command(command, dir, env) => self.run(command, dir, env.clone(), session, n).await,
+        }
+    }
+
+    async fn run(
+        &self,
+        command: &str,
+        dir: &PathBuf,
+        mut env: Environment,
+        session: &Session,
+        n: usize,
+    ) -> Seen {
+        let Some(shell) = &self.inner.shell else {
+            return Seen::Unsure("this process runs no commands".into());
+        };
+        for (name, template, value) in &self.asked.env {
+            let text = match session.resolve(template, value) {
+                Ok((Value::String(text), _)) => text,
+                Ok((other, _)) => other.to_string(),
+                Err(trouble) => return trouble.into(),
+            };
+            if let Err(error) = env.add(name, &text) {
+                return Seen::Unsure(error.to_string());
+            }
+        }
+        let place = stdio::Place::new(shell, &self.inner.home, &self.asked.job.place, &format!("probe{n}"));
+        let ended = stdio::command(&place, command.to_owned(), dir.clone(), env, TIME_MAX, session).await;
+        match ended {
+            Ok(ended) => match (&ended.ending, ended.output) {
+                (Ending::Exited(0), output) => {
+                    Seen::There(Success::of(output.ok().flatten().unwrap_or(Value::Object(Map::new()))))
+                }
+                (Ending::Exited(1), _) => Seen::Absent,
+                (ending, _) => Seen::Unsure(ending.to_string()),
+            },
+            Err(trouble) => trouble.into(),
+        }
+    }
+}
+
+/// What a tool's read says: found, or not. An empty list of records is not found, and neither is an address that is not
+/// there.
+fn found(call: &Call, outcome: super::Outcome) -> Seen {
+    match outcome {
+        Ok(success) => {
+            let empty = |name: &str| success.output[name].as_array().is_some_and(Vec::is_empty);
+            let told = success.output["found"].as_bool();
+            if told == Some(false) || empty("records") { Seen::Absent } else { Seen::There(success) }
+        }
+        Err(trouble) => {
+            if matches!(trouble.status, Some(404 | 410)) {
+                return Seen::Absent;
+            }
+            Seen::Unsure(format!("{}: {}", call.tool, trouble.message))
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! Tools, receipts, undo and secrets, as a user sees them: the binary, its data directory, and an outside that counts.
+//!
+//! The built-in policy denies every write to the outside. Tests of writes talk to a holder of the data directory that
+//! is the application itself, but for its policy: that allows everything. The holder is this test program, started
+//! again as a process of its own, so that it can be killed at any moment.
+
+#[path = "../support/outside.rs"]
+mod outside;
+#[path = "../support/mod.rs"]
+mod support;
+
+mod canaries;
+mod holder;
+mod kills;
+mod receipts;
+mod secrets;
