@@ -136,7 +136,7 @@ impl Secrets {
         if let Some(found) = self.vault.reveal(tenant, name)? {
             return Ok(found);
         }
-        if let Some(found) = self.from_file(tenant, name)? {
+        if let Some(found) = self.in_file(tenant, name)? {
             return Ok(found);
         }
         let own = tenant.as_str() == DEFAULT;
@@ -149,7 +149,7 @@ impl Secrets {
         }
     }
 
-    fn from_file(&self, tenant: &Name, name: &str) -> Result<Option<Revealed>, Error> {
+    fn in_file(&self, tenant: &Name, name: &str) -> Result<Option<Revealed>, Error> {
         let Some(dir) = &self.dir else { return Ok(None) };
         let path = match tenant.as_str() {
             DEFAULT => dir.join(name),

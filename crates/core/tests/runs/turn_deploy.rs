@@ -103,6 +103,7 @@ fn live_runs(world: &World) -> Vec<RunId> {
     runs.collect()
 }
 
+#[allow(clippy::needless_pass_by_value)] // The stream is named in the call.
 fn body(world: &World, stream: StreamId) -> &Body {
     &world.state.stream(&stream).unwrap_or_else(|| panic!("no {stream}")).body
 }

@@ -251,7 +251,6 @@ impl Routes {
     }
 
     /// The router, and what is known about each route.
-    #[must_use]
     pub fn into_parts(self) -> (Router<Arc<App>>, Vec<Route>) {
         (self.router, self.list)
     }

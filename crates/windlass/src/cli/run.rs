@@ -103,7 +103,7 @@ pub(super) async fn run(args: &Args, wish: &RunArgs, say: &Say) -> Outcome {
         match &made {
             // Whoever held the data directory ended just now; whoever holds it next knows what became of the request.
             Err(failure) if failure.code == Code::Unavailable && client.is_renewable() => {
-                client.renew().await?
+                client.renew().await?;
             }
             Ok(_) | Err(_) => break,
         }

@@ -98,6 +98,7 @@ impl Keys {
     }
 }
 
+#[allow(clippy::needless_pass_by_value)] // Whatever the error is, it is told and gone.
 fn unusable(path: &Path, why: impl ToString) -> Error {
     Error::Key { key: path.display().to_string(), why: why.to_string() }
 }

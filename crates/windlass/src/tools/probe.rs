@@ -115,7 +115,7 @@ impl Prober {
     async fn run(
         &self,
         command: &str,
-        dir: &PathBuf,
+        dir: &std::path::Path,
         mut env: Environment,
         session: &Session,
         n: usize,
@@ -134,7 +134,8 @@ impl Prober {
             }
         }
         let place = stdio::Place::new(shell, &self.inner.home, &self.asked.job.place, &format!("probe{n}"));
-        let ended = stdio::command(&place, command.to_owned(), dir.clone(), env, TIME_MAX, session).await;
+        let ended =
+            stdio::command(&place, command.to_owned(), dir.to_path_buf(), env, TIME_MAX, session).await;
         match ended {
             Ok(ended) => match (&ended.ending, ended.output) {
                 (Ending::Exited(0), output) => {

@@ -221,7 +221,7 @@ impl World {
             }
             ("GET", ["issues", _, "comments"]) => say(200, &json!(things.comments)),
             (method, ["issues", "comments", id]) => {
-                let found = things.comments.iter().position(|c| c["id"].to_string() == *id);
+                let found = things.comments.iter().position(|c| is_number(&c["id"], id));
                 match (method, found) {
                     (_, None) => say(404, &json!({ "message": "Not Found" })),
                     ("DELETE", Some(at)) => {
@@ -262,7 +262,7 @@ impl World {
             }
             ("GET", ["pulls"]) => say(200, &json!(things.pulls)),
             (method, ["pulls", number, rest @ ..]) => {
-                let Some(at) = things.pulls.iter().position(|p| p["number"].to_string() == *number) else {
+                let Some(at) = things.pulls.iter().position(|p| is_number(&p["number"], number)) else {
                     return say(404, &json!({ "message": "Not Found" }));
                 };
                 match (method, rest) {
@@ -380,4 +380,9 @@ impl World {
 
 fn named(labels: &[String]) -> Value {
     labels.iter().map(|label| json!({ "name": label })).collect()
+}
+
+/// Whether a value is the number that a path names.
+fn is_number(value: &Value, text: &str) -> bool {
+    value.as_u64().is_some_and(|number| text.parse() == Ok(number))
 }

@@ -3,6 +3,7 @@
 use super::outside::{Answer, Server, say, say_with};
 use super::*;
 
+#[allow(clippy::needless_pass_by_value)] // It is written in the call.
 fn fields(server: &Server, more: Value) -> Value {
     let mut fields = json!({ "url": format!("{}/x", server.url()) });
     fields.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
