@@ -38,6 +38,7 @@ pub(super) fn routes() -> Routes {
             Scope::Read,
             doc("Follow every record")
                 .query::<Asked>()
+                .header("Last-Event-ID", "Go on after this one", "^[0-9]{1,18}$")
                 .gives_as(200, STREAM, "events")
                 .gives_as(200, LINES, "lines"),
             all,
@@ -47,6 +48,7 @@ pub(super) fn routes() -> Routes {
             Scope::Read,
             doc("Follow the records of a run")
                 .query::<Asked>()
+                .header("Last-Event-ID", "Go on after this one", "^[0-9]{1,18}$")
                 .gives_as(200, STREAM, "events")
                 .gives_as(200, LINES, "lines")
                 .refuses(&[Code::NotFound]),

@@ -74,6 +74,10 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
     if let Some(query) = doc.query {
         parameters.extend(query_parameters(&query(generator)));
     }
+    parameters.extend(doc.headers.iter().map(|(name, meaning, form)| {
+        let schema = json!({ "type": "string", "pattern": form });
+        json!({ "name": name, "in": "header", "required": false, "description": meaning, "schema": schema })
+    }));
     let mut operation = json!({
         "operationId": operation_id(route),
         "summary": doc.summary,

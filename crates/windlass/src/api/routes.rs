@@ -77,6 +77,8 @@ pub struct Doc {
     pub summary: &'static str,
     /// What stands after `?`.
     pub query: Option<Shape>,
+    /// Which headers mean something to it: the name, what it means, and the form of its value.
+    pub headers: Vec<(&'static str, &'static str, &'static str)>,
     /// What it takes, and as which media type.
     pub body: Option<(&'static str, Shape)>,
     /// As which other media types it takes text instead.
@@ -97,6 +99,7 @@ pub fn doc(summary: &'static str) -> Doc {
     Doc {
         summary,
         query: None,
+        headers: Vec::new(),
         body: None,
         also: Vec::new(),
         answers: Vec::new(),
@@ -111,6 +114,13 @@ impl Doc {
     #[must_use]
     pub fn query<T: JsonSchema>(self) -> Doc {
         Doc { query: Some(T::json_schema), ..self }
+    }
+
+    /// A header means something to it; `form` is a pattern of its value.
+    #[must_use]
+    pub fn header(mut self, name: &'static str, meaning: &'static str, form: &'static str) -> Doc {
+        self.headers.push((name, meaning, form));
+        self
     }
 
     /// It takes a body of JSON.

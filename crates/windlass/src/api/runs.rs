@@ -36,7 +36,12 @@ pub(super) fn routes() -> Routes {
     ];
     const STEER: &[Code] = &[Code::NotFound, Code::RunInvalidTransition, Code::RunTerminalState];
     let listed = doc("List runs, newest first").query::<Listing>().gives(200, "list run");
-    let created = doc("Make a run").body::<NewRun>().gives(201, "run").gives(200, "run").gives(202, "run");
+    let created = doc("Make a run")
+        .header("Idempotency-Key", "One run per key, however often it is asked for", "^[!-~]{1,128}$")
+        .body::<NewRun>()
+        .gives(201, "run")
+        .gives(200, "run")
+        .gives(202, "run");
     let act = |text| doc(text).gives(200, "run").refuses(STEER);
     Routes::new()
         .get("/v1/runs", Scope::Read, listed, list)
