@@ -115,6 +115,8 @@ pub struct Embedded {
     since_snapshot: u64,
     snapshot_every: Option<u64>,
     saving: Option<Option<StreamId>>,
+    /// Snapshots that were begun.
+    snapshots_begun: u64,
     metrics: Arc<Metrics>,
     teller: Option<Teller>,
 }
@@ -169,6 +171,7 @@ impl Embedded {
             since_snapshot: folded,
             snapshot_every: options.snapshot_every,
             saving: None,
+            snapshots_begun: 0,
             metrics: Arc::default(),
             teller: None,
         };
