@@ -7,8 +7,9 @@
 
 use croner::Cron;
 use croner::parser::{CronParser, Seconds, Year};
-use jiff::Timestamp;
-use jiff::tz::TimeZone;
+use jiff::civil::DateTime;
+use jiff::tz::{AmbiguousOffset, TimeZone};
+use jiff::{SignedDuration, Timestamp};
 use std::collections::VecDeque;
 use windlass_core::code::Code;
 use windlass_core::digest::Digest;
@@ -18,6 +19,10 @@ use windlass_core::time::{Millis, Span};
 
 /// The shortest interval.
 pub const EVERY_MIN: Span = Span::secs(1);
+/// How long after a change of clocks the wall may still show what it showed before. No zone was ever moved by more.
+const CHANGE_MAX: SignedDuration = SignedDuration::from_hours(25);
+/// How many times of day there are in that, and one.
+const DAILY_MAX: usize = 25 * 60 + 2;
 /// How far back the newest slot is looked for, the nearest first, where only that one counts.
 const WINDOWS: [Span; 6] = [
     Span::hours(1),
@@ -56,8 +61,10 @@ impl Error {
 /// When slots are.
 #[derive(Clone, Debug)]
 pub enum Spec {
-    /// At the times that cron fields mean in a zone.
-    Cron(Box<Cron>, TimeZone),
+    /// At the times of day that cron fields mean in a zone: the hours are given.
+    Daily(Box<Cron>, TimeZone),
+    /// At every time whose minute and hour fit, wherever clocks stand: the hours are `*`.
+    Repeating(Box<Cron>, TimeZone),
     /// At every multiple of a span since the epoch.
     Every(Span),
 }
@@ -85,7 +92,9 @@ impl Spec {
         let short = || windlass_core::wire::shorten(spec);
         let cron = parser.parse(spec).map_err(|error| Error::Fields(short(), error.to_string()))?;
         let zone = zone_of(zone)?;
-        let spec = Spec::Cron(Box::new(cron), zone);
+        let repeats = spec.split_whitespace().nth(1).is_some_and(|hours| hours.contains('*'));
+        let spec =
+            if repeats { Spec::Repeating(Box::new(cron), zone) } else { Spec::Daily(Box::new(cron), zone) };
         // The calendar repeats itself within these years, so a day that is not found in them never comes.
         match spec.next(Millis(0)) {
             Some(_) => Ok(spec),
@@ -98,13 +107,13 @@ impl Spec {
     pub fn next(&self, after: Millis) -> Option<Millis> {
         match self {
             Spec::Every(span) => Some(Millis((after.0 / span.0 + 1).checked_mul(span.0)?)),
-            Spec::Cron(cron, zone) => {
-                let from = Timestamp::from_millisecond(i64::try_from(after.0).ok()?).ok()?;
-                let found = cron.find_next_occurrence(&from.to_zoned(zone.clone()), false).ok()?;
-                let slot = u64::try_from(found.timestamp().as_millisecond()).ok().map(Millis)?;
+            Spec::Repeating(cron, zone) => {
+                let from = stamp(after)?.to_zoned(zone.clone());
+                let found = cron.find_next_occurrence(&from, false).ok()?;
                 // A walk that does not get on would never end.
-                Some(slot).filter(|slot| *slot > after)
+                millis(found.timestamp()).filter(|slot| *slot > after)
             }
+            Spec::Daily(cron, zone) => next_daily(cron, zone, after),
         }
     }
 
@@ -115,6 +124,49 @@ impl Spec {
 
     fn slots(&self, after: Millis) -> impl Iterator<Item = Millis> + '_ {
         std::iter::successors(self.next(after), |slot| self.next(*slot))
+    }
+}
+
+fn stamp(at: Millis) -> Option<Timestamp> {
+    Timestamp::from_millisecond(i64::try_from(at.0).ok()?).ok()
+}
+
+fn millis(stamp: Timestamp) -> Option<Millis> {
+    u64::try_from(stamp.as_millisecond()).ok().map(Millis)
+}
+
+/// The first slot of a spec with given hours: every day has each of its times once, on the wall. One that no clock shows
+/// comes at the first moment after the gap, one that clocks show twice comes the first time.
+fn next_daily(cron: &Cron, zone: &TimeZone, after: Millis) -> Option<Millis> {
+    let from = stamp(after)?;
+    // Where clocks changed lately, the wall shows a time that may be behind: what lies before it is looked at again.
+    let changed = zone
+        .preceding(from)
+        .next()
+        .is_some_and(|change| from.duration_since(change.timestamp()).as_secs() < CHANGE_MAX.as_secs());
+    let mut wall = zone.to_datetime(from);
+    if changed {
+        wall = wall.checked_sub(CHANGE_MAX).ok()?;
+    }
+    // At most so many times of day lie in what is looked at again.
+    for _ in 0..DAILY_MAX {
+        wall = cron.find_next_occurrence(&wall, false).ok()?;
+        if let Some(slot) = moment(zone, wall).and_then(millis).filter(|slot| *slot > after) {
+            return Some(slot);
+        }
+    }
+    None
+}
+
+/// When a time on the wall comes.
+fn moment(zone: &TimeZone, wall: DateTime) -> Option<Timestamp> {
+    let times = zone.to_ambiguous_timestamp(wall);
+    match times.offset() {
+        AmbiguousOffset::Unambiguous { .. } | AmbiguousOffset::Fold { .. } => times.earlier().ok(),
+        AmbiguousOffset::Gap { .. } => {
+            let behind = times.later().ok()?.checked_add(SignedDuration::from_secs(1)).ok()?;
+            zone.preceding(behind).next().map(|change| change.timestamp())
+        }
     }
 }
 

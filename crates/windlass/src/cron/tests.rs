@@ -31,6 +31,14 @@ fn a_time_in_the_gap_comes_once_shifted() {
     eprintln!("{:?}", slots("0,30 2 * * *", BERLIN, "2026-03-28T00:00:00Z", "2026-03-31T12:00:00Z"));
     eprintln!("{:?}", slots("0,30 2 * * *", BERLIN, "2026-03-29T00:30:00Z", "2026-03-31T12:00:00Z"));
     assert_eq!(twice, ["2026-03-29T01:00:00Z"]);
+    let twice_a_day = slots("0 2,14 * * *", BERLIN, "2026-03-29T00:00:00Z", "2026-03-30T00:30:00Z");
+    assert_eq!(twice_a_day, ["2026-03-29T01:00:00Z", "2026-03-29T12:00:00Z", "2026-03-30T00:00:00Z"]);
+    // A day that a zone left out: on 30 December 2011 nobody in Samoa had a noon.
+    let samoa = slots("0 12 * * *", "Pacific/Apia", "2011-12-29T00:00:00Z", "2012-01-01T00:00:00Z");
+    assert_eq!(
+        samoa,
+        ["2011-12-29T22:00:00Z", "2011-12-30T10:00:00Z", "2011-12-30T22:00:00Z", "2011-12-31T22:00:00Z"]
+    );
     // What comes every quarter of an hour has no time in the gap, and leaves nothing out of the day's real hours.
     let quarters = slots("*/15 * * * *", BERLIN, "2026-03-29T00:40:00Z", "2026-03-29T01:20:00Z");
     assert_eq!(quarters, ["2026-03-29T00:45:00Z", "2026-03-29T01:00:00Z", "2026-03-29T01:15:00Z"]);
@@ -44,6 +52,8 @@ fn a_time_in_the_overlap_comes_once() {
     // Asked for between the two, it is over.
     let after = slots("30 2 * * *", BERLIN, "2026-10-25T00:45:00Z", "2026-10-25T12:00:00Z");
     assert_eq!(after, Vec::<String>::new());
+    let quarters = slots("*/15 2 * * *", BERLIN, "2026-10-25T00:00:00Z", "2026-10-25T12:00:00Z");
+    assert_eq!(quarters.len(), 3, "the first of the two hours, after its first quarter: {quarters:?}");
     // What comes every half hour comes every half hour, also in the hour that is there twice.
     let halves = slots("*/30 * * * *", BERLIN, "2026-10-24T23:50:00Z", "2026-10-25T02:10:00Z");
     assert_eq!(halves.len(), 5, "{halves:?}");
