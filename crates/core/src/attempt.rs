@@ -240,6 +240,17 @@ pub fn report(
                 Some(_) | None => step::Input::Cancel { reason: None },
             }
         }
+        // The executor is gone, but what it saved serves instead of a repeat.
+        Report::Lost { .. }
+            if !stopping
+                && step.status == Status::Running
+                && !step.writes()
+                && resume(run, step) == Resume::Reuse =>
+        {
+            fence(step, epoch)?;
+            let saved = run.rare().checkpoints.get(&step.id);
+            done(run, node, step, epoch, saved.and_then(|saved| saved.data.clone()), given)?
+        }
         Report::Returned { reason } if !stopping => step::Input::Return { epoch, reason: reason.clone() },
         Report::Lost { last_seen } if !stopping || step.semantics.is_some() => {
             step::Input::Lose { epoch, last_seen: *last_seen }

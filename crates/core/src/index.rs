@@ -4,10 +4,13 @@
 //! what it is filed by now is put in: O(log n) for each, whatever the number of streams.
 
 mod limited;
+mod lines;
 use limited::Limited;
+pub use lines::Taker;
+use lines::{Lines, asks_for_labels, labels};
 
 use crate::bus::Pattern;
-use crate::caps::{Caps, Entry, Fair, Window};
+use crate::caps::{Caps, Entry, Window};
 use crate::command::Fact;
 use crate::digest::Digest;
 use crate::event::Event;
@@ -16,6 +19,7 @@ use crate::item::{Item, Lot};
 use crate::machine::Beats;
 use crate::queue::{Index as QueueIndex, Spot};
 use crate::run::{BlockedOn, Home, Run, Status};
+use crate::runbook::Runbook;
 use crate::state::{Body, Stream};
 use crate::step::Wait;
 use crate::stream::{StreamId, StreamMap};
@@ -100,7 +104,10 @@ struct RunCard {
     priority: i32,
     created_at: Millis,
     status: Status,
+    /// Whether a step can be leased.
     ready: bool,
+    /// Whether one of those can go to any executor.
+    plain: bool,
     active: u32,
     /// Absent where all of it is empty.
     lists: Option<Box<Lists>>,
@@ -112,6 +119,8 @@ struct Lists {
     needs: Vec<RunId>,
     approvals: Vec<ApprovalId>,
     events: Vec<(Name, Option<Name>)>,
+    /// What steps that can be leased ask of their executors.
+    labels: Vec<Vec<Name>>,
 }
 
 /// An external event that a run waits for, in a tenant and namespace.
@@ -125,7 +134,9 @@ pub struct Indexes {
     looked: StreamMap<(u64, Millis)>,
     due: BTreeSet<(Millis, StreamId)>,
     leases: BTreeSet<(Millis, StreamId)>,
-    ready: Fair<RunId>,
+    ready: Lines,
+    /// Runbooks of which a step asks for a label.
+    labelled: BTreeMap<Digest, Arc<Runbook>>,
     active: BTreeMap<Name, u32>,
     caps: BTreeMap<Name, Caps>,
     /// Runbooks of which a version has caps of its own, by name.
@@ -192,7 +203,8 @@ impl PartialEq for Indexes {
     }
 }
 
-fn run_card(run: &Run) -> RunCard {
+fn run_card(run: &Run, runbook: Option<&Arc<Runbook>>) -> RunCard {
+    let (plain, labels) = labels(run, runbook);
     let needs = match run.blocked.as_deref() {
         Some(BlockedOn::Runs(runs)) => runs.clone(),
         Some(BlockedOn::Lock(_) | BlockedOn::Cap(_)) | None => Vec::new(),
@@ -203,25 +215,26 @@ fn run_card(run: &Run) -> RunCard {
     });
     let open = |a: &&crate::approval::Approval| a.status == crate::approval::Status::Requested;
     let approvals = run.rare().approvals.values().filter(open).map(|a| a.id).collect();
-    let lists = Lists { needs, approvals, events: events.collect() };
+    let lists = Lists { needs, approvals, events: events.collect(), labels };
     RunCard {
         home: run.born.home.clone(),
         priority: run.born.priority,
         created_at: run.born.created_at,
         status: run.status(),
-        ready: run.leasable().next().is_some(),
+        ready: plain || !lists.labels.is_empty(),
+        plain,
         active: run.leases(),
         lists: (lists != Lists::default()).then(|| Box::new(lists)),
     }
 }
 
-fn card(stream: &Stream, beats: &Beats) -> Card {
+fn card(stream: &Stream, beats: &Beats, books: &BTreeMap<Digest, Arc<Runbook>>) -> Card {
     let mut card = Card::default();
     match &stream.body {
         Body::Run(run) => {
             card.due = run.due();
             card.lease_due = run.lease_due();
-            card.kind = Kind::Run(run_card(run));
+            card.kind = Kind::Run(run_card(run, books.get(&run.born.home.runbook)));
         }
         Body::Item(item) => {
             card.due = item.due();
@@ -294,7 +307,7 @@ impl Indexes {
                 None => unlink(&mut self.deployments, &place, name),
             }
         }
-        let mut new = stream.map(|stream| card(stream, beats)).unwrap_or_default();
+        let mut new = stream.map(|stream| card(stream, beats, &self.labelled)).unwrap_or_default();
         if let Some(later) = self.later(id, stream, new.due) {
             new.due = later;
         }
@@ -342,11 +355,14 @@ impl Indexes {
             limited.moved(&card.home.tenant, was, is);
             in_line = limited.ready(&card.home.tenant, &card.home.runbook, run, ready);
         }
+        if let Some(old) = old
+            .filter(|old| !in_line || old.plain != card.plain || list(Some(old), LABELS) != list(new, LABELS))
+        {
+            leave_line(&mut self.ready, old, run);
+        }
         if in_line {
             // One that was picked goes back in line when it changes.
-            self.ready.push(entry(card, run));
-        } else if old.is_some_and(|old| old.ready) {
-            self.ready.remove(entry(card, run));
+            line_up(&mut self.ready, card, run);
         }
         self.unpark(&card.home);
         if was != is {
@@ -446,9 +462,14 @@ impl Indexes {
     /// The run whose turn it is to get a step leased, by fairness, priority and age, within the caps. It goes back in
     /// line when it changes; [`Indexes::put_back`] puts back one that was not leased.
     pub fn next_ready(&mut self) -> Option<RunId> {
+        self.next_ready_for(&Taker { tenant: None, labels: &[], plain: true })
+    }
+
+    /// The same for an executor that may not carry out everything.
+    pub fn next_ready_for(&mut self, taker: &Taker<'_>) -> Option<RunId> {
         // Whoever is picked and may not is parked, so this ends.
         loop {
-            let run = self.ready.next(&self.active, &self.caps)?.key;
+            let run = self.ready.next(taker, &self.active, &self.caps)?.key;
             let Some(card) = self.cards.get(&StreamId::Run(run)).and_then(Card::run) else {
                 return Some(run);
             };
@@ -467,7 +488,7 @@ impl Indexes {
         };
         let limited = limited_mut(&mut self.limited, &self.books, &card.home.runbook);
         if limited.is_none_or(|limited| limited.ready(&card.home.tenant, &card.home.runbook, run, true)) {
-            self.ready.push(entry(card, run));
+            line_up(&mut self.ready, card, run);
         }
     }
 
@@ -502,12 +523,27 @@ impl Indexes {
         Indexes { looked: self.looked.clone(), ..Indexes::default() }
     }
 
+    /// Notes which runbooks ask for labels, before their runs are filed: runs come first among streams.
+    pub(crate) fn learn(&mut self, streams: &StreamMap<Stream>) {
+        for (id, stream) in streams.after(Some(&StreamId::Run(RunId(u128::MAX)))) {
+            if let (StreamId::Runbook(hash), Body::Runbook(runbook)) = (id, &stream.body)
+                && asks_for_labels(runbook)
+            {
+                self.labelled.insert(hash, runbook.clone());
+            }
+        }
+    }
+
     /// Files a version of a runbook by its name and its caps. What its runs use of them is counted from their cards,
     /// because a restored log may bring the runs first.
     fn file_runbook(&mut self, version: &Digest, stream: Option<&Stream>) {
         let Some(Stream { body: Body::Runbook(runbook), .. }) = stream else {
+            self.labelled.remove(version);
             return self.forget_runbook(version);
         };
+        if asks_for_labels(runbook) {
+            self.labelled.insert(*version, runbook.clone());
+        }
         if self.books.insert(*version, runbook.name.clone()).is_some() {
             // The content under a hash never changes.
             return;
@@ -533,7 +569,7 @@ impl Indexes {
                 limited.made(&card.home.tenant, card.created_at);
                 limited.moved(&card.home.tenant, 0, card.active);
                 if card.ready && !limited.ready(&card.home.tenant, &card.home.runbook, run, true) {
-                    self.ready.remove(entry(card, run));
+                    leave_line(&mut self.ready, card, run);
                 }
             }
         }
@@ -546,7 +582,7 @@ impl Indexes {
         }
         for run in self.limited.remove(&name).iter().flat_map(Limited::parked) {
             if let Some(card) = self.cards.get(&StreamId::Run(run)).and_then(Card::run) {
-                self.ready.push(entry(card, run));
+                line_up(&mut self.ready, card, run);
             }
         }
     }
@@ -557,7 +593,7 @@ impl Indexes {
             .and_then(|limited| limited.unpark(&home.tenant))
         {
             if let Some(card) = self.cards.get(&StreamId::Run(run)).and_then(Card::run) {
-                self.ready.push(entry(card, run));
+                line_up(&mut self.ready, card, run);
             }
         }
     }
@@ -565,7 +601,7 @@ impl Indexes {
     /// Every run that a step can be leased of, wherever it waits for that.
     fn in_line(&self) -> BTreeSet<RunId> {
         let parked = self.limited.values().flat_map(Limited::parked);
-        self.ready.entries().map(|(_, _, entry)| entry.2).chain(parked).collect()
+        self.ready.runs().chain(parked).collect()
     }
 
     /// How many runs have a step that can be leased.
@@ -710,6 +746,18 @@ fn limited_mut<'a>(
     version: &Digest,
 ) -> Option<&'a mut Limited> {
     if limited.is_empty() { None } else { limited.get_mut(books.get(version)?) }
+}
+
+const LABELS: fn(&Lists) -> &Vec<Vec<Name>> = |lists| &lists.labels;
+
+/// Puts a run into every line that one of its steps belongs to.
+fn line_up(lines: &mut Lines, card: &RunCard, run: RunId) {
+    lines.push(&entry(card, run), card.plain, list(Some(card), LABELS));
+}
+
+/// Takes a run out of every line.
+fn leave_line(lines: &mut Lines, card: &RunCard, run: RunId) {
+    lines.remove(&entry(card, run), card.plain, list(Some(card), LABELS));
 }
 
 fn entry(card: &RunCard, run: RunId) -> Entry<RunId> {

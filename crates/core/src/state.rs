@@ -447,6 +447,7 @@ impl State {
 
     /// Files every stream anew.
     pub fn refresh_all(&mut self) {
+        self.indexes.learn(&self.streams);
         for (id, stream) in self.streams.iter() {
             self.indexes.file(&id, Some(stream), &self.beats);
         }
@@ -571,6 +572,7 @@ impl State {
     #[must_use]
     pub fn rebuilt_indexes(&self, at: Millis) -> Indexes {
         let mut indexes = self.indexes.with_looked();
+        indexes.learn(&self.streams);
         for (id, stream) in self.streams.iter() {
             indexes.file(&id, Some(stream), &self.beats);
         }

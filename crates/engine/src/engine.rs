@@ -8,20 +8,24 @@
 //! Leases of the executor in this process need no heartbeats: it is there as long as the loop is. After a start the
 //! attempts of the process before are lost, and are told so; those of others have one whole time-out to be heard of.
 
+mod elsewhere;
+
 use crate::handle::{Answer, Handle, Inbox, Message};
-use crate::port::{Batch, Clock, Decided, Fault, Ids, Leased, Outside, Policy, Store};
+use crate::hold::{Holds, Over};
+use crate::port::{Batch, Clock, Decided, Fault, Ids, Outside, Policy, Store};
 use crate::release::{Waiting, Work};
-use std::collections::{BTreeMap, HashMap};
+use crate::remote::{Place, Remote};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use windlass_core::attempt::Report;
 use windlass_core::budget::Amount;
 use windlass_core::code::Code;
 use windlass_core::command::{Command, Refusal, Reply};
 use windlass_core::effect::{Effect, Lease};
 use windlass_core::id::{Name, RunId, StepId};
+use windlass_core::index::Taker;
 use windlass_core::machine::Given;
 use windlass_core::run::{Actor, Initiator, Run};
 use windlass_core::state::Body;
@@ -43,6 +47,11 @@ const LOADS_MAX: usize = 64;
 const KEPT_MAX: usize = 100_000;
 /// How long to wait for a batch to land before looking again.
 const CROWDED: Duration = Duration::from_millis(100);
+/// How long facts that nobody waits for may wait for a batch to go with, and how many of them.
+const HOLD_MAX: Span = Span(5);
+const HELD_MAX: usize = 4_096;
+/// After how long without a sign of life of its executor a run counts as orphaned.
+const ORPHAN_AFTER: Span = Span::mins(5);
 /// How often to look whether a full store has room again.
 const PROBE: Span = Span(1_000);
 
@@ -51,7 +60,8 @@ const PROBE: Span = Span(1_000);
 pub struct Options {
     /// The name of the executor in this process.
     pub executor: Name,
-    /// How many attempts it carries out at once.
+    /// How many attempts it carries out at once. With none from the start, steps that ask for no label go to executors
+    /// elsewhere.
     pub slots: usize,
     /// Which steps with `runs_on` it takes.
     pub labels: Vec<Name>,
@@ -88,14 +98,28 @@ pub struct Engine<S> {
     handle: Handle<S>,
     /// The time of the last turn: time never decreases.
     at: Millis,
-    since: Millis,
     /// Attempts that the executor in this process has, with their epochs.
     executing: HashMap<(RunId, StepId), u64>,
-    /// When executors elsewhere were last heard of.
-    heard: BTreeMap<(RunId, StepId), (u64, Millis)>,
-    next_expiry: Millis,
+    /// Executors elsewhere, and the attempts that they have.
+    remote: Remote,
+    /// Whether they get steps that ask for no label.
+    plain_elsewhere: bool,
+    /// Leases of theirs that were decided just now.
+    leased: Vec<Lease>,
+    /// When leases are looked for that this process did not give.
+    adopt_at: Millis,
+    /// Programs elsewhere that stand in line for locks and slots.
+    holds: Holds,
+    /// Those of them whose waiting is over by what was decided just now.
+    over: Vec<Over>,
     flight: Arc<Flight>,
     full: Option<Full>,
+    /// Facts that nobody waits for, until there is something to commit with them.
+    held: Vec<Decided>,
+    /// Since when.
+    held_since: Millis,
+    /// Whether the loop turns by itself, and so comes back for them.
+    turns: bool,
     /// The store has work of its own left.
     unfinished: bool,
 }
@@ -139,17 +163,24 @@ impl<S: Store + 'static> Engine<S> {
     /// A loop that has not begun.
     pub fn new(parts: Parts<S>, options: Options, handle: Handle<S>) -> Engine<S> {
         let at = parts.clock.now();
+        let plain_elsewhere = options.slots == 0;
         Engine {
             parts,
             options,
             handle,
             at,
-            since: at,
             executing: HashMap::new(),
-            heard: BTreeMap::new(),
-            next_expiry: at,
+            remote: Remote::default(),
+            plain_elsewhere,
+            leased: Vec::new(),
+            adopt_at: at,
+            holds: Holds::default(),
+            over: Vec::new(),
             flight: Arc::default(),
             full: None,
+            held: Vec::new(),
+            held_since: at,
+            turns: false,
             unfinished: false,
         }
     }
@@ -166,9 +197,17 @@ impl<S: Store + 'static> Engine<S> {
         for command in found.commands {
             self.follow(&Actor::SYSTEM, command, &mut turn)?;
         }
-        let own = self.options.executor.clone();
-        for lease in found.leases.into_iter().filter(|lease| lease.owner == own) {
-            self.lose(&lease, lease.since, &mut turn)?;
+        let quiet_since = found.last_at.unwrap_or(at);
+        for lease in found.leases {
+            let place = Place { run: lease.run, step: lease.step, epoch: lease.epoch };
+            if lease.owner == self.options.executor {
+                // The executor in that process lived as long as the process did.
+                self.lose(place, (lease.since, quiet_since.max(lease.since)), &mut turn)?;
+            } else {
+                // Nobody could be heard while nobody listened.
+                let seen = quiet_since.max(lease.since).min(at);
+                self.remote.note(place.run, &place.step, place.epoch, seen, at + self.options.lease_ttl);
+            }
         }
         turn.waiting.effects.extend(found.effects);
         self.lease(&mut turn)?;
@@ -182,6 +221,7 @@ impl<S: Store + 'static> Engine<S> {
     /// What is stored cannot be read.
     pub fn serve(&mut self, inbox: &Inbox<S>) -> Result<(), Fault> {
         let mut messages = Vec::new();
+        self.turns = true;
         loop {
             let crowded = self.flying() >= FLIGHT_MAX && messages.len() < GATHER_MAX;
             let wait = if crowded { CROWDED } else { self.wait() };
@@ -227,8 +267,11 @@ impl<S: Store + 'static> Engine<S> {
         } else if let Some(due) = self.parts.store.next_due() {
             next = next.min(due);
         }
-        if !self.heard.is_empty() {
-            next = next.min(self.next_expiry);
+        if let Some(due) = self.remote.next() {
+            next = next.min(due);
+        }
+        if !self.held.is_empty() {
+            next = next.min(self.held_since + HOLD_MAX);
         }
         let wait = Duration::from_millis(next.since(now).0);
         if self.unfinished { wait.min(SOON) } else { wait }
@@ -259,10 +302,13 @@ impl<S: Store + 'static> Engine<S> {
             self.due(at, &mut turn)?;
             self.expire(at, &mut turn)?;
             self.lease(&mut turn)?;
+            self.deal(&mut turn)?;
         }
+        self.tell_elsewhere(&mut turn)?;
         let soon = soon && turn.decided <= 8;
         self.commit(turn, soon);
-        self.unfinished = self.parts.store.idle(at);
+        // What the store does by itself is about what was handed over to it.
+        self.unfinished = self.held.is_empty() && self.parts.store.idle(at);
         Ok(())
     }
 
@@ -274,7 +320,16 @@ impl<S: Store + 'static> Engine<S> {
                 turn.waiting.answers.push(then);
                 Ok(())
             }
-            Message::Extend { run, step, epoch, answer } => self.extend(run, step, epoch, answer, turn),
+            Message::Many { by, tenant, commands, answer } => {
+                self.ask_many(&by, tenant.as_ref(), commands, answer, turn)
+            }
+            Message::Wish(wish) => {
+                self.wish(wish, turn);
+                Ok(())
+            }
+            Message::Extend(watch) => self.extend(watch, turn),
+            Message::Hold { by, command, id, answer } => self.hold(&by, command, id, answer, turn),
+            Message::Leave(leaving) => self.leave(&leaving, turn),
             Message::Beat(holder) => {
                 self.parts.store.beat(holder, self.at);
                 Ok(())
@@ -303,32 +358,44 @@ impl<S: Store + 'static> Engine<S> {
             if must && full.kept.len() < KEPT_MAX {
                 full.kept.push((by, command));
             }
-            let refusal = Refusal::new(full.fault.code(), full.fault.to_string());
+            let refusal = refusal(&full.fault);
             turn.waiting.answers.push(Box::new(move |_| answer(Err(refusal))));
             return Ok(());
         }
         let kept = must.then(|| (by.clone(), command.clone()));
-        let ended = match &command {
-            Command::Report { run, step, epoch, .. } => Some((*run, step.clone(), *epoch)),
-            // tidy: nothing else ends an attempt of ours.
-            _ => None,
-        };
-        let decided = self.decide(&by, command, turn)?;
-        if let Some((run, step, epoch)) = ended {
-            self.ended(run, step, epoch);
-        }
+        let decided = self.decide_one(&by, command, turn)?;
         turn.must.extend(kept);
         turn.waiting.answers.push(Box::new(move |durable| {
             answer(match durable {
                 Ok(()) => decided,
-                Err(fault) => Err(Refusal::new(fault.code(), fault.to_string())),
+                Err(fault) => Err(refusal(fault)),
             });
         }));
         Ok(())
     }
 
-    /// An attempt of the executor here is over, whatever became of its report.
+    /// Decides what somebody asked for, and takes note of an attempt that is over by it.
+    fn decide_one(
+        &mut self,
+        by: &Actor,
+        command: Command,
+        turn: &mut Turning,
+    ) -> Result<Result<Reply, Refusal>, Fault> {
+        let ended = match &command {
+            Command::Report { run, step, epoch, .. } => Some((*run, step.clone(), *epoch)),
+            // tidy: nothing else ends an attempt.
+            _ => None,
+        };
+        let decided = self.decide(by, command, turn)?;
+        if let Some((run, step, epoch)) = ended {
+            self.ended(run, step, epoch);
+        }
+        Ok(decided)
+    }
+
+    /// An attempt is over, whatever became of its report.
     fn ended(&mut self, run: RunId, step: StepId, epoch: u64) {
+        self.remote.end(run, &step, epoch);
         if let std::collections::hash_map::Entry::Occupied(entry) = self.executing.entry((run, step))
             && *entry.get() == epoch
         {
@@ -369,14 +436,23 @@ impl<S: Store + 'static> Engine<S> {
     }
 
     fn done(&mut self, by: &Actor, done: Turn, turn: &mut Turning) -> Reply {
-        turn.facts.extend(done.facts.into_iter().map(|fact| Decided { fact, by: by.clone() }));
+        self.over.extend(self.holds.over(&done.facts));
+        turn.facts.extend(done.facts.into_iter().map(|fact| Decided { fact, by: by.clone(), at: self.at }));
         for effect in done.effects {
             match effect {
                 Effect::Execute(lease) if lease.owner == self.options.executor => {
                     self.attempt(*lease, turn);
                 }
-                // Another executor gets its lease as the answer to its question. Timers are derived from the state.
-                Effect::Execute(_) | Effect::Wake { .. } => {}
+                // Another executor gets its lease as the answer to its question.
+                Effect::Execute(lease) => self.leased.push(*lease),
+                // Timers are derived from the state.
+                Effect::Wake { .. } => {}
+                Effect::Stop { run, ref step, epoch, grace } => {
+                    // An executor elsewhere hears of it when it next says that it lives, or at once where it listens.
+                    if !self.remote.stop(run, step, epoch, grace) {
+                        turn.waiting.effects.push(effect);
+                    }
+                }
                 effect => turn.waiting.effects.push(effect),
             }
         }
@@ -424,70 +500,21 @@ impl<S: Store + 'static> Engine<S> {
         Ok(())
     }
 
-    /// An executor elsewhere says that it works on something.
-    fn extend(
-        &mut self,
-        run: RunId,
-        step: StepId,
-        epoch: u64,
-        answer: Answer,
-        turn: &mut Turning,
-    ) -> Result<(), Fault> {
-        self.parts.store.load(&[StreamId::Run(run)])?;
-        let held = self.run(run).and_then(|run| run.step(&step)).map(|step| step.must_be_attempted(epoch));
-        let reply = match held {
-            Some(Ok(())) => {
-                self.heard.insert((run, step), (epoch, self.at));
-                Ok(Reply::Done)
-            }
-            Some(Err(error)) => Err(error.into()),
-            None => Err(Refusal::new(Code::NotFound, format!("step `{step}` of `{run}` is not there"))),
-        };
-        turn.waiting.answers.push(Box::new(move |_| answer(reply)));
-        Ok(())
-    }
-
-    /// Takes leases back from executors of which nothing was heard for a whole time-out.
-    fn expire(&mut self, at: Millis, turn: &mut Turning) -> Result<(), Fault> {
-        if at < self.next_expiry {
-            return Ok(());
-        }
-        self.next_expiry = at + Span(self.options.lease_ttl.0 / 3);
-        for lease in self.parts.store.pick_expired(at) {
-            let place = (lease.run, lease.step.clone());
-            if self.executing.get(&place) == Some(&lease.epoch) {
-                continue;
-            }
-            let heard = self.heard.get(&place).filter(|heard| heard.0 == lease.epoch).map(|heard| heard.1);
-            let last_seen = heard.unwrap_or(lease.since).max(self.since).max(lease.since);
-            if last_seen + self.options.lease_ttl <= at {
-                self.heard.remove(&place);
-                self.lose(&lease, last_seen, turn)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Nobody knows what became of an attempt.
-    fn lose(&mut self, lease: &Leased, last_seen: Millis, turn: &mut Turning) -> Result<(), Fault> {
-        let report = Report::Lost { last_seen: Some(last_seen) };
-        let (run, step, epoch) = (lease.run, lease.step.clone(), lease.epoch);
-        self.follow(&Actor::SYSTEM, Command::Report { run, step, epoch, report, receipt: None }, turn)
-    }
-
     /// Leases what is ready to the executor here, as far as it has slots.
     fn lease(&mut self, turn: &mut Turning) -> Result<(), Fault> {
         let by = Actor { initiator: Initiator::Executor, id: Some(self.options.executor.clone()) };
         // Runs of which nothing could be leased; they go back in line afterwards, or they would come up at once.
         let mut refused = Vec::new();
+        let labels = self.options.labels.clone();
+        let taker = Taker { tenant: None, labels: &labels, plain: true };
         while self.executing.len() < self.options.slots {
-            let Some((run, steps)) = self.parts.store.pick_ready() else { break };
+            let Some((run, steps)) = self.parts.store.pick_ready(&taker) else { break };
             let mut leased = false;
             for step in steps {
                 if self.executing.len() >= self.options.slots {
                     break;
                 }
-                if !self.may_take(run, &step) {
+                if !self.may_take(run, &step, &taker, None) {
                     continue;
                 }
                 let owner = self.options.executor.clone();
@@ -504,8 +531,8 @@ impl<S: Store + 'static> Engine<S> {
         Ok(())
     }
 
-    /// Whether the executor here has a label that the step asks for.
-    fn may_take(&mut self, run: RunId, step: &StepId) -> bool {
+    /// Whether an executor has every label that the step asks for, and can carry it out.
+    fn may_take(&mut self, run: RunId, step: &StepId, taker: &Taker<'_>, tools: Option<&[Name]>) -> bool {
         let view = self.parts.store.view();
         let turn::Found::Here(Body::Run(run)) = view.find(&StreamId::Run(run)) else { return true };
         let turn::Found::Here(Body::Runbook(runbook)) = view.find(&StreamId::Runbook(run.born.home.runbook))
@@ -515,12 +542,22 @@ impl<S: Store + 'static> Engine<S> {
         let node =
             run.step(step).and_then(|step| runbook.pipelines.get(&run.born.home.pipeline)?.node(step.node));
         node.is_none_or(|node| {
-            node.runs_on.is_empty() || node.runs_on.iter().any(|label| self.options.labels.contains(label))
+            let tool = Name::clean(node.kind.tool());
+            taker.takes(&node.runs_on) && tools.is_none_or(|tools| tools.contains(&tool))
         })
     }
 
     fn commit(&mut self, turn: Turning, soon: bool) {
-        let Turning { facts, waiting, must, .. } = turn;
+        let Turning { mut facts, waiting, must, .. } = turn;
+        let patient = self.turns && waiting.is_empty() && !self.is_stopping();
+        if patient && self.hold_back(&mut facts) {
+            return;
+        }
+        if !self.held.is_empty() {
+            let mut all = std::mem::take(&mut self.held);
+            all.append(&mut facts);
+            facts = all;
+        }
         if facts.is_empty() && waiting.is_empty() {
             return;
         }
@@ -554,27 +591,46 @@ impl<S: Store + 'static> Engine<S> {
         self.parts.store.commit(Batch { at: self.at, facts, done }, soon && idle);
     }
 
+    /// Keeps facts that nobody waits for: somebody who stands in line, for example, hears nothing of it. They go with the
+    /// next batch that somebody does wait for, and alone after a moment; so they cost no sync of their own.
+    fn hold_back(&mut self, facts: &mut Vec<Decided>) -> bool {
+        if self.held.is_empty() {
+            self.held_since = self.at;
+        }
+        if facts.len() + self.held.len() > HELD_MAX || self.held_since + HOLD_MAX <= self.parts.clock.now() {
+            return false;
+        }
+        self.held.append(facts);
+        true
+    }
+
     /// A batch found no room: what was decided since is as if it had never been.
     fn go_back(&mut self) -> Result<(), Fault> {
         // The store refuses what was decided after the batch that failed, so this does not take long.
         while self.flying() > 0 {
             std::thread::sleep(Duration::from_millis(1));
         }
+        self.held.clear();
         self.parts.store.reload()?;
         let Some(fault) = self.flight.failed().take() else { return Ok(()) };
         // Only what was released is under way; a lease that did not last was never given.
         let executing = std::mem::take(&mut self.executing);
         for ((run, step), epoch) in executing {
-            let lasts = self
-                .run(run)
-                .and_then(|run| run.step(&step))
-                .is_some_and(|step| step.epoch == epoch && step.is_executing());
-            if lasts {
+            if self.is_under_way(run, &step, epoch) {
                 self.executing.insert((run, step), epoch);
             }
         }
+        let mut remote = std::mem::take(&mut self.remote);
+        remote.retain(|run, step, epoch| self.is_under_way(run, step, epoch));
+        self.remote = remote;
         self.full = Some(Full { fault, probe_at: self.at + PROBE, kept: Vec::new() });
         Ok(())
+    }
+
+    /// Whether an attempt is under way by what is durable.
+    fn is_under_way(&mut self, run: RunId, step: &StepId, epoch: u64) -> bool {
+        let step = self.run(run).and_then(|run| run.step(step));
+        step.is_some_and(|step| step.epoch == epoch && step.is_executing())
     }
 
     /// Looks whether there is room again; if so, what was kept is decided now.
@@ -609,4 +665,9 @@ impl<S: Store + 'static> Engine<S> {
     pub fn store(&mut self) -> &mut S {
         &mut self.parts.store
     }
+}
+
+/// What a caller hears of a store that could not do what it was asked.
+fn refusal(fault: &Fault) -> Refusal {
+    Refusal::new(fault.code(), fault.to_string())
 }

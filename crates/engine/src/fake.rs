@@ -12,6 +12,7 @@ use windlass_core::caps;
 use windlass_core::command::Fact;
 use windlass_core::digest::Digest;
 use windlass_core::id::{Holder, ItemId, Name, RunId, Scoped, StepId};
+use windlass_core::index::Taker;
 use windlass_core::machine::Beats;
 use windlass_core::state::{Body, State};
 use windlass_core::stream::StreamId;
@@ -30,7 +31,9 @@ pub struct Kept {
 /// What a start finds in a state that has every stream.
 #[must_use]
 pub fn found(state: &State) -> Found {
-    Found { commands: state.left_over(), effects: state.outstanding(), leases: leases(state, |_| true) }
+    let last_at = state.streams().map(|(_, stream)| stream.at).max();
+    let leases = leases(state, |_| true);
+    Found { commands: state.left_over(), effects: state.outstanding(), leases, last_at }
 }
 
 /// The steps of a state that are leased to executors, of the streams that are asked for.
@@ -68,8 +71,8 @@ pub fn leasable(state: &State, run: RunId) -> Vec<StepId> {
 /// What both fakes pick, from a state that has everything.
 macro_rules! picks {
     ($($state:ident).+) => {
-        fn pick_ready(&mut self) -> Option<(RunId, Vec<StepId>)> {
-            let run = self.$($state).+.indexes_mut().next_ready()?;
+        fn pick_ready(&mut self, taker: &Taker<'_>) -> Option<(RunId, Vec<StepId>)> {
+            let run = self.$($state).+.indexes_mut().next_ready_for(taker)?;
             Some((run, leasable(&self.$($state).+, run)))
         }
 
@@ -157,7 +160,7 @@ impl Store for Memory {
         if self.broken {
             return (batch.done)(Err(Fault::Full("no room in memory".into())));
         }
-        self.kept.extend(batch.facts.into_iter().map(|decided| Kept { at: batch.at, fact: decided.fact }));
+        self.kept.extend(batch.facts.into_iter().map(|decided| Kept { at: decided.at, fact: decided.fact }));
         (batch.done)(Ok(()));
     }
 
@@ -236,8 +239,8 @@ impl Store for Forgetful {
             return (batch.done)(Err(Fault::Full("no room in memory".into())));
         }
         for decided in batch.facts {
-            self.all.apply(std::slice::from_ref(&decided.fact), batch.at);
-            self.kept.push(Kept { at: batch.at, fact: decided.fact });
+            self.all.apply(std::slice::from_ref(&decided.fact), decided.at);
+            self.kept.push(Kept { at: decided.at, fact: decided.fact });
         }
         let beats = std::mem::take(&mut self.view.state.beats);
         let blind = self.view.blind.take();

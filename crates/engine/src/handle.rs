@@ -1,12 +1,14 @@
 //! The handle: how everybody else talks to the loop.
 
+use crate::hold::{HoldAnswer, Leaving};
 use crate::port::Fault;
+use crate::remote::{Watch, Wish};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use windlass_core::code::Code;
 use windlass_core::command::{Command, Refusal, Reply};
-use windlass_core::id::{Holder, RunId, StepId};
+use windlass_core::id::{Holder, Name};
 use windlass_core::run::Actor;
 
 /// How many commands may wait for their turn before further ones are refused.
@@ -14,6 +16,8 @@ pub const INBOX_MAX: usize = 100_000;
 
 /// What a caller hears.
 pub type Answer = Box<dyn FnOnce(Result<Reply, Refusal>) + Send>;
+/// What a caller hears who asked for several things: one answer for each, in their order.
+pub type Answers = Box<dyn FnOnce(Vec<Result<Reply, Refusal>>) + Send>;
 /// Looks at the store and says what to do once everything it saw is durable.
 pub type Look<S> = Box<dyn FnOnce(&mut S) -> Box<dyn FnOnce(Result<(), &Fault>) + Send> + Send>;
 
@@ -22,10 +26,19 @@ pub enum Message<S> {
     /// A command. One that must not be refused for want of room (a report of what has happened) is kept until there
     /// is room.
     Ask { by: Actor, command: Command, must: bool, answer: Answer },
+    /// Several commands, each decided for itself. Reports on runs of another tenant are about runs that are not there.
+    Many { by: Actor, tenant: Option<Name>, commands: Vec<Command>, answer: Answers },
     /// A look at committed state.
     Read(Look<S>),
-    /// An executor lives and works on this.
-    Extend { run: RunId, step: StepId, epoch: u64, answer: Answer },
+    /// An executor elsewhere wants work.
+    Wish(Wish),
+    /// An executor elsewhere lives and works on these.
+    Extend(Watch),
+    /// A command about a lock or a semaphore, answered with the grant. One that stands in line is answered when it is
+    /// granted or has left. A newer one of the same holder takes the place of an older.
+    Hold { by: Actor, command: Command, id: u64, answer: HoldAnswer },
+    /// Whoever stood in line is gone.
+    Leave(Leaving),
     /// A holder lives.
     Beat(Holder),
     /// How many attempts may run here at once.
@@ -64,7 +77,11 @@ impl<S> Inbox<S> {
 
     /// Notes that a message was taken.
     pub(crate) fn took(&self, message: &Message<S>) {
-        if matches!(message, Message::Ask { .. } | Message::Read(_)) {
+        let counted = matches!(
+            message,
+            Message::Ask { .. } | Message::Many { .. } | Message::Read(_) | Message::Hold { .. }
+        );
+        if counted {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -96,14 +113,48 @@ impl<S> Handle<S> {
         command: Command,
         answer: impl FnOnce(Result<Reply, Refusal>) + Send + 'static,
     ) {
-        if self.waiting.fetch_add(1, Ordering::Relaxed) >= INBOX_MAX {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
-            return answer(Err(Refusal::new(
-                Code::Unavailable,
-                "too many commands wait for their turn: try again in a second",
-            )));
+        match self.enter() {
+            Ok(()) => self.send(Message::Ask { by, command, must: false, answer: Box::new(answer) }),
+            Err(refusal) => answer(Err(refusal)),
         }
-        self.send(Message::Ask { by, command, must: false, answer: Box::new(answer) });
+    }
+
+    /// Asks for several things at once; each is decided for itself, and all of them in one turn. With a tenant, what is
+    /// reported on runs of others is refused as if they were not there.
+    pub fn ask_many(
+        &self,
+        by: Actor,
+        tenant: Option<Name>,
+        commands: Vec<Command>,
+        answer: impl FnOnce(Vec<Result<Reply, Refusal>>) + Send + 'static,
+    ) {
+        match self.enter() {
+            Ok(()) => self.send(Message::Many { by, tenant, commands, answer: Box::new(answer) }),
+            Err(refusal) => answer(commands.iter().map(|_| Err(refusal.clone())).collect()),
+        }
+    }
+
+    /// Asks something of a lock or a semaphore. `id` tells this asker from an older one of the same holder.
+    pub fn hold(
+        &self,
+        by: Actor,
+        command: Command,
+        id: u64,
+        answer: impl FnOnce(Result<crate::hold::Held, Refusal>) + Send + 'static,
+    ) {
+        match self.enter() {
+            Ok(()) => self.send(Message::Hold { by, command, id, answer: Box::new(answer) }),
+            Err(refusal) => answer(Err(refusal)),
+        }
+    }
+
+    /// Takes one of the places of those who wait for their turn.
+    fn enter(&self) -> Result<(), Refusal> {
+        if self.waiting.fetch_add(1, Ordering::Relaxed) < INBOX_MAX {
+            return Ok(());
+        }
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        Err(Refusal::new(Code::Unavailable, "too many commands wait for their turn: try again in a second"))
     }
 
     /// Reports what has happened: it is not refused because the inbox or the disk is full.
@@ -113,10 +164,20 @@ impl<S> Handle<S> {
     }
 
     fn send(&self, message: Message<S>) {
-        if let Err(returned) = self.inbox.send(message)
-            && let Message::Ask { answer, .. } = returned.0
-        {
-            answer(Err(gone()));
+        let Err(returned) = self.inbox.send(message) else { return };
+        match returned.0 {
+            Message::Ask { answer, .. } => answer(Err(gone())),
+            Message::Many { commands, answer, .. } => answer(commands.iter().map(|_| Err(gone())).collect()),
+            Message::Hold { answer, .. } => answer(Err(gone())),
+            // Whoever waits for one of these hears that nobody will answer when the answer is dropped.
+            Message::Read(_)
+            | Message::Wish(_)
+            | Message::Extend(_)
+            | Message::Leave(_)
+            | Message::Beat(_)
+            | Message::Slots(_)
+            | Message::Nudge
+            | Message::Stop => {}
         }
     }
 

@@ -14,9 +14,11 @@ pub mod conformance;
 pub mod engine;
 pub mod fake;
 pub mod handle;
+pub mod hold;
 pub mod port;
 mod release;
+pub mod remote;
 
 pub use engine::{Engine, Options, Parts};
 pub use handle::Handle;
-pub use release::{Permit, Released, Work};
+pub use release::{Granted, Permit, Released, Work};

@@ -7,6 +7,7 @@ use windlass_core::command::{Command, Fact};
 use windlass_core::digest::Digest;
 use windlass_core::effect::Effect;
 use windlass_core::id::{Name, RunId, StepId};
+use windlass_core::index::Taker;
 use windlass_core::run::Actor;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
@@ -45,6 +46,8 @@ pub struct Decided {
     pub fact: Fact,
     /// Who or what caused it.
     pub by: Actor,
+    /// The time of its record: that of the turn that decided it.
+    pub at: Millis,
 }
 
 /// Called once, when a batch is durable or has failed. It is called on whichever thread knows first.
@@ -52,7 +55,7 @@ pub type Done = Box<dyn FnOnce(Result<(), Fault>) + Send>;
 
 /// Everything that one turn decided. It becomes true as a whole or not at all.
 pub struct Batch {
-    /// The time of its records.
+    /// The time of the turn; some of its facts may be of an earlier one.
     pub at: Millis,
     /// The facts, in the order they were decided. None of them: the batch only waits for those before it.
     pub facts: Vec<Decided>,
@@ -84,6 +87,8 @@ pub struct Found {
     pub effects: Vec<Effect>,
     /// Attempts under way when the process ended.
     pub leases: Vec<Leased>,
+    /// The time of the newest record: the last sign of life of the process before.
+    pub last_at: Option<Millis>,
 }
 
 /// Where streams are kept.
@@ -113,8 +118,8 @@ pub trait Store {
     /// Whether there is room again after [`Fault::Full`].
     fn has_room(&mut self) -> bool;
 
-    /// The run whose turn it is to get a step leased, with the steps that can be.
-    fn pick_ready(&mut self) -> Option<(RunId, Vec<StepId>)>;
+    /// The run whose turn it is to get a step leased by this executor, with the steps that can be.
+    fn pick_ready(&mut self, taker: &Taker<'_>) -> Option<(RunId, Vec<StepId>)>;
 
     /// Puts a picked run back in line: nothing of it was leased.
     fn put_back(&mut self, run: RunId);

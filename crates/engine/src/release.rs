@@ -6,6 +6,7 @@
 use crate::port::{Fault, Outside};
 use serde_json::Value;
 use std::sync::Arc;
+use windlass_core::command::Refusal;
 use windlass_core::effect::{Effect, Lease};
 use windlass_core::id::Name;
 use windlass_core::runbook::{Pipeline, Runbook, StepDef};
@@ -72,20 +73,31 @@ pub enum Released {
     Effect(Effect),
 }
 
+/// What an executor elsewhere hears: what it may carry out from now on.
+pub type Granted = Box<dyn FnOnce(Result<Vec<Permit>, Refusal>) + Send>;
+
 /// Something to tell a caller when the batch is durable, or that it failed.
 pub(crate) type Answer = Box<dyn FnOnce(Result<(), &Fault>) + Send>;
+
+/// An attempt that is permitted once its lease is durable.
+pub(crate) type Due = (Lease, Arc<Work>);
 
 /// What waits for a batch.
 #[derive(Default)]
 pub(crate) struct Waiting {
     pub(crate) answers: Vec<Answer>,
     pub(crate) effects: Vec<Effect>,
-    pub(crate) attempts: Vec<(Lease, Arc<Work>)>,
+    pub(crate) attempts: Vec<Due>,
+    /// What executors elsewhere get.
+    pub(crate) grants: Vec<(Vec<Due>, Granted)>,
 }
 
 impl Waiting {
     pub(crate) fn is_empty(&self) -> bool {
-        self.answers.is_empty() && self.effects.is_empty() && self.attempts.is_empty()
+        self.answers.is_empty()
+            && self.effects.is_empty()
+            && self.attempts.is_empty()
+            && self.grants.is_empty()
     }
 
     /// The batch is durable: callers hear of it and effects begin. Or it failed: callers hear that, and nothing begins.
@@ -97,6 +109,12 @@ impl Waiting {
             for (lease, work) in self.attempts {
                 outside.start(Released::Execute(Permit { lease, work }));
             }
+        }
+        for (hand, answer) in self.grants {
+            answer(match result {
+                Ok(()) => Ok(hand.into_iter().map(|(lease, work)| Permit { lease, work }).collect()),
+                Err(fault) => Err(Refusal::new(fault.code(), fault.to_string())),
+            });
         }
         for answer in self.answers {
             answer(result);

@@ -34,8 +34,11 @@ impl Store for Hasty {
     fn has_room(&mut self) -> bool {
         self.0.has_room()
     }
-    fn pick_ready(&mut self) -> Option<(windlass_core::id::RunId, Vec<windlass_core::id::StepId>)> {
-        self.0.pick_ready()
+    fn pick_ready(
+        &mut self,
+        taker: &windlass_core::index::Taker<'_>,
+    ) -> Option<(windlass_core::id::RunId, Vec<windlass_core::id::StepId>)> {
+        self.0.pick_ready(taker)
     }
     fn put_back(&mut self, run: windlass_core::id::RunId) {
         self.0.put_back(run);

@@ -4,13 +4,17 @@
 //! done in one way that cannot be done in another. Errors are problems of RFC 9457, from the one table of codes.
 
 mod approvals;
+mod batch;
+mod coordination;
 mod effects;
 mod events;
 pub(crate) mod evidence;
 mod figures;
 mod health;
 pub mod hooks;
+mod leases;
 pub mod openapi;
+mod output;
 mod queues;
 pub mod routes;
 mod runbooks;
@@ -45,6 +49,7 @@ use windlass_core::command::{Command, Refusal, Reply};
 use windlass_core::id::{Name, RunId};
 use windlass_core::run::{Actor, Initiator};
 use windlass_core::time::Millis;
+use windlass_engine::remote::Place;
 
 /// The media type of a problem.
 const PROBLEM: &str = "application/problem+json";
@@ -190,6 +195,8 @@ pub struct Caller {
     pub client: Name,
     /// Whether the whole installation is its own, every tenant included.
     pub owns: bool,
+    /// The attempt that asks, where one does: it reaches its own run only.
+    pub attempt: Option<Place>,
 }
 
 impl Caller {
@@ -215,6 +222,7 @@ impl Caller {
             groups: Vec::new(),
             client: Name::clean("local"),
             owns: false,
+            attempt: None,
         }
     }
 
@@ -302,6 +310,10 @@ pub fn routes() -> Routes {
         .and(queues::routes())
         .and(workers::routes())
         .and(schedules::routes())
+        .and(batch::routes())
+        .and(coordination::routes())
+        .and(leases::routes())
+        .and(output::routes())
         .and(events::routes())
         .and(evidence::routes())
         .and(tokens::routes())

@@ -1,5 +1,6 @@
 //! The application: the engine on the embedded store, with everything it acts through, started and stopped as one.
 
+use crate::attempts::Attempts;
 use crate::auth::Tokens;
 use crate::clock::{Sorted, System, fresh};
 use crate::config::Config;
@@ -119,6 +120,7 @@ pub struct App {
     pub keys: Keys,
     executes: bool,
     retention: Mutex<Option<Retention>>,
+    attempts: Arc<Attempts>,
     thread: Mutex<Option<JoinHandle<Result<(), Fault>>>>,
     telling: Mutex<Option<JoinHandle<()>>>,
 }
@@ -168,6 +170,7 @@ impl App {
         let (policy, evaluate) = (Arc::new(Builtin), Arc::new(Cel::new()));
         let outside =
             Local::new(handle.clone(), home.clone(), policy.clone(), evaluate.clone(), (shell, executor))?;
+        let attempts = outside.attempts();
         let parts = Parts {
             store,
             clock: Arc::new(System),
@@ -214,6 +217,7 @@ impl App {
             draining,
             tail,
             outside,
+            attempts,
             thread,
             telling: Mutex::new(telling),
         });
@@ -271,6 +275,12 @@ impl App {
     #[must_use]
     pub fn id(&self) -> u128 {
         fresh()
+    }
+
+    /// The tokens of attempts.
+    #[must_use]
+    pub fn attempts(&self) -> &Attempts {
+        &self.attempts
     }
 
     /// Where steps run that nobody gave a directory.

@@ -106,6 +106,7 @@ fn caller_of(tenant: &Name, token: &Token) -> Caller {
         groups: token.groups.clone(),
         client: Name::clean(&token.id.to_string()),
         owns: false,
+        attempt: None,
     }
 }
 

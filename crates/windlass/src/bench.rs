@@ -3,7 +3,12 @@
 //! Every figure comes with what the raw log and the disk did in the same run, because machines are shared and noisy. The
 //! executor is in process and does nothing; everything else is as in a real run: durable, chained, policy on.
 
+mod http;
+mod jobs;
 mod kill;
+mod latency;
+mod locks;
+mod net;
 mod queue;
 mod recovery;
 mod steps;
@@ -20,7 +25,7 @@ use windlass_core::code::Code;
 /// What to measure.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "examples:\n  windlass bench steps --runs 100\n  windlass bench queue --items 1000000\n  windlass bench recovery --records 1000000"
+    after_help = "examples:\n  windlass bench steps --runs 100\n  windlass bench queue --items 1000000\n  windlass bench latency\n  windlass bench locks --shared\n  windlass bench recovery --records 1000000"
 )]
 pub struct Wish {
     #[command(subcommand)]
@@ -46,6 +51,57 @@ enum Workload {
         /// How many items wait in the full one
         #[arg(long, default_value_t = 1_000_000)]
         items: u64,
+        /// Where to write; a directory that is removed afterwards
+        #[arg(long)]
+        dir: Option<PathBuf>,
+    },
+    /// Jobs of one step, enqueued and carried out in batches over HTTP
+    Jobs {
+        /// How many a batch has
+        #[arg(long, default_value_t = 200)]
+        batch: usize,
+        /// How many executors lease them
+        #[arg(long, default_value_t = 2)]
+        executors: usize,
+        /// For how long
+        #[arg(long, default_value_t = 10)]
+        seconds: u64,
+        /// Where to write; a directory that is removed afterwards
+        #[arg(long)]
+        dir: Option<PathBuf>,
+    },
+    /// From enqueuing a job to its start at an executor that waits, over HTTP
+    Latency {
+        /// For how long
+        #[arg(long, default_value_t = 10)]
+        seconds: u64,
+        /// Where to write; a directory that is removed afterwards
+        #[arg(long)]
+        dir: Option<PathBuf>,
+    },
+    /// Locks that clients take and give back over HTTP
+    Locks {
+        /// How many clients
+        #[arg(long, default_value_t = 16)]
+        clients: usize,
+        /// All of them want the same one
+        #[arg(long)]
+        shared: bool,
+        /// For how long
+        #[arg(long, default_value_t = 10)]
+        seconds: u64,
+        /// Where to write; a directory that is removed afterwards
+        #[arg(long)]
+        dir: Option<PathBuf>,
+    },
+    /// Plain requests over connections that are kept
+    Http {
+        /// How many clients
+        #[arg(long, default_value_t = 16)]
+        clients: usize,
+        /// For how long
+        #[arg(long, default_value_t = 10)]
+        seconds: u64,
         /// Where to write; a directory that is removed afterwards
         #[arg(long)]
         dir: Option<PathBuf>,
@@ -94,6 +150,10 @@ pub fn main(wish: &Wish, as_json: bool) -> Result<u8, Failure> {
     let (workload, dir) = match &wish.workload {
         Workload::Steps { dir, .. } => ("steps", dir),
         Workload::Queue { dir, .. } => ("queue", dir),
+        Workload::Jobs { dir, .. } => ("jobs", dir),
+        Workload::Latency { dir, .. } => ("latency", dir),
+        Workload::Locks { dir, .. } => ("locks", dir),
+        Workload::Http { dir, .. } => ("http", dir),
         Workload::Recovery { dir, .. } => ("recovery", dir),
         Workload::Victim { dir } => return kill::victim(dir).map(|_| 0),
     };
@@ -110,6 +170,18 @@ pub fn main(wish: &Wish, as_json: bool) -> Result<u8, Failure> {
             figures
         }
         Workload::Victim { .. } => Value::Null,
+        Workload::Jobs { batch, executors, seconds, .. } => {
+            apart(|| jobs::measure(&scratch.0, *batch, *executors, Duration::from_secs(*seconds)))?
+        }
+        Workload::Latency { seconds, .. } => {
+            apart(|| latency::measure(&scratch.0, Duration::from_secs(*seconds)))?
+        }
+        Workload::Locks { clients, shared, seconds, .. } => {
+            apart(|| locks::measure(&scratch.0, *clients, *shared, Duration::from_secs(*seconds)))?
+        }
+        Workload::Http { clients, seconds, .. } => {
+            apart(|| http::measure(&scratch.0, *clients, Duration::from_secs(*seconds)))?
+        }
     };
     let raw = limit["raw_log_events_per_s"].as_f64().unwrap_or(0.0);
     let events = figures["records_per_s"].as_f64().unwrap_or(0.0);
@@ -126,6 +198,12 @@ pub fn main(wish: &Wish, as_json: bool) -> Result<u8, Failure> {
         let _ = writeln!(out, "{}", serde_json::to_string_pretty(&figures).unwrap_or_default());
     }
     Ok(0)
+}
+
+/// Measures on a thread of its own: one runtime cannot be started inside another.
+fn apart(measure: impl FnOnce() -> Result<Value, Failure> + Send) -> Result<Value, Failure> {
+    std::thread::scope(|scope| scope.spawn(measure).join())
+        .unwrap_or_else(|_| Err(broken("the measurement panicked")))
 }
 
 /// What the disk and the raw log do, here and now.

@@ -3,7 +3,9 @@
 mod args;
 mod check;
 mod evidence;
+mod executor;
 mod follow;
+mod holds;
 mod lists;
 mod queues;
 mod run;
@@ -120,6 +122,7 @@ async fn dispatch(args: Args, say: &Say) -> Outcome {
         Verb::Doctor => return work::doctor(&args, say).await,
         Verb::Bench(bench) => return crate::bench::main(bench, say.json),
         Verb::Serve(wish) => return serve::serve(&args, wish, say).await,
+        Verb::Executor(wish) => return executor::run(&args, wish, say).await,
         // tidy: the rest asks the API, below.
         _ => {}
     }
@@ -177,8 +180,8 @@ async fn ask(args: &Args, client: &mut Client, say: &Say) -> Outcome {
         Verb::Approvals { status } => lists::approvals(client, status.as_deref(), say).await,
         Verb::Locks => lists::locks(client, say).await,
         Verb::Semaphores => lists::semaphores(client, say).await,
-        Verb::Lock { verb } => lists::lock(client, verb, say).await,
-        Verb::Semaphore { verb } => lists::semaphore(client, verb, say).await,
+        Verb::Lock { verb } => holds::lock(client, verb, say).await,
+        Verb::Semaphore { verb } => holds::semaphore(client, verb, say).await,
         Verb::Show(how) => show::show(client, how, say).await,
         Verb::Watch { run } => follow::watch(client, run, say).await,
         Verb::Logs(how) => show::logs(client, how, say).await,
@@ -224,6 +227,7 @@ async fn ask(args: &Args, client: &mut Client, say: &Say) -> Outcome {
         | Verb::Doctor
         | Verb::Bench(_)
         | Verb::Serve(_)
+        | Verb::Executor(_)
         | Verb::Run(_) => Err(Failure::new(Code::Internal, "this command was to be answered before")),
     }
 }

@@ -147,6 +147,14 @@ impl Home {
     }
 }
 
+/// The name of this machine.
+#[must_use]
+pub fn host_name() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    if name.is_empty() { "localhost".to_owned() } else { name.to_owned() }
+}
+
 /// A step's name as a file name: what is not plain is spelled in hexadecimal, and a long name ends in its hash.
 fn file_name(step: &StepId) -> String {
     const MAX: usize = 120;

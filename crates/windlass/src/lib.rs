@@ -2,6 +2,7 @@
 
 pub mod api;
 pub mod app;
+pub mod attempts;
 pub mod auth;
 pub mod bench;
 pub mod cli;
@@ -11,6 +12,7 @@ pub mod config;
 pub mod cron;
 pub mod disk;
 pub mod evidence;
+pub mod executor;
 pub mod expr;
 pub mod external;
 pub mod guards;

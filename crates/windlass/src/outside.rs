@@ -7,6 +7,7 @@
 
 mod probe;
 
+use crate::attempts::Attempts;
 use crate::cron;
 use crate::expr::Cel;
 use crate::external;
@@ -66,6 +67,7 @@ struct Hands {
     /// Absent where nothing is carried out.
     tools: Option<Executor>,
     by: Actor,
+    attempts: Arc<Attempts>,
     running: Mutex<Running>,
     ended: Condvar,
 }
@@ -91,11 +93,19 @@ impl Local {
     ) -> std::io::Result<Arc<Local>> {
         let by = Actor::new(Initiator::Executor, "local");
         let (running, ended) = (Mutex::default(), Condvar::new());
-        let hands = Arc::new(Hands { engine, home, policy, evaluate, shell, tools, by, running, ended });
+        let attempts = Arc::new(Attempts::open(&home)?);
+        let hands =
+            Arc::new(Hands { engine, home, policy, evaluate, shell, tools, by, attempts, running, ended });
         let (line, work) = channel();
         let worker = hands.clone();
         std::thread::Builder::new().name("outside".into()).spawn(move || worker.serve(&work))?;
         Ok(Arc::new(Local { line: Mutex::new(line), hands }))
+    }
+
+    /// The tokens of attempts.
+    #[must_use]
+    pub fn attempts(&self) -> Arc<Attempts> {
+        self.hands.attempts.clone()
     }
 
     /// Ends every attempt under way and hands it back: a later process takes it up again.
@@ -204,6 +214,9 @@ impl Hands {
         let secrets = secrets.unwrap_or_else(|| Arc::new(Secrets::new(self.home.root())));
         let session = Session::new(work.tenant.clone(), secrets);
         set_own(&mut env, permit).map_err(|error| error.to_string())?;
+        let token = self.attempts.token(lease.run, &lease.step, lease.epoch);
+        let reach = env.set_own("SERVER", self.attempts.server()).and_then(|()| env.set_own("TOKEN", &token));
+        reach.map_err(|error| error.to_string())?;
         if let Value::Object(vars) = &work.vars {
             for (name, value) in vars {
                 env.set_var(name, value).map_err(|error| error.to_string())?;
@@ -440,7 +453,7 @@ fn add_env(
 }
 
 /// What is reported of an attempt that has ended.
-fn report_of(
+pub(crate) fn report_of(
     ended: &Ended,
     outputs: &BTreeMap<Name, windlass_core::runbook::ValueType>,
     log: &Path,

@@ -190,9 +190,17 @@ pub fn receipt(receipt: &Receipt) -> Value {
         .json()
 }
 
-fn waiter(holder: &Holder, queued_at: Millis, weight: Option<u32>) -> Value {
+/// A holder as its own tenant knows it.
+#[must_use]
+pub fn holder(name: &Scoped, holder: &Holder) -> String {
+    let text = holder.to_string();
+    let own = format!("{}/{}/", name.tenant(), name.namespace());
+    text.strip_prefix(&own).map(str::to_owned).unwrap_or(text)
+}
+
+fn waiter(name: &Scoped, holder: &Holder, queued_at: Millis, weight: Option<u32>) -> Value {
     Object::default()
-        .put("holder", holder.to_string())
+        .put("holder", self::holder(name, holder))
         .put("since", time(queued_at))
         .maybe("weight", weight)
         .json()
@@ -205,11 +213,11 @@ pub fn lock(name: &Scoped, lock: &Lock) -> Value {
         lock::State::Held(hold) => Some(hold),
         lock::State::Free => None,
     };
-    let waiters = lock.waiters.iter().map(|w| waiter(&w.holder, w.queued_at, None));
+    let waiters = lock.waiters.iter().map(|w| waiter(name, &w.holder, w.queued_at, None));
     Object::default()
         .put("name", name.name())
         .put("state", if hold.is_some() { "held" } else { "free" })
-        .maybe("holder", hold.map(|hold| hold.holder.to_string()))
+        .maybe("holder", hold.map(|hold| holder(name, &hold.holder)))
         .put("epoch", lock.epoch)
         .at("acquired_at", hold.map(|hold| hold.acquired_at))
         .put("waiters", Value::Array(waiters.collect()))
@@ -220,11 +228,11 @@ pub fn lock(name: &Scoped, lock: &Lock) -> Value {
 #[must_use]
 pub fn semaphore(name: &Scoped, semaphore: &Semaphore) -> Value {
     let used: u32 = semaphore.holders.values().map(|hold| hold.weight).sum();
-    let holders = semaphore.holders.iter().map(|(holder, hold)| {
-        json!({ "holder": holder.to_string(), "weight": hold.weight, "epoch": hold.epoch,
+    let holders = semaphore.holders.iter().map(|(who, hold)| {
+        json!({ "holder": holder(name, who), "weight": hold.weight, "epoch": hold.epoch,
             "acquired_at": time(hold.acquired_at) })
     });
-    let waiters = semaphore.waiters.iter().map(|w| waiter(&w.holder, w.queued_at, Some(w.weight)));
+    let waiters = semaphore.waiters.iter().map(|w| waiter(name, &w.holder, w.queued_at, Some(w.weight)));
     Object::default()
         .put("name", name.name())
         .put("capacity", semaphore.config.capacity)

@@ -35,6 +35,7 @@ use tokio::sync::watch;
 use windlass_core::audit::Head;
 use windlass_core::event::Event;
 use windlass_core::id::{Holder, ItemId, RunId, StepId};
+use windlass_core::index::Taker;
 use windlass_core::item::Item;
 use windlass_core::state::{Body, State};
 use windlass_core::stream::StreamId;
@@ -325,7 +326,7 @@ impl Embedded {
             entries.push(Entry::Fact {
                 stream: fact.stream,
                 ver,
-                at: batch.at,
+                at: decided.at,
                 tenant: fact.tenant,
                 by: decided.by,
                 event: fact.event,
@@ -598,8 +599,8 @@ impl Store for Embedded {
         self.log.has_room()
     }
 
-    fn pick_ready(&mut self) -> Option<(RunId, Vec<StepId>)> {
-        let run = self.live.state.indexes_mut().next_ready()?;
+    fn pick_ready(&mut self, taker: &Taker<'_>) -> Option<(RunId, Vec<StepId>)> {
+        let run = self.live.state.indexes_mut().next_ready_for(taker)?;
         Some((run, fake::leasable(&self.live.state, run)))
     }
 

@@ -280,6 +280,12 @@ async fn allow(State(check): State<Check>, request: Request, next: Next) -> Resp
         match request.extensions().get::<Caller>() {
             // Whoever serves a connection says who is at the other end of it. Nobody said: nobody gets in.
             None => return stranger().into_response(),
+            Some(Caller { attempt: Some(place), .. })
+                if !crate::attempts::may(place, request.method(), request.uri().path()) =>
+            {
+                let detail = "the token of an attempt is for its own run, and decides nothing";
+                return Problem::new(Code::Forbidden, detail).into_response();
+            }
             Some(caller) if caller.may(check.scope) => {}
             Some(_) => {
                 let word = check.scope.word();

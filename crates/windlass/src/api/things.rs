@@ -12,7 +12,7 @@ use serde_json::Value;
 use std::sync::Arc;
 use windlass_core::code::Code;
 use windlass_core::command::Command;
-use windlass_core::id::{Holder, Name, Scoped};
+use windlass_core::id::{Holder, Name, RunId, Scoped};
 use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_core::{lock, semaphore};
@@ -49,7 +49,8 @@ async fn every(
 ) -> Result<Vec<Value>, Problem> {
     let caller = caller.clone();
     app.look(move |store| {
-        let streams = store.state().streams();
+        // Runs come first among streams, and there are many of them.
+        let streams = store.state().streams_after(Some(&StreamId::Run(RunId(u128::MAX))));
         let all = streams.filter_map(|(id, stream)| of(&id, &stream.body));
         let mine = |name: &Scoped| {
             name.tenant() == caller.tenant.as_str() && name.namespace() == caller.namespace.as_str()

@@ -366,6 +366,11 @@ pub(super) enum Verb {
     /// Look whether this machine has what is needed
     #[command(after_help = "examples:\n  windlass doctor")]
     Doctor,
+    /// Carry out steps for a server
+    #[command(
+        after_help = "examples:\n  windlass executor --server http://127.0.0.1:7433 --labels linux,gpu --slots 4\n\nA step with `runs_on` goes to an executor that has all of its labels. A step without goes to the server itself,\nunless that was started with --executors 0. Secrets are looked for here: WINDLASS_SECRET_<NAME>."
+    )]
+    Executor(ExecutorArgs),
     /// Measure
     Bench(crate::bench::Wish),
     /// Prove what happened: export, verify, public keys
@@ -481,8 +486,59 @@ pub(super) struct LogsArgs {
     pub(super) failed: bool,
 }
 
+#[derive(Flags, Debug)]
+pub(super) struct ExecutorArgs {
+    /// What steps with `runs_on` may ask of it
+    #[arg(long, value_delimiter = ',')]
+    pub(super) labels: Vec<String>,
+    /// How many steps at a time
+    #[arg(long, default_value_t = 4)]
+    pub(super) slots: usize,
+    /// Its name; made of the host's where absent
+    #[arg(long)]
+    pub(super) name: Option<String>,
+    /// Where steps run; here where absent
+    #[arg(long, value_name = "DIR")]
+    pub(super) dir: Option<PathBuf>,
+    /// Where it keeps what steps write until it is sent; a temporary directory where absent
+    #[arg(long, value_name = "DIR")]
+    pub(super) scratch: Option<PathBuf>,
+}
+
+#[derive(Flags, Debug)]
+pub(super) struct TakeArgs {
+    /// Which
+    pub(super) name: String,
+    /// Who holds it; you where absent
+    #[arg(long)]
+    pub(super) holder: Option<String>,
+    /// How long to stand in line, such as 30s
+    #[arg(long, value_name = "T")]
+    pub(super) wait: Option<String>,
+    /// A command to run while it is held; WL_EPOCH is the fence
+    #[arg(last = true, value_name = "CMD")]
+    pub(super) command: Vec<String>,
+}
+
 #[derive(Subcommand, Debug)]
 pub(super) enum LockVerb {
+    /// Take a lock
+    #[command(
+        after_help = "examples:\n  windlass lock acquire deploy --wait 30s -- ./deploy\n  windlass lock acquire deploy --holder ci-7"
+    )]
+    Acquire(TakeArgs),
+    /// Give a lock back
+    #[command(after_help = "examples:\n  windlass lock release deploy --holder ci-7")]
+    Release {
+        /// The lock
+        name: String,
+        /// Who holds it; you where absent
+        #[arg(long)]
+        holder: Option<String>,
+        /// Only the grant with this epoch
+        #[arg(long)]
+        epoch: Option<u64>,
+    },
     /// Take a lock away from whoever has it
     Break {
         /// The lock
@@ -498,6 +554,27 @@ pub(super) enum LockVerb {
 
 #[derive(Subcommand, Debug)]
 pub(super) enum SemaphoreVerb {
+    /// Take slots of a semaphore
+    #[command(after_help = "examples:\n  windlass semaphore acquire builders --weight 2 --wait 5m -- make")]
+    Acquire {
+        #[command(flatten)]
+        take: TakeArgs,
+        /// How many slots
+        #[arg(long, default_value_t = 1)]
+        weight: u32,
+    },
+    /// Give slots back
+    #[command(after_help = "examples:\n  windlass semaphore release builders --holder ci-7")]
+    Release {
+        /// The semaphore
+        name: String,
+        /// Who holds them; you where absent
+        #[arg(long)]
+        holder: Option<String>,
+        /// Only the grant with this epoch
+        #[arg(long)]
+        epoch: Option<u64>,
+    },
     /// Take the slots of a holder away
     Break {
         /// The semaphore

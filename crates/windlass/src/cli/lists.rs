@@ -1,7 +1,7 @@
 //! Lists: a bare plural noun.
 
 use super::Outcome;
-use super::args::{LockVerb, RunsArgs, SemaphoreVerb};
+use super::args::RunsArgs;
 use super::follow::{self, escape};
 use super::say::{self, Say, duration, text};
 use crate::client::{Client, Failure};
@@ -162,18 +162,28 @@ fn sure(yes: bool, question: &str) -> Result<(), Failure> {
     Err(Failure::new(Code::InvalidInput, "nothing was done; say --yes to do it without being asked"))
 }
 
-pub(super) async fn lock(client: &Client, verb: &LockVerb, say: &Say) -> Outcome {
-    let LockVerb::Break { name, epoch, yes } = verb;
-    sure(*yes, &format!("Take the lock `{name}` away from its holder? What holds it fails."))?;
+pub(super) async fn break_lock(
+    client: &Client,
+    name: &str,
+    epoch: Option<u64>,
+    yes: bool,
+    say: &Say,
+) -> Outcome {
+    sure(yes, &format!("Take the lock `{name}` away from its holder? What holds it fails."))?;
     let broken =
         client.post(&format!("/v1/locks/{}/break", escape(name)), &json!({ "epoch": epoch })).await?;
     say.answer(&broken, || format!("`{name}` is {}", text(&broken, "state")));
     Ok(0)
 }
 
-pub(super) async fn semaphore(client: &Client, verb: &SemaphoreVerb, say: &Say) -> Outcome {
-    let SemaphoreVerb::Break { name, holder, yes } = verb;
-    sure(*yes, &format!("Take the slots of `{holder}` away? What holds them fails."))?;
+pub(super) async fn break_semaphore(
+    client: &Client,
+    name: &str,
+    holder: &str,
+    yes: bool,
+    say: &Say,
+) -> Outcome {
+    sure(yes, &format!("Take the slots of `{holder}` away? What holds them fails."))?;
     let broken =
         client.post(&format!("/v1/semaphores/{}/break", escape(name)), &json!({ "holder": holder })).await?;
     say.answer(&broken, || format!("`{name}` has {} of {} slots used", broken["used"], broken["capacity"]));

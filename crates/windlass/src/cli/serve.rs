@@ -35,6 +35,7 @@ pub(super) async fn serve(args: &Args, wish: &ServeArgs, say: &Say) -> Outcome {
     let socket = app.home.bind()?;
     let token = auth::fresh_token()?;
     app.tokens.set_owner(&token, &user);
+    app.attempts().serve_at(&url);
     let credential = Credential::write(&app.home, &url, &token)?;
     let told =
         json!({ "serving": url, "data": app.home.root().display().to_string(), "pid": std::process::id() });
@@ -65,6 +66,9 @@ async fn open(args: &Args, executors: usize) -> Result<Arc<App>, Failure> {
     telemetry::write_logs();
     let mut settings = Settings { executes: true, config, tells: true, ..Settings::default() };
     settings.engine.slots = executors;
+    if let Some(ttl) = lease_ttl()? {
+        settings.engine.lease_ttl = ttl;
+    }
     let until = tokio::time::Instant::now() + PATIENCE;
     loop {
         if home.connect().await.is_ok() {
@@ -84,6 +88,17 @@ async fn open(args: &Args, executors: usize) -> Result<Arc<App>, Failure> {
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// How long a lease lasts without a heartbeat, where the environment says.
+fn lease_ttl() -> Result<Option<windlass_core::time::Span>, Failure> {
+    let Ok(text) = std::env::var("WINDLASS_LEASE_TTL") else { return Ok(None) };
+    let bad = |why: String| Failure::new(Code::InvalidInput, format!("WINDLASS_LEASE_TTL: {why}"));
+    let span = crate::runbook::span::parse(&text).map_err(|error| bad(error.to_string()))?;
+    if span < windlass_core::time::Span::secs(1) {
+        return Err(bad("a lease lasts for a second at least".to_owned()));
+    }
+    Ok(Some(span))
 }
 
 /// Hands back what is under way, and makes everything durable.

@@ -97,7 +97,7 @@ async fn drained(mut draining: watch::Receiver<bool>) {
 }
 
 async fn answer(router: Router, door: Door, request: Request<Body>) -> Result<Response<Body>, Infallible> {
-    match door.open(request) {
+    match door.open(request).await {
         Ok(request) => router.oneshot(request).await,
         Err(response) => Ok(*response),
     }

@@ -6,6 +6,7 @@
 
 use crate::api::{Caller, Problem};
 use crate::app::App;
+use crate::attempts;
 use crate::clock::System;
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, Request, Response, header};
@@ -37,12 +38,15 @@ pub(super) enum Door {
 
 impl Door {
     /// Lets a request in, with who asks where that is known.
-    pub(super) fn open(&self, mut request: Request<Body>) -> Result<Request<Body>, Box<Response<Body>>> {
+    pub(super) async fn open(
+        &self,
+        mut request: Request<Body>,
+    ) -> Result<Request<Body>, Box<Response<Body>>> {
         let caller = match self {
             Door::Owner(caller) => Some((**caller).clone()),
             Door::Tcp { app, peer, rules } => {
                 check_place(&request, *rules).map_err(|problem| Box::new(problem.into_response()))?;
-                who(app, *peer, *rules, request.headers())
+                who(app, *peer, *rules, request.headers()).await
             }
         };
         if let Some(caller) = caller {
@@ -53,7 +57,7 @@ impl Door {
 }
 
 /// Who asks. A token that is not good makes nobody of its bearer, wherever they come from.
-fn who(app: &App, peer: IpAddr, rules: Rules, headers: &HeaderMap) -> Option<Caller> {
+async fn who(app: &App, peer: IpAddr, rules: Rules, headers: &HeaderMap) -> Option<Caller> {
     if !headers.contains_key(header::AUTHORIZATION) {
         return (rules.trusts_loopback && peer.is_loopback()).then(Caller::local);
     }
@@ -62,7 +66,11 @@ fn who(app: &App, peer: IpAddr, rules: Rules, headers: &HeaderMap) -> Option<Cal
     if !scheme.eq_ignore_ascii_case("bearer") {
         return None;
     }
-    app.tokens.caller(token.trim(), System.now())
+    let token = token.trim();
+    if token.starts_with(attempts::PREFIX) {
+        return app.attempt_caller(token).await;
+    }
+    app.tokens.caller(token, System.now())
 }
 
 /// The value of a header that is there once.

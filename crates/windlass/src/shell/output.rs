@@ -18,8 +18,9 @@ mod writer;
 
 use super::spec::{Line, Source};
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::{self, ErrorKind, Read as _, Seek as _, SeekFrom};
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 pub(super) use writer::{Writer, line_len_max};
 
@@ -61,6 +62,50 @@ pub fn tail(path: &Path, count: usize) -> Result<Vec<Line>, Error> {
         }
     }
     Ok(kept.into())
+}
+
+/// What became of lines that were to be added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Added {
+    /// How long the log is now.
+    pub len: u64,
+    /// Whether it takes no more.
+    pub full: bool,
+}
+
+/// Adds lines to the log of an attempt elsewhere, whose executor sends them in pieces. `offset` is how long the log was
+/// when they were first sent: a piece that came before is not added again. No more than `max` bytes are kept.
+///
+/// # Errors
+/// Where the log cannot be written.
+pub fn add(path: &Path, offset: u64, lines: &[Line], max: u64) -> Result<Added, Error> {
+    let failed = |source| Error { path: path.to_owned(), source };
+    let add = || -> io::Result<Added> {
+        let mut log = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
+        let len = log.metadata()?.len();
+        if len > offset || len >= max {
+            return Ok(Added { len, full: len >= max });
+        }
+        let mut bytes = Vec::new();
+        let mut dropped = 0;
+        for line in lines {
+            let from = bytes.len();
+            format(line, &mut bytes);
+            if dropped > 0 || len + bytes.len() as u64 > max {
+                dropped += (bytes.len() - from) as u64;
+                bytes.truncate(from);
+            }
+        }
+        if dropped > 0 {
+            // The executor hears that the log is full, and sends no more; so the log says so once.
+            let text = "the rest of the output is kept by the executor only".to_owned();
+            let at_ms = lines.last().map_or(0, |line| line.at_ms);
+            format(&Line { at_ms, source: Source::Note, text, whole: true }, &mut bytes);
+        }
+        log.write_all(&bytes)?;
+        Ok(Added { len: len + bytes.len() as u64, full: dropped > 0 })
+    };
+    add().map_err(failed)
 }
 
 /// Follows a log from its first line, while it is written or afterwards.

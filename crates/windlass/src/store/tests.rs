@@ -66,8 +66,11 @@ impl Store for Disked {
     fn has_room(&mut self) -> bool {
         self.store.has_room()
     }
-    fn pick_ready(&mut self) -> Option<(windlass_core::id::RunId, Vec<windlass_core::id::StepId>)> {
-        self.store.pick_ready()
+    fn pick_ready(
+        &mut self,
+        taker: &windlass_core::index::Taker<'_>,
+    ) -> Option<(windlass_core::id::RunId, Vec<windlass_core::id::StepId>)> {
+        self.store.pick_ready(taker)
     }
     fn put_back(&mut self, run: windlass_core::id::RunId) {
         self.store.put_back(run);

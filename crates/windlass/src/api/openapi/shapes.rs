@@ -43,6 +43,8 @@ pub fn all() -> Vec<(&'static str, Shape)> {
         ("delivery", Object::json_schema),
         ("slack", Object::json_schema),
         ("figures", String::json_schema),
+        ("saved", Object::json_schema),
+        ("added", Object::json_schema),
         ("document", Map::<String, Value>::json_schema),
     ]
 }

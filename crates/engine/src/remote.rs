@@ -1,0 +1,232 @@
+//! Executors elsewhere: who waits for work, which attempts they have, and when each was last heard of.
+//!
+//! None of it is a fact. What is leased is in the runs; after a start each attempt has one whole time-out to be heard
+//! of. An executor that waits costs nothing until there is something for it.
+
+use crate::release::Granted;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use windlass_core::command::Refusal;
+use windlass_core::id::{Name, RunId, StepId};
+use windlass_core::time::{Millis, Span};
+
+/// How many executors may wait for work, and how many for news, before further ones are answered at once.
+const WAITING_MAX: usize = 10_000;
+
+/// Set where whoever asked is gone.
+pub type Gone = Arc<AtomicBool>;
+
+/// An executor elsewhere that wants work.
+pub struct Wish {
+    /// Its name.
+    pub executor: Name,
+    /// Whose steps it carries out.
+    pub tenant: Name,
+    /// Its labels.
+    pub labels: Vec<Name>,
+    /// What it can carry out.
+    pub tools: Vec<Name>,
+    /// How many attempts it takes at most.
+    pub max: usize,
+    /// How long it waits for the first.
+    pub until: Millis,
+    /// Whether it is gone.
+    pub gone: Gone,
+    /// Whom to tell.
+    pub answer: Granted,
+}
+
+/// One attempt of an executor elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The run.
+    pub run: RunId,
+    /// The step.
+    pub step: StepId,
+    /// The fence.
+    pub epoch: u64,
+}
+
+/// An attempt that goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lives {
+    /// When its lease ends unless it is heard of again.
+    pub expires_at: Millis,
+    /// It is to be stopped, within this time.
+    pub stop: Option<Span>,
+}
+
+/// What an executor hears of its attempts, one answer for each.
+pub type News = Box<dyn FnOnce(Vec<Result<Lives, Refusal>>) + Send>;
+
+/// An executor elsewhere that lives, and waits for news of its attempts.
+pub struct Watch {
+    /// Whose steps it carries out.
+    pub tenant: Name,
+    /// Its attempts.
+    pub places: Vec<Place>,
+    /// How long it waits, unless there is something that it must know.
+    pub until: Millis,
+    /// Whether it is gone.
+    pub gone: Gone,
+    /// Whom to tell.
+    pub answer: News,
+}
+
+/// An attempt whose executor was not heard of in time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Silent {
+    pub(crate) place: Place,
+    /// When it was last heard of, by this process or the one before.
+    pub(crate) last_seen: Millis,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Attempt {
+    epoch: u64,
+    /// The last sign of life that is known.
+    seen: Millis,
+    /// When it counts as lost.
+    until: Millis,
+    /// Whether it is to be stopped, and within which time.
+    stop: Option<Span>,
+}
+
+/// All executors elsewhere.
+#[derive(Default)]
+pub(crate) struct Remote {
+    pub(crate) wishes: VecDeque<Wish>,
+    pub(crate) watches: Vec<Watch>,
+    attempts: HashMap<(RunId, StepId), Attempt>,
+    ends: BTreeSet<(Millis, RunId, StepId)>,
+    /// Something happened that one of those who watch must know.
+    pub(crate) alarmed: bool,
+}
+
+impl Remote {
+    /// An attempt is under way: it was leased or heard of at `seen`, and is lost at `until`.
+    pub(crate) fn note(&mut self, run: RunId, step: &StepId, epoch: u64, seen: Millis, until: Millis) {
+        let key = (run, step.clone());
+        let stop = self.attempts.get(&key).filter(|old| old.epoch == epoch).and_then(|old| old.stop);
+        if let Some(old) = self.attempts.insert(key, Attempt { epoch, seen, until, stop }) {
+            self.ends.remove(&(old.until, run, step.clone()));
+        }
+        self.ends.insert((until, run, step.clone()));
+    }
+
+    /// Whether this attempt is known.
+    pub(crate) fn knows(&self, run: RunId, step: &StepId, epoch: u64) -> bool {
+        self.attempts.get(&(run, step.clone())).is_some_and(|attempt| attempt.epoch == epoch)
+    }
+
+    /// An attempt is over, whatever became of it.
+    pub(crate) fn end(&mut self, run: RunId, step: &StepId, epoch: u64) {
+        if self.attempts.is_empty() || !self.knows(run, step, epoch) {
+            return;
+        }
+        if let Some(attempt) = self.attempts.remove(&(run, step.clone())) {
+            self.ends.remove(&(attempt.until, run, step.clone()));
+            self.alarmed = true;
+        }
+    }
+
+    /// An attempt is to be stopped. Says whether it is one of these.
+    pub(crate) fn stop(&mut self, run: RunId, step: &StepId, epoch: u64, grace: Span) -> bool {
+        let attempt = self.attempts.get_mut(&(run, step.clone())).filter(|attempt| attempt.epoch == epoch);
+        let Some(attempt) = attempt else { return false };
+        attempt.stop = Some(grace);
+        self.alarmed = true;
+        true
+    }
+
+    /// Whether an attempt was told to stop.
+    pub(crate) fn stopping(&self, place: &Place) -> Option<Span> {
+        let attempt = self.attempts.get(&(place.run, place.step.clone()))?;
+        attempt.stop.filter(|_| attempt.epoch == place.epoch)
+    }
+
+    /// Attempts that were not heard of in time; they are known no longer.
+    pub(crate) fn silent(&mut self, at: Millis) -> Vec<Silent> {
+        let mut silent = Vec::new();
+        while let Some((until, run, step)) = self.ends.first().cloned()
+            && until <= at
+        {
+            self.ends.pop_first();
+            if let Some(attempt) = self.attempts.remove(&(run, step.clone())) {
+                let place = Place { run, step, epoch: attempt.epoch };
+                silent.push(Silent { place, last_seen: attempt.seen });
+                self.alarmed = true;
+            }
+        }
+        silent
+    }
+
+    /// Keeps only those that still are under way: after what was decided last did not last.
+    pub(crate) fn retain(&mut self, mut lasts: impl FnMut(RunId, &StepId, u64) -> bool) {
+        let ends = &mut self.ends;
+        self.attempts.retain(|(run, step), attempt| {
+            let keep = lasts(*run, step, attempt.epoch);
+            if !keep {
+                ends.remove(&(attempt.until, *run, step.clone()));
+            }
+            keep
+        });
+    }
+
+    /// Takes one more who waits for work; says whether there is room.
+    pub(crate) fn may_wait(&self) -> bool {
+        self.wishes.len() + self.watches.len() < WAITING_MAX
+    }
+
+    /// When something is to be done next.
+    pub(crate) fn next(&self) -> Option<Millis> {
+        let wishes = self.wishes.iter().map(|wish| wish.until);
+        let watches = self.watches.iter().map(|watch| watch.until);
+        wishes.chain(watches).chain(self.ends.first().map(|end| end.0)).min()
+    }
+
+    /// Forgets those who are gone.
+    pub(crate) fn sweep(&mut self) {
+        self.wishes.retain(|wish| !wish.gone.load(Ordering::Acquire));
+        self.watches.retain(|watch| !watch.gone.load(Ordering::Acquire));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step() -> StepId {
+        Name::clean("s")
+    }
+
+    #[test]
+    fn an_attempt_is_silent_at_its_last_deadline_and_once() {
+        let mut remote = Remote::default();
+        remote.note(RunId(1), &step(), 3, Millis(0), Millis(30));
+        remote.note(RunId(1), &step(), 3, Millis(10), Millis(40));
+        assert_eq!(remote.next(), Some(Millis(40)));
+        assert!(remote.silent(Millis(39)).is_empty());
+        let silent = remote.silent(Millis(40));
+        assert_eq!((silent.len(), silent[0].last_seen), (1, Millis(10)));
+        assert!(remote.silent(Millis(99)).is_empty() && !remote.knows(RunId(1), &step(), 3));
+    }
+
+    #[test]
+    fn a_stop_is_for_one_epoch_and_a_heartbeat_does_not_take_it_back() {
+        let mut remote = Remote::default();
+        remote.note(RunId(1), &step(), 3, Millis(0), Millis(30));
+        assert!(!remote.stop(RunId(1), &step(), 2, Span(5)));
+        assert!(remote.stop(RunId(1), &step(), 3, Span(5)) && remote.alarmed);
+        remote.note(RunId(1), &step(), 3, Millis(1), Millis(31));
+        let place = |epoch| Place { run: RunId(1), step: step(), epoch };
+        assert_eq!((remote.stopping(&place(3)), remote.stopping(&place(2))), (Some(Span(5)), None));
+        remote.note(RunId(1), &step(), 4, Millis(2), Millis(32));
+        assert_eq!(remote.stopping(&place(4)), None, "the next attempt is another");
+        remote.end(RunId(1), &step(), 3);
+        assert!(remote.knows(RunId(1), &step(), 4), "a late end of an earlier attempt changes nothing");
+        remote.retain(|_, _, _| false);
+        assert_eq!(remote.next(), None);
+    }
+}

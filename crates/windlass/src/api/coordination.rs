@@ -1,0 +1,333 @@
+//! Locks and semaphores for programs that only want coordination: take, keep alive, give back.
+//!
+//! Whoever must wait stands in line, first come first served, for as long as its request is open: one that goes away leaves
+//! the line, and one that was granted something it can no longer be told of gives it back. Every grant has an epoch; a
+//! resource that checks it is safe from a holder that was thought dead.
+
+use super::routes::{Routes, Scope, doc};
+use super::{Answer, Caller, Json, Problem, gone, json};
+use crate::app::App;
+use crate::clock::System;
+use crate::shape;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json as object};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use windlass_core::code::Code;
+use windlass_core::command::{Command, Reply};
+use windlass_core::id::{Holder, Name, Scoped};
+use windlass_core::stream::StreamId;
+use windlass_core::time::Span;
+use windlass_core::{lock, semaphore};
+use windlass_engine::handle::Message;
+use windlass_engine::hold::{Held, Leaving};
+use windlass_engine::port::Clock as _;
+
+/// The longest that one request waits in line.
+const WAIT_MAX: u64 = 600_000;
+
+/// Everything about holds.
+pub(super) fn routes() -> Routes {
+    const REFUSES: &[Code] = &[Code::NotFound, Code::LockBusy, Code::LeaseStaleEpoch, Code::CapExceeded];
+    let grant = |text| doc(text).gives(200, "grant").refuses(REFUSES);
+    Routes::new()
+        .post(
+            "/v1/locks/{name}/acquire",
+            Scope::Run,
+            grant("Take a lock, or stand in line for it")
+                .body::<Take>()
+                .waits(Duration::from_millis(WAIT_MAX)),
+            take_lock,
+        )
+        .post(
+            "/v1/locks/{name}/heartbeat",
+            Scope::Run,
+            grant("Say that its holder lives").body::<Keep>(),
+            beat_lock,
+        )
+        .post("/v1/locks/{name}/release", Scope::Run, grant("Give a lock back").body::<Keep>(), drop_lock)
+        .post(
+            "/v1/semaphores/{name}/acquire",
+            Scope::Run,
+            grant("Take slots, or stand in line for them")
+                .body::<Take>()
+                .waits(Duration::from_millis(WAIT_MAX)),
+            take_slots,
+        )
+        .post(
+            "/v1/semaphores/{name}/heartbeat",
+            Scope::Run,
+            grant("Say that their holder lives").body::<Keep>(),
+            beat_slots,
+        )
+        .post(
+            "/v1/semaphores/{name}/release",
+            Scope::Run,
+            grant("Give slots back").body::<Keep>(),
+            drop_slots,
+        )
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Take {
+    /// Who asks; asking again under the same name is the same hold.
+    holder: String,
+    /// How long to stand in line.
+    #[serde(default)]
+    wait_ms: u64,
+    /// How many slots of a semaphore.
+    #[serde(default)]
+    weight: Option<u32>,
+    /// What the holder says about itself.
+    #[serde(default)]
+    metadata: Option<Value>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Keep {
+    /// Who holds.
+    holder: String,
+    /// Which grant.
+    #[serde(default)]
+    epoch: Option<u64>,
+}
+
+fn invalid(error: impl std::fmt::Display) -> Problem {
+    Problem::new(Code::InvalidInput, error.to_string())
+}
+
+fn scoped(caller: &Caller, name: &str) -> Result<Scoped, Problem> {
+    Ok(Scoped::new(&caller.tenant, &caller.namespace, &Name::new(name).map_err(invalid)?))
+}
+
+/// A holder from outside. The names of runs and workers are theirs; and heartbeats are counted by holder, so the same name
+/// in another tenant is another holder.
+fn holder(caller: &Caller, text: &str) -> Result<Holder, Problem> {
+    let refuse = || invalid("a `holder` is any name but one that begins with `pipeline:` or `worker:`");
+    let text = match (caller.tenant.as_str(), caller.namespace.as_str()) {
+        ("default", "default") => text.to_owned(),
+        (tenant, namespace) => format!("{tenant}/{namespace}/{text}"),
+    };
+    match Holder::parse(&text).map_err(invalid)? {
+        Holder::Outside(name) => Ok(Holder::Outside(name)),
+        Holder::Run(_) | Holder::Step(..) | Holder::Worker(_) => Err(refuse()),
+    }
+}
+
+/// Leaves the line when the request is dropped before it is answered.
+struct InLine {
+    app: Arc<App>,
+    leaving: Option<Leaving>,
+}
+
+impl Drop for InLine {
+    fn drop(&mut self) {
+        if let Some(leaving) = self.leaving.take() {
+            self.app.engine.tell(Message::Leave(leaving));
+        }
+    }
+}
+
+/// Which request of a holder is which.
+static ASKERS: AtomicU64 = AtomicU64::new(1);
+
+/// Asks something of a lock or a semaphore, and waits for the answer.
+async fn ask(
+    app: &Arc<App>,
+    caller: &Caller,
+    (stream, holder): (StreamId, Holder),
+    command: Command,
+) -> Result<Held, Problem> {
+    // Whoever does not wait is answered even by a process that ends.
+    let waits = match &command {
+        Command::Lock { input: lock::Input::Acquire(ask), .. } => ask.wait,
+        Command::Semaphore { input: semaphore::Input::Acquire(ask), .. } => ask.wait,
+        // tidy: nothing else stands in line.
+        _ => false,
+    };
+    let id = ASKERS.fetch_add(1, Ordering::Relaxed);
+    let (send, receive) = tokio::sync::oneshot::channel();
+    let leaving = Some(Leaving { stream: stream.clone(), holder: holder.clone(), id });
+    let mut line = InLine { app: app.clone(), leaving };
+    let (engine, by) = (app.engine.clone(), caller.actor.clone());
+    app.engine.hold(caller.actor.clone(), command, id, move |held| {
+        let Err(Ok(held)) = send.send(held) else { return };
+        // Nobody is there to hear of the grant: it goes to the next.
+        if let Some(command) = give_back(&stream, holder, &held.reply) {
+            engine.report(by, command);
+        }
+    });
+    let held = tokio::select! {
+        held = receive => held,
+        () = app.drained(), if waits => {
+            // It may ask the next server, and finds its place in line as it was.
+            line.leaving = None;
+            return Err(gone());
+        }
+    };
+    line.leaving = None;
+    held.map_err(|_| gone())?.map_err(Problem::from)
+}
+
+/// How a fresh grant is given back.
+fn give_back(stream: &StreamId, holder: Holder, reply: &Reply) -> Option<Command> {
+    match (stream, reply) {
+        (
+            StreamId::Lock(lock),
+            Reply::Lock(lock::Reply::Acquired { epoch } | lock::Reply::Reclaimed { epoch }),
+        ) => {
+            let input = lock::Input::Release { holder, epoch: Some(*epoch) };
+            Some(Command::Lock { lock: lock.clone(), input })
+        }
+        (StreamId::Semaphore(semaphore), Reply::Semaphore(semaphore::Reply::Acquired { epoch })) => {
+            let input = semaphore::Input::Release { holder, epoch: Some(*epoch) };
+            Some(Command::Semaphore { semaphore: semaphore.clone(), input })
+        }
+        // tidy: every other answer gives nothing that was not there before.
+        _ => None,
+    }
+}
+
+/// The answer to a caller: the grant, or that another has it.
+fn answer(name: &Scoped, asker: &Holder, held: &Held) -> Answer {
+    let word = match &held.reply {
+        // Whoever left the line because its time was over did not get it.
+        Reply::Lock(lock::Reply::Abandoned) => "busy",
+        Reply::Semaphore(semaphore::Reply::Abandoned) => "full",
+        Reply::Lock(reply) => reply.as_str(),
+        Reply::Semaphore(reply) => reply.as_str(),
+        other => {
+            return Err(Problem::new(Code::Internal, format!("a hold was asked for, and {other:?} came")));
+        }
+    };
+    let grant = held.grant.as_ref();
+    let who = grant.map_or(asker, |grant| &grant.holder);
+    let mut body = object!({ "name": name.name(), "holder": shape::holder(name, who), "result": word });
+    if let Some(grant) = grant {
+        body["epoch"] = object!(grant.epoch);
+        body["acquired_at"] = object!(shape::time(grant.acquired_at));
+        if let Some(at) = grant.expires_at {
+            body["expires_at"] = object!(shape::time(at));
+        }
+        if let Some(weight) = grant.weight {
+            body["weight"] = object!(weight);
+        }
+    }
+    match word {
+        "busy" | "full" => {
+            let text = match word {
+                "busy" => format!("`{}` is held by {}", name.name(), shape::holder(name, who)),
+                _ => format!("`{}` has too few free slots", name.name()),
+            };
+            Err(Problem { more: Some(body), ..Problem::new(Code::LockBusy, text) })
+        }
+        _ => Ok(json(StatusCode::OK, &body)),
+    }
+}
+
+async fn on_lock(
+    app: &Arc<App>,
+    caller: &Caller,
+    (name, who): (Scoped, Holder),
+    input: lock::Input,
+) -> Answer {
+    let command = Command::Lock { lock: name.clone(), input };
+    let held = ask(app, caller, (StreamId::Lock(name.clone()), who.clone()), command).await?;
+    answer(&name, &who, &held)
+}
+
+async fn on_slots(
+    app: &Arc<App>,
+    caller: &Caller,
+    (name, who): (Scoped, Holder),
+    input: semaphore::Input,
+) -> Answer {
+    let command = Command::Semaphore { semaphore: name.clone(), input };
+    let held = ask(app, caller, (StreamId::Semaphore(name.clone()), who.clone()), command).await?;
+    answer(&name, &who, &held)
+}
+
+fn waiting(wait_ms: u64) -> (bool, Option<windlass_core::time::Millis>) {
+    let wait = wait_ms.min(WAIT_MAX);
+    (wait > 0, (wait > 0).then(|| System.now() + Span(wait)))
+}
+
+async fn take_lock(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(name): Path<String>,
+    Json(asked): Json<Take>,
+) -> Answer {
+    if asked.weight.is_some() {
+        return Err(invalid("a lock has no `weight`: it is held as a whole"));
+    }
+    let (name, who) = (scoped(&caller, &name)?, holder(&caller, &asked.holder)?);
+    let (wait, give_up_at) = waiting(asked.wait_ms);
+    let ask = lock::Ask { holder: who.clone(), metadata: asked.metadata, wait, give_up_at };
+    on_lock(&app, &caller, (name, who), lock::Input::Acquire(ask)).await
+}
+
+async fn beat_lock(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(name): Path<String>,
+    Json(kept): Json<Keep>,
+) -> Answer {
+    let (name, who) = (scoped(&caller, &name)?, holder(&caller, &kept.holder)?);
+    let epoch = kept.epoch.ok_or_else(|| invalid("say which grant: `epoch`"))?;
+    on_lock(&app, &caller, (name, who.clone()), lock::Input::Heartbeat { holder: who, epoch }).await
+}
+
+async fn drop_lock(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(name): Path<String>,
+    Json(kept): Json<Keep>,
+) -> Answer {
+    let (name, who) = (scoped(&caller, &name)?, holder(&caller, &kept.holder)?);
+    let input = lock::Input::Release { holder: who.clone(), epoch: kept.epoch };
+    on_lock(&app, &caller, (name, who), input).await
+}
+
+async fn take_slots(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(name): Path<String>,
+    Json(asked): Json<Take>,
+) -> Answer {
+    let (name, who) = (scoped(&caller, &name)?, holder(&caller, &asked.holder)?);
+    if asked.metadata.is_some() {
+        return Err(invalid("slots of a semaphore carry no `metadata`"));
+    }
+    let (wait, give_up_at) = waiting(asked.wait_ms);
+    let ask = semaphore::Ask { holder: who.clone(), weight: asked.weight.unwrap_or(1), wait, give_up_at };
+    on_slots(&app, &caller, (name, who), semaphore::Input::Acquire(ask)).await
+}
+
+async fn beat_slots(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(name): Path<String>,
+    Json(kept): Json<Keep>,
+) -> Answer {
+    let (name, who) = (scoped(&caller, &name)?, holder(&caller, &kept.holder)?);
+    let epoch = kept.epoch.ok_or_else(|| invalid("say which grant: `epoch`"))?;
+    on_slots(&app, &caller, (name, who.clone()), semaphore::Input::Heartbeat { holder: who, epoch }).await
+}
+
+async fn drop_slots(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(name): Path<String>,
+    Json(kept): Json<Keep>,
+) -> Answer {
+    let (name, who) = (scoped(&caller, &name)?, holder(&caller, &kept.holder)?);
+    let input = semaphore::Input::Release { holder: who.clone(), epoch: kept.epoch };
+    on_slots(&app, &caller, (name, who), input).await
+}

@@ -1,0 +1,561 @@
+//! Leases: how executors elsewhere get steps, say that they live, and report.
+//!
+//! An executor asks for a batch and waits until there is something for it; with the answer the intent of each step is
+//! durable. Every item of a report is answered for itself, so that one stale epoch does not hold up the rest. A heartbeat
+//! may wait too, and is answered at once when an attempt is to be stopped or has been taken away.
+//!
+//! **Which steps.** An executor gets steps of its own tenant whose `runs_on` labels are all among its own, and which it
+//! says it can carry out (`tools`, shell steps where it says nothing). Steps without `runs_on` stay with the server, unless
+//! that was started with `--executors 0`.
+
+use super::routes::{Routes, Scope, doc};
+use super::{Answer, Caller, Json, Problem, gone, json};
+use crate::app::App;
+use crate::clock::System;
+use crate::shape;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value, json as object};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use windlass_core::attempt::Report;
+use windlass_core::code::Code;
+use windlass_core::command::{Command, Refusal};
+use windlass_core::event::CheckpointSaved;
+use windlass_core::id::{Name, RunId, StepId};
+use windlass_core::private::Private;
+use windlass_core::run::{Actor, Initiator};
+use windlass_core::runbook::StepDef;
+use windlass_core::step::Failure;
+use windlass_core::template::Template;
+use windlass_core::time::{Millis, Span};
+use windlass_core::trace;
+use windlass_engine::Permit;
+use windlass_engine::handle::Message;
+use windlass_engine::port::Clock as _;
+use windlass_engine::remote::{Gone, Lives, Place, Watch, Wish};
+
+/// How many steps one request leases, and how many items one reports on.
+const ITEMS_MAX: usize = 1_000;
+/// The longest that one request waits for work or for news.
+const WAIT_MAX: u64 = 60_000;
+/// How many labels an executor has.
+const LABELS_MAX: usize = 64;
+/// The most bytes of what a checkpoint holds, and of what a failure or a message says.
+const DATA_LEN_MAX: usize = 64 << 10;
+const TEXT_LEN_MAX: usize = 16 << 10;
+/// The name of the executor in the server, which no other can have.
+const LOCAL: &str = "local";
+
+/// Everything about leases.
+pub(super) fn routes() -> Routes {
+    let items = |text| doc(text).gives(200, "list");
+    Routes::new()
+        .post(
+            "/v1/leases",
+            Scope::Execute,
+            doc("Lease steps, or wait for some")
+                .gives(200, "list lease")
+                .body::<Asked>()
+                .waits(Duration::from_millis(WAIT_MAX)),
+            lease,
+        )
+        .post(
+            "/v1/leases/heartbeat",
+            Scope::Execute,
+            items("Say that attempts go on, and hear which are to stop")
+                .body::<Beats>()
+                .waits(Duration::from_millis(WAIT_MAX)),
+            heartbeat,
+        )
+        .post("/v1/leases/complete", Scope::Execute, items("Report success").body::<Dones>(), complete)
+        .post("/v1/leases/fail", Scope::Execute, items("Report failure").body::<Fails>(), fail)
+        .post("/v1/leases/return", Scope::Execute, items("Hand leases back").body::<Returns>(), hand_back)
+        .post(
+            "/v1/runs/{id}/steps/{step}/checkpoint",
+            Scope::Execute,
+            doc("Save a step's progress").body::<Checkpoint>().gives(200, "saved").refuses(&[
+                Code::NotFound,
+                Code::LeaseStaleEpoch,
+                Code::RunTerminalState,
+            ]),
+            checkpoint,
+        )
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Asked {
+    /// The executor's name.
+    executor: String,
+    /// How many steps at most.
+    #[serde(default = "one")]
+    max: usize,
+    /// How long to wait for the first.
+    #[serde(default)]
+    wait_ms: u64,
+    /// What steps with `runs_on` may ask of it.
+    #[serde(default)]
+    labels: Vec<String>,
+    /// What it can carry out; shell steps where absent.
+    #[serde(default)]
+    tools: Option<Vec<String>>,
+}
+
+fn one() -> usize {
+    1
+}
+
+fn invalid(error: impl std::fmt::Display) -> Problem {
+    Problem::new(Code::InvalidInput, error.to_string())
+}
+
+fn names(list: &[String]) -> Result<Vec<Name>, Problem> {
+    if list.len() > LABELS_MAX {
+        return Err(invalid(format!("an executor has {LABELS_MAX} labels and tools at most")));
+    }
+    list.iter().map(|text| Name::new(text).map_err(invalid)).collect()
+}
+
+/// Tells the engine when the request is dropped before it is answered.
+struct Present(Gone);
+
+impl Present {
+    fn new() -> Present {
+        Present(Arc::new(AtomicBool::new(false)))
+    }
+}
+
+impl Drop for Present {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+async fn lease(State(app): State<Arc<App>>, caller: Caller, Json(asked): Json<Asked>) -> Answer {
+    let executor = Name::new(&asked.executor).map_err(invalid)?;
+    if executor.as_str() == LOCAL {
+        return Err(invalid("`local` is the executor in the server: choose another name"));
+    }
+    if asked.max == 0 || asked.max > ITEMS_MAX {
+        return Err(invalid(format!("`max` is from 1 to {ITEMS_MAX}")));
+    }
+    let tools = match &asked.tools {
+        Some(list) => names(list)?,
+        None => vec![Name::clean("shell")],
+    };
+    let (send, receive) = tokio::sync::oneshot::channel();
+    let present = Present::new();
+    let engine = app.engine.clone();
+    let by = Actor { initiator: Initiator::Executor, id: Some(executor.clone()) };
+    let wish = Wish {
+        executor,
+        tenant: caller.tenant.clone(),
+        labels: names(&asked.labels)?,
+        tools,
+        max: asked.max,
+        until: System.now() + Span(asked.wait_ms.min(WAIT_MAX)),
+        gone: present.0.clone(),
+        answer: Box::new(move |granted| {
+            // Nobody is there to carry it out: somebody else gets it at once, not after a time-out.
+            let Err(Ok(permits)) = send.send(granted) else { return };
+            for permit in permits {
+                let lease = permit.lease();
+                let report = Report::Returned { reason: Some("the executor went away".to_owned()) };
+                let (run, step, epoch) = (lease.run, lease.step.clone(), lease.epoch);
+                engine.report(by.clone(), Command::Report { run, step, epoch, report, receipt: None });
+            }
+        }),
+    };
+    app.engine.tell(Message::Wish(wish));
+    let granted = tokio::select! {
+        granted = receive => granted.map_err(|_| gone())?,
+        // Nothing more is given away by a process that ends; what was on its way goes back.
+        () = app.drained() => Ok(Vec::new()),
+    };
+    let permits = granted.map_err(Problem::from)?;
+    drop(present);
+    let items: Vec<Value> = permits.iter().map(|permit| leased(&app, permit)).collect();
+    Ok(json(StatusCode::OK, &object!({ "items": items, "server": app.attempts().server() })))
+}
+
+/// A lease with everything that is needed to carry it out. Secrets are references here; the executor has its own.
+fn leased(app: &App, permit: &Permit) -> Value {
+    let (lease, work, step) = (permit.lease(), permit.work(), permit.step());
+    let input = lease.input.as_ref();
+    let part = |name: &str| input.and_then(|input| input.get(name)).cloned().unwrap_or(Value::Null);
+    let command = step.and_then(|step| match &step.kind {
+        windlass_core::runbook::Kind::Run { command } => Some(command.as_str()),
+        // tidy: only shell steps have a command.
+        _ => None,
+    });
+    object!({
+        "run": lease.run.to_string(),
+        "step": lease.step.as_str(),
+        "attempt": lease.attempt,
+        "epoch": lease.epoch,
+        "tool": lease.tool.as_str(),
+        "input": lease.input,
+        "idempotency_key": lease.idempotency_key.as_str(),
+        "expires_at": shape::time(lease.expires_at),
+        "ttl_ms": lease.expires_at.since(System.now()).0,
+        "tenant": work.tenant.as_str(),
+        "namespace": work.namespace.as_str(),
+        "pipeline": work.pipeline.as_str(),
+        "command": command,
+        "shell": step.and_then(|step| step.shell.clone()),
+        "env": env(step, input),
+        "dir": part("dir"),
+        "timeout_ms": step.and_then(|step| step.timeout).map(|span| span.0),
+        "outputs": step.map(|step| object!(step.outputs)),
+        "repeatable": step.is_none_or(|step| {
+            matches!(step.effect, None | Some(windlass_core::receipt::Semantics::Idempotent))
+        }),
+        "vars": work.vars,
+        "token": app.attempts().token(lease.run, &lease.step, lease.epoch),
+        "traceparent": trace::traceparent(
+            work.trace,
+            trace::attempt_span(lease.run, &lease.step, lease.epoch),
+        ),
+    })
+}
+
+/// What `env:` says: texts, and references to secrets where the definition names one. A variable's value that looks like a
+/// reference is a text like any other, so no value can ask for a secret.
+fn env(step: Option<&StepDef>, input: Option<&Value>) -> Value {
+    let Some(Value::Object(rendered)) = input.and_then(|input| input.get("env")) else { return Value::Null };
+    let one = |(name, value): (&String, &Value)| {
+        let value = match (step.and_then(|step| step.env.get(name)), value) {
+            (Some(Template::Secret(secret)), _) => object!({ "$secret": secret }),
+            (_, Value::String(text)) => object!(text),
+            (_, other) => object!(other.to_string()),
+        };
+        (name.clone(), value)
+    };
+    Value::Object(rendered.iter().map(one).collect())
+}
+
+/// Which attempt an item is about.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Item {
+    run: String,
+    step: String,
+    epoch: u64,
+}
+
+impl Item {
+    fn place(&self) -> Result<Place, Refusal> {
+        let absent = |what: &str| {
+            let text = windlass_core::wire::shorten(what);
+            Refusal::new(Code::NotFound, format!("there is no `{text}`"))
+        };
+        let run = RunId::parse(&self.run).map_err(|_| absent(&self.run))?;
+        let step = StepId::new(&self.step).map_err(|_| absent(&self.step))?;
+        Ok(Place { run, step, epoch: self.epoch })
+    }
+
+    /// The answer to an item: what it is about, and what came of it.
+    fn answer(&self, result: Result<Value, &Refusal>) -> Value {
+        let mut body = object!({ "run": self.run, "step": self.step, "epoch": self.epoch });
+        match result {
+            Ok(Value::Object(more)) => {
+                if let Value::Object(body) = &mut body {
+                    body.extend(more);
+                }
+            }
+            Ok(_) => {}
+            Err(refusal) => {
+                body["code"] = object!(refusal.code().unwrap_or(Code::Internal).as_str());
+                body["detail"] = object!(match refusal {
+                    Refusal::Error { message, .. } => message.clone(),
+                    Refusal::Need(_) => refusal.to_string(),
+                });
+            }
+        }
+        body
+    }
+}
+
+fn bounded(count: usize) -> Result<(), Problem> {
+    if count <= ITEMS_MAX {
+        return Ok(());
+    }
+    Err(invalid(format!("{count} items are too many: send {ITEMS_MAX} at a time")))
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Beats {
+    items: Vec<Item>,
+    /// How long to wait for news; the heartbeat counts from its arrival.
+    #[serde(default)]
+    wait_ms: u64,
+}
+
+async fn heartbeat(State(app): State<Arc<App>>, caller: Caller, Json(beats): Json<Beats>) -> Answer {
+    bounded(beats.items.len())?;
+    let places: Vec<Result<Place, Refusal>> = beats.items.iter().map(Item::place).collect();
+    let (send, receive) = tokio::sync::oneshot::channel();
+    let present = Present::new();
+    // One that cannot be is news.
+    let wait = if places.iter().all(Result::is_ok) { beats.wait_ms.min(WAIT_MAX) } else { 0 };
+    app.engine.tell(Message::Extend(Watch {
+        tenant: caller.tenant.clone(),
+        places: places.iter().flatten().cloned().collect(),
+        until: System.now() + Span(wait),
+        gone: present.0.clone(),
+        answer: Box::new(move |news| {
+            // An executor that is gone hears nothing; its lease runs out.
+            let _ = send.send(news);
+        }),
+    }));
+    let news = tokio::select! {
+        news = receive => news.map_err(|_| gone())?,
+        // It was heard; the next server hears of it again.
+        () = app.drained(), if wait > 0 => return Err(gone()),
+    };
+    let mut news = news.into_iter();
+    drop(present);
+    let lost = || Err(Refusal::new(Code::Internal, "the engine did not answer"));
+    let answers = beats.items.iter().zip(places).map(|(item, place)| {
+        match place.and_then(|_| news.next().unwrap_or_else(lost)) {
+            Ok(Lives { expires_at, stop }) => {
+                let mut body = object!({ "expires_at": shape::time(expires_at), "cancel": stop.is_some() });
+                if let Some(grace) = stop {
+                    body["grace_ms"] = object!(grace.0);
+                }
+                item.answer(Ok(body))
+            }
+            Err(refusal) => item.answer(Err(&refusal)),
+        }
+    });
+    Ok(json(StatusCode::OK, &object!({ "items": answers.collect::<Vec<_>>() })))
+}
+
+/// Reports on attempts, all of them in one turn.
+async fn report(app: &App, caller: &Caller, reports: Vec<(Item, Result<Report, Refusal>)>) -> Answer {
+    bounded(reports.len())?;
+    let (mut answers, mut commands) = (Vec::with_capacity(reports.len()), Vec::with_capacity(reports.len()));
+    for (item, report) in reports {
+        let decided = item.place().and_then(|place| report.map(|report| (place, report)));
+        match decided {
+            Ok((Place { run, step, epoch }, report)) => {
+                commands.push(Command::Report { run, step, epoch, report, receipt: None });
+                answers.push((item, None));
+            }
+            Err(refusal) => answers.push((item, Some(refusal))),
+        }
+    }
+    let (send, receive) = tokio::sync::oneshot::channel();
+    let (by, tenant) = (caller.actor.clone(), Some(caller.tenant.clone()));
+    app.engine.ask_many(by, tenant, commands, move |decided| {
+        let _ = send.send(decided);
+    });
+    let mut decided = receive.await.map_err(|_| gone())?.into_iter();
+    let lost = || Err(Refusal::new(Code::Internal, "the engine did not answer"));
+    let answer = |(item, refused): (Item, Option<Refusal>)| match refused {
+        Some(refusal) => item.answer(Err(&refusal)),
+        None => match decided.next().unwrap_or_else(lost) {
+            Ok(_) => item.answer(Ok(Value::Null)),
+            Err(refusal) => item.answer(Err(&refusal)),
+        },
+    };
+    Ok(json(StatusCode::OK, &object!({ "items": answers.into_iter().map(answer).collect::<Vec<_>>() })))
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Done {
+    run: String,
+    step: String,
+    epoch: u64,
+    #[serde(default)]
+    output: Option<Value>,
+    #[serde(default)]
+    exit_code: Option<i32>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Dones {
+    items: Vec<Done>,
+}
+
+async fn complete(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<Dones>) -> Answer {
+    let item = |done: Done| {
+        let Done { run, step, epoch, output, exit_code } = done;
+        let report = match &output {
+            Some(value) if !value.is_object() && !value.is_null() => {
+                Err(Refusal::new(Code::InvalidInput, "an `output` is an object"))
+            }
+            Some(value) if too_large(value, DATA_LEN_MAX) => {
+                Err(Refusal::new(Code::InvalidInput, format!("an `output` has {DATA_LEN_MAX} bytes at most")))
+            }
+            Some(_) | None => {
+                let output = output.filter(|value| !value.is_null());
+                Ok(Report::Done { output, exit_code })
+            }
+        };
+        (Item { run, step, epoch }, report)
+    };
+    report(&app, &caller, body.items.into_iter().map(item).collect()).await
+}
+
+fn too_large(value: &Value, max: usize) -> bool {
+    // Short of a few bytes nobody has to look closely, and this is the common case.
+    value.as_object().is_none_or(|object| !object.is_empty()) && value.to_string().len() > max
+}
+
+/// Why an attempt failed: a text, or a code with one.
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(super) enum Why {
+    Text(String),
+    Coded {
+        #[serde(default)]
+        code: Option<String>,
+        message: String,
+    },
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Fail {
+    run: String,
+    step: String,
+    epoch: u64,
+    #[serde(default)]
+    error: Option<Why>,
+    /// Whether it is worth another try.
+    #[serde(default)]
+    retryable: bool,
+    #[serde(default)]
+    exit_code: Option<i32>,
+    #[serde(default)]
+    signal: Option<i32>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Fails {
+    items: Vec<Fail>,
+}
+
+async fn fail(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<Fails>) -> Answer {
+    let item = |fail: Fail| {
+        let Fail { run, step, epoch, error, retryable, exit_code, signal } = fail;
+        let (code, mut message) = match error {
+            Some(Why::Text(message)) => (None, message),
+            Some(Why::Coded { code, message }) => (code, message),
+            None => (None, "the executor did not say why".to_owned()),
+        };
+        if message.len() > TEXT_LEN_MAX {
+            let cut = (0..=TEXT_LEN_MAX).rev().find(|at| message.is_char_boundary(*at)).unwrap_or(0);
+            message.truncate(cut);
+        }
+        let report = match code.as_deref().map(Code::parse) {
+            // It was stopped as asked.
+            Some(Some(Code::Cancelled)) => Ok(Report::Stopped),
+            // It had begun, and nobody knows how far it came.
+            Some(Some(Code::OutcomeUnknown)) => Ok(Report::Lost { last_seen: Some(System.now()) }),
+            Some(Some(code @ (Code::StepFailed | Code::TimedOut))) => {
+                Ok(Report::Failed { failure: Failure::new(code, message), retryable, exit_code, signal })
+            }
+            None => {
+                let failure = Failure::new(Code::StepFailed, message);
+                Ok(Report::Failed { failure, retryable, exit_code, signal })
+            }
+            Some(Some(_) | None) => Err(Refusal::new(
+                Code::InvalidInput,
+                "the code of a failure is STEP_FAILED, TIMED_OUT, CANCELLED or OUTCOME_UNKNOWN",
+            )),
+        };
+        (Item { run, step, epoch }, report)
+    };
+    report(&app, &caller, body.items.into_iter().map(item).collect()).await
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Return {
+    run: String,
+    step: String,
+    epoch: u64,
+    #[serde(default)]
+    reason: Option<String>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Returns {
+    items: Vec<Return>,
+}
+
+async fn hand_back(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<Returns>) -> Answer {
+    let item = |back: Return| {
+        let Return { run, step, epoch, reason } = back;
+        let reason = reason.map(|text| windlass_core::wire::shorten(&text));
+        (Item { run, step, epoch }, Ok(Report::Returned { reason }))
+    };
+    report(&app, &caller, body.items.into_iter().map(item).collect()).await
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Checkpoint {
+    /// The attempt's own.
+    epoch: u64,
+    /// Whether what is saved serves as the step's output, should its executor be lost.
+    #[serde(default)]
+    resumable: bool,
+    /// Whether the step can be done again.
+    #[serde(default)]
+    idempotent: bool,
+    #[serde(default)]
+    data: Option<Map<String, Value>>,
+    #[serde(default)]
+    message: Option<String>,
+    #[serde(default)]
+    tokens_input: Option<u64>,
+    #[serde(default)]
+    tokens_output: Option<u64>,
+}
+
+async fn checkpoint(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path((id, step)): Path<(String, String)>,
+    Json(body): Json<Checkpoint>,
+) -> Answer {
+    let run = app.find_run(&caller, &id).await?;
+    let step = StepId::new(&step).map_err(invalid)?;
+    // The token of an attempt is for that attempt.
+    if caller.attempt.as_ref().is_some_and(|own| own.epoch != body.epoch) {
+        return Err(Problem::new(Code::LeaseStaleEpoch, "the token is of another attempt"));
+    }
+    let data = body.data.map(Value::Object);
+    if data.as_ref().is_some_and(|data| data.to_string().len() > DATA_LEN_MAX) {
+        return Err(invalid(format!("a checkpoint has {DATA_LEN_MAX} bytes at most")));
+    }
+    if body.message.as_ref().is_some_and(|text| text.len() > TEXT_LEN_MAX) {
+        return Err(invalid(format!("a message has {TEXT_LEN_MAX} bytes at most")));
+    }
+    let saved = CheckpointSaved {
+        pipeline_id: run,
+        step: Some(step.clone()),
+        epoch: Some(body.epoch),
+        resumable: body.resumable,
+        idempotent: body.idempotent,
+        tokens_input: body.tokens_input,
+        tokens_output: body.tokens_output,
+        message: body.message.map(Private::New),
+        data: data.map(Private::New),
+    };
+    app.ask(&caller, Command::Checkpoint(Box::new(saved))).await?;
+    let at: Millis = System.now();
+    Ok(json(StatusCode::OK, &object!({ "run": run.to_string(), "step": step, "saved_at": shape::time(at) })))
+}

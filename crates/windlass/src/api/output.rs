@@ -1,0 +1,125 @@
+//! What steps write on other machines: their executors send it in pieces, and it is kept beside what is written here.
+
+use super::routes::{Routes, Scope, doc};
+use super::{Answer, Caller, Json, Problem, json};
+use crate::app::App;
+use crate::shell::output;
+use crate::shell::spec::OUTPUT_MAX;
+use crate::shell::{Line, Source};
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::json as object;
+use std::sync::Arc;
+use windlass_core::code::Code;
+use windlass_core::id::StepId;
+
+/// How many lines one request brings, and how many bytes one has.
+const LINES_MAX: usize = 20_000;
+const LINE_LEN_MAX: usize = 64 << 10;
+
+/// Output from elsewhere.
+pub(super) fn routes() -> Routes {
+    Routes::new().post(
+        "/v1/runs/{id}/steps/{step}/output",
+        Scope::Execute,
+        doc("Add to what a step wrote").body::<Piece>().gives(200, "added").refuses(&[
+            Code::NotFound,
+            Code::LeaseStaleEpoch,
+            Code::Forbidden,
+        ]),
+        add,
+    )
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Piece {
+    /// The attempt's own.
+    epoch: u64,
+    /// Where the piece begins: the `offset` of the answer before, 0 for the first.
+    #[serde(default)]
+    offset: u64,
+    lines: Vec<Wrote>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Wrote {
+    /// When, in milliseconds since the epoch.
+    at: u64,
+    /// `stdout`, `stderr` or `windlass`.
+    source: String,
+    text: String,
+    /// False where the line goes on in the next one.
+    #[serde(default = "yes")]
+    whole: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn invalid(text: impl Into<String>) -> Problem {
+    Problem::new(Code::InvalidInput, text)
+}
+
+fn line(wrote: Wrote) -> Result<Line, Problem> {
+    let source = match wrote.source.as_str() {
+        "stdout" => Source::Out,
+        "stderr" => Source::Err,
+        "windlass" => Source::Note,
+        _ => return Err(invalid("a `source` is stdout, stderr or windlass")),
+    };
+    if wrote.text.len() > LINE_LEN_MAX {
+        return Err(invalid(format!("a line has {LINE_LEN_MAX} bytes at most; send it as several")));
+    }
+    // A line is one line, whatever it says.
+    let text = wrote.text.replace(['\n', '\r'], " ");
+    Ok(Line { at_ms: wrote.at, source, text, whole: wrote.whole })
+}
+
+async fn add(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path((id, step)): Path<(String, String)>,
+    Json(piece): Json<Piece>,
+) -> Answer {
+    if piece.lines.len() > LINES_MAX {
+        return Err(invalid(format!("send {LINES_MAX} lines at a time")));
+    }
+    let run = app.find_run(&caller, &id).await?;
+    let step = StepId::new(&step).map_err(|error| invalid(error.to_string()))?;
+    let (wanted, epoch) = (step.clone(), piece.epoch);
+    let owner = app
+        .look(move |store| {
+            let step = store.state().run(run)?.step(&wanted)?;
+            Some(step.lease.as_ref().filter(|_| step.epoch == epoch).map(|lease| lease.owner.clone()))
+        })
+        .await?;
+    match owner {
+        None => return Err(Problem::missing("step", step.as_str())),
+        Some(None) => {
+            return Err(Problem::new(Code::LeaseStaleEpoch, "the attempt is over, or somebody else has it"));
+        }
+        // What is written in this process goes to its log on the way, and nobody else writes there.
+        Some(Some(owner)) if owner.as_str() == "local" => {
+            return Err(Problem::new(Code::Forbidden, "the output of this step is kept where it runs: here"));
+        }
+        Some(Some(_)) => {}
+    }
+    let lines = piece.lines.into_iter().map(line).collect::<Result<Vec<_>, _>>()?;
+    let log = app.home.output_of(run, &step, epoch);
+    let written = tokio::task::spawn_blocking(move || {
+        if let Some(folder) = log.parent() {
+            std::fs::create_dir_all(folder).map_err(|error| error.to_string())?;
+        }
+        output::add(&log, piece.offset, &lines, OUTPUT_MAX).map_err(|error| error.to_string())
+    });
+    let added = written
+        .await
+        .map_err(|_| Problem::new(Code::Internal, "the output was not written"))?
+        .map_err(|text| Problem::new(Code::StoreFull, text))?;
+    Ok(json(StatusCode::OK, &object!({ "offset": added.len, "full": added.full })))
+}

@@ -1,0 +1,285 @@
+//! A remote executor: leases steps from a server, carries them out under a keeper of its own, and reports.
+//!
+//! ```text
+//!  lease ──▶ start ──▶ keeper ──▶ ended ──▶ output ──▶ report
+//!              │  heartbeats: a stop, or a lease that somebody else has, ends the tree
+//! ```
+//!
+//! **A stale epoch never runs on.** What a heartbeat calls stale is killed; so is everything of which the server did not
+//! hear for a whole time-out, because by then somebody else may have it. A server that restarts is waited for.
+
+mod attempt;
+mod report;
+
+use crate::client::{Client, Failure};
+use crate::home::Home;
+use crate::shell::Shell;
+use attempt::Attempt;
+use report::Outcome;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, mpsc, watch};
+use windlass_core::code::Code;
+
+/// How long one request for work waits.
+const WAIT_MS: u64 = 20_000;
+/// How many steps one request asks for at most.
+const BATCH_MAX: usize = 100;
+/// How long to wait before a server that did not answer is asked again: at first, and at most.
+const PAUSE: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// How long a request may take beyond what it waits for.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the end of attempts is waited for when the executor stops, their grace time included.
+const STOP_WAIT: Duration = Duration::from_secs(20);
+/// How long a lease lasts where the server does not say.
+const TTL: Duration = Duration::from_secs(30);
+
+/// What kind of executor.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Its name, among the executors of its tenant.
+    pub name: String,
+    /// What steps with `runs_on` may ask of it.
+    pub labels: Vec<String>,
+    /// How many attempts it carries out at once.
+    pub slots: usize,
+    /// Where steps run that name no directory.
+    pub dir: PathBuf,
+    /// The server's address, for the steps.
+    pub server: String,
+}
+
+/// An executor at work.
+pub(crate) struct Executor {
+    settings: Settings,
+    client: Client,
+    shell: Shell,
+    home: Home,
+    state: Mutex<State>,
+    /// Something began or ended.
+    changed: Notify,
+    outcomes: mpsc::UnboundedSender<Outcome>,
+}
+
+#[derive(Default)]
+struct State {
+    running: HashMap<(String, String), Attempt>,
+    stopping: bool,
+    ttl: Option<Duration>,
+}
+
+impl Executor {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks the server, within a bound.
+    async fn post(&self, path: &str, body: &Value, patience: Duration) -> Result<Value, Failure> {
+        match tokio::time::timeout(patience, self.client.post(path, body)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(Failure::new(Code::Unavailable, "the server did not answer in time")),
+        }
+    }
+
+    fn ttl(&self) -> Duration {
+        self.state().ttl.unwrap_or(TTL)
+    }
+}
+
+/// Whether asking again later can help.
+fn passes(failure: &Failure) -> bool {
+    matches!(failure.code, Code::Unavailable | Code::StoreFull | Code::Internal | Code::CapExceeded)
+}
+
+/// Carries out steps until it is told to stop; then hands back what it has.
+///
+/// # Errors
+/// The server refuses this executor, or the keeper cannot be started.
+pub async fn run(
+    client: Client,
+    home: Home,
+    exe: PathBuf,
+    settings: Settings,
+    mut stop: watch::Receiver<bool>,
+    say: impl Fn(&str) + Send + Sync + 'static,
+) -> Result<(), Failure> {
+    let root = home.root().to_path_buf();
+    let started = tokio::task::spawn_blocking(move || Shell::start(&exe, &root)).await;
+    let shell = started
+        .map_err(|_| Failure::new(Code::Internal, "the keeper did not start"))?
+        .map_err(|error| Failure::new(Code::Unavailable, error.to_string()))?;
+    let (outcomes, mut ended) = mpsc::unbounded_channel();
+    let (state, changed) = (Mutex::default(), Notify::new());
+    let executor = Arc::new(Executor { settings, client, shell, home, state, changed, outcomes });
+    let reporting = {
+        let executor = executor.clone();
+        tokio::spawn(async move { report::serve(&executor, &mut ended, &say).await })
+    };
+    let beating = tokio::spawn(beat(executor.clone()));
+    let outcome = tokio::select! {
+        refused = lease(&executor) => Err(refused),
+        _ = stop.wait_for(|stop| *stop) => Ok(()),
+    };
+    hand_back(&executor).await;
+    beating.abort();
+    reporting.abort();
+    outcome
+}
+
+/// Ends every attempt and waits until each was reported.
+async fn hand_back(executor: &Arc<Executor>) {
+    {
+        let mut state = executor.state();
+        state.stopping = true;
+        for attempt in state.running.values_mut() {
+            attempt.stop(&executor.shell, crate::shell::spec::GRACE);
+        }
+    }
+    let over = async {
+        loop {
+            // Registered before looking, or what ends in between would be missed.
+            let changed = executor.changed.notified();
+            if executor.state().running.is_empty() {
+                return;
+            }
+            changed.await;
+        }
+    };
+    let _ = tokio::time::timeout(STOP_WAIT, over).await;
+}
+
+/// Leases steps as long as there are slots; ends only when the server refuses this executor.
+async fn lease(executor: &Arc<Executor>) -> Failure {
+    let mut pause = PAUSE;
+    loop {
+        let changed = executor.changed.notified();
+        let free = executor.settings.slots.saturating_sub(executor.state().running.len());
+        if free == 0 {
+            changed.await;
+            continue;
+        }
+        let body = json!({
+            "executor": executor.settings.name,
+            "max": free.min(BATCH_MAX),
+            "wait_ms": WAIT_MS,
+            "labels": executor.settings.labels,
+            "tools": ["shell", "transform"],
+        });
+        let patience = Duration::from_millis(WAIT_MS) + PATIENCE;
+        match executor.post("/v1/leases", &body, patience).await {
+            Ok(answer) => {
+                pause = PAUSE;
+                for lease in answer["items"].as_array().into_iter().flatten() {
+                    if executor.is_fresh(lease).await {
+                        attempt::start(executor, lease);
+                    }
+                }
+            }
+            Err(failure) if passes(&failure) => {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(PAUSE_MAX);
+            }
+            Err(failure) => return failure,
+        }
+    }
+}
+
+/// Says that attempts go on, and hears which do not. The request waits at the server, so that a stop comes at once.
+async fn beat(executor: Arc<Executor>) {
+    let (mut pause, mut answered) = (PAUSE, Instant::now());
+    loop {
+        let changed = executor.changed.notified();
+        let items: Vec<Value> = executor.state().running.values().map(Attempt::item).collect();
+        if items.is_empty() {
+            changed.await;
+            answered = Instant::now();
+            continue;
+        }
+        let third = executor.ttl() / 3;
+        // However much begins and ends meanwhile, now and then an answer is waited for: only that says that we are heard.
+        let waits = answered.elapsed() < third;
+        let wait_ms = if waits { third.as_millis() as u64 } else { 0 };
+        let body = json!({ "items": items, "wait_ms": wait_ms });
+        let sent = Instant::now();
+        let again = async {
+            changed.await;
+            tokio::time::sleep(PAUSE.saturating_sub(sent.elapsed())).await;
+        };
+        let answer = tokio::select! {
+            answer = executor.post("/v1/leases/heartbeat", &body, third + PATIENCE) => answer,
+            // What began just now is watched too, and what ended is not.
+            () = again, if waits => continue,
+        };
+        match answer {
+            Ok(answer) => {
+                (pause, answered) = (PAUSE, Instant::now());
+                executor.heard(&items, sent);
+                for item in answer["items"].as_array().into_iter().flatten() {
+                    executor.news(item);
+                }
+            }
+            Err(_) => {
+                executor.end_unheard();
+                tokio::time::sleep(pause.min(third)).await;
+                pause = (pause * 2).min(PAUSE_MAX);
+            }
+        }
+    }
+}
+
+fn key(item: &Value) -> Option<(String, String)> {
+    Some((item["run"].as_str()?.to_owned(), item["step"].as_str()?.to_owned()))
+}
+
+impl Executor {
+    /// Whether a lease is still ours when it is read. A machine may have slept since it was given; where the clock says so,
+    /// the server is asked, because clocks differ.
+    async fn is_fresh(&self, lease: &Value) -> bool {
+        let expires_at = lease["expires_at"].as_str().and_then(|text| text.parse::<jiff::Timestamp>().ok());
+        if expires_at.is_none_or(|at| at > jiff::Timestamp::now()) {
+            return true;
+        }
+        let item = json!({ "run": lease["run"], "step": lease["step"], "epoch": lease["epoch"] });
+        let answer = self.post("/v1/leases/heartbeat", &json!({ "items": [item] }), PATIENCE).await;
+        answer.is_ok_and(|answer| answer["items"][0].get("code").is_none())
+    }
+
+    /// The server heard of these when the request was sent.
+    fn heard(&self, items: &[Value], at: Instant) {
+        let mut state = self.state();
+        for key in items.iter().filter_map(key) {
+            if let Some(attempt) = state.running.get_mut(&key) {
+                attempt.heard = attempt.heard.max(at);
+            }
+        }
+    }
+
+    /// What the server says of an attempt.
+    fn news(&self, item: &Value) {
+        let Some(key) = key(item) else { return };
+        let mut state = self.state();
+        let Some(attempt) = state.running.get_mut(&key).filter(|one| item["epoch"] == one.epoch) else {
+            return;
+        };
+        if item.get("code").is_some_and(|code| code.as_str() != Some(Code::StoreFull.as_str())) {
+            // Somebody else has it, or nobody wants it any more: there is nothing to report.
+            attempt.abandon(&self.shell);
+        } else if item["cancel"] == true {
+            let grace = Duration::from_millis(item["grace_ms"].as_u64().unwrap_or(10_000));
+            attempt.stop(&self.shell, grace);
+        }
+    }
+
+    /// Ends what the server has not heard of for a whole time-out.
+    fn end_unheard(&self) {
+        let ttl = self.ttl();
+        let mut state = self.state();
+        for attempt in state.running.values_mut().filter(|attempt| attempt.heard.elapsed() >= ttl) {
+            attempt.lose(&self.shell);
+        }
+    }
+}

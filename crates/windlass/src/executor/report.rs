@@ -1,0 +1,288 @@
+//! What a remote executor tells the server: the output of steps as it comes, and how they ended.
+//!
+//! Output goes first, so that it is there when the step is over; but no step waits long for it. A report is repeated until
+//! the server has an opinion on it.
+
+use super::{Executor, PATIENCE, PAUSE, PAUSE_MAX, passes};
+use crate::shell::Source;
+use crate::shell::output::{self, Follow};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use windlass_core::attempt::Report;
+use windlass_core::code::Code;
+
+/// How often output is looked for.
+const LOOK: Duration = Duration::from_millis(100);
+/// How many bytes of text one request brings.
+const CHUNK_LEN: usize = 256 << 10;
+/// How long the rest of the output of a step that has ended is tried to be sent.
+const FLUSH_WAIT: Duration = Duration::from_secs(10);
+/// How many ends are reported at once.
+const BATCH_MAX: usize = 100;
+
+/// An attempt that has ended.
+pub(super) struct Outcome {
+    pub(super) key: (String, String),
+    pub(super) epoch: u64,
+    pub(super) report: Report,
+    pub(super) output: Option<Stream>,
+}
+
+/// The output of an attempt on its way to the server.
+#[derive(Clone)]
+pub(super) struct Stream {
+    /// Tells the sender that there is no more to come.
+    ended: Arc<watch::Sender<bool>>,
+    /// Told by the sender when everything is sent, or given up.
+    sent: watch::Receiver<bool>,
+}
+
+impl Stream {
+    /// Begins to send what is written to a log.
+    pub(super) fn begin(executor: &Arc<Executor>, key: &(String, String), epoch: u64, log: &Path) -> Stream {
+        let (ended, end) = watch::channel(false);
+        let (done, sent) = watch::channel(false);
+        let sending = Sending {
+            path: format!("/v1/runs/{}/steps/{}/output", key.0, escape(&key.1)),
+            epoch,
+            follow: output::follow(log),
+            offset: 0,
+            pending: Vec::new(),
+        };
+        tokio::spawn(send(executor.clone(), sending, end, done));
+        Stream { ended: Arc::new(ended), sent }
+    }
+
+    /// There is no more to come.
+    pub(super) fn end(&self) {
+        self.ended.send_replace(true);
+    }
+
+    /// Waits until everything is sent, or for as long as is worth it.
+    async fn flush(mut self) {
+        self.end();
+        let _ = tokio::time::timeout(FLUSH_WAIT, self.sent.wait_for(|sent| *sent)).await;
+    }
+}
+
+fn escape(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~');
+    let one = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    text.bytes().map(one).collect()
+}
+
+struct Sending {
+    path: String,
+    epoch: u64,
+    follow: Follow,
+    /// How much the server has.
+    offset: u64,
+    /// Lines that were read and not sent.
+    pending: Vec<Value>,
+}
+
+/// Sends lines as they come until the attempt has ended and nothing is left.
+async fn send(
+    executor: Arc<Executor>,
+    mut sending: Sending,
+    mut end: watch::Receiver<bool>,
+    done: watch::Sender<bool>,
+) {
+    let mut pause = PAUSE;
+    loop {
+        // Looked at before reading: what was written before the end is read after it was seen.
+        let over = *end.borrow_and_update();
+        sending.read();
+        if sending.pending.is_empty() {
+            if over {
+                break;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(LOOK) => {}
+                gone = end.changed() => if gone.is_err() { break },
+            }
+            continue;
+        }
+        match sending.push(&executor).await {
+            Ok(()) => pause = PAUSE,
+            // Output without a lease, or that the server does not take, is kept here and nowhere else.
+            Err(false) => break,
+            Err(true) => {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(PAUSE_MAX);
+            }
+        }
+    }
+    done.send_replace(true);
+}
+
+impl Sending {
+    fn read(&mut self) {
+        if !self.pending.is_empty() {
+            return;
+        }
+        let mut len = 0;
+        while len < CHUNK_LEN {
+            // A log that is not there yet has nothing in it.
+            let lines = self.follow.read().unwrap_or_default();
+            if lines.is_empty() {
+                return;
+            }
+            for line in lines {
+                len += line.text.len();
+                let source = match line.source {
+                    Source::Out => "stdout",
+                    Source::Err => "stderr",
+                    Source::Note => "windlass",
+                };
+                self.pending.push(
+                    json!({ "at": line.at_ms, "source": source, "text": line.text, "whole": line.whole }),
+                );
+            }
+        }
+    }
+
+    /// Sends a part of what is pending. The error says whether to try again.
+    async fn push(&mut self, executor: &Executor) -> Result<(), bool> {
+        let mut len = 0;
+        let fits = self.pending.iter().take_while(|line| {
+            len += line["text"].as_str().map_or(0, str::len) + 64;
+            len <= CHUNK_LEN
+        });
+        let count = fits.count().max(1);
+        let lines = &self.pending[..count];
+        let body = json!({ "epoch": self.epoch, "offset": self.offset, "lines": lines });
+        match executor.post(&self.path, &body, PATIENCE).await {
+            Ok(answer) => {
+                self.offset = answer["offset"].as_u64().unwrap_or(self.offset);
+                self.pending.drain(..count);
+                if answer["full"] == true { Err(false) } else { Ok(()) }
+            }
+            Err(failure) => Err(passes(&failure)),
+        }
+    }
+}
+
+/// The address for a report, and the item as it stands there.
+fn item(outcome: &Outcome) -> (&'static str, Value) {
+    let mut item = json!({ "run": outcome.key.0, "step": outcome.key.1, "epoch": outcome.epoch });
+    let fail = |item: &mut Value, code: &str, message: &str| {
+        item["error"] = json!({ "code": code, "message": message });
+    };
+    let path = match &outcome.report {
+        Report::Done { output, exit_code } => {
+            item["output"] = output.clone().unwrap_or(Value::Null);
+            item["exit_code"] = json!(exit_code);
+            "/v1/leases/complete"
+        }
+        Report::Failed { failure, retryable, exit_code, signal } => {
+            fail(&mut item, failure.code.as_str(), &failure.message);
+            item["retryable"] = json!(retryable);
+            item["exit_code"] = json!(exit_code);
+            item["signal"] = json!(signal);
+            "/v1/leases/fail"
+        }
+        Report::Stopped => {
+            fail(&mut item, Code::Cancelled.as_str(), "stopped as asked");
+            "/v1/leases/fail"
+        }
+        Report::Lost { .. } => {
+            fail(&mut item, Code::OutcomeUnknown.as_str(), "the executor lost it on the way");
+            "/v1/leases/fail"
+        }
+        Report::Returned { reason } => {
+            item["reason"] = json!(reason);
+            "/v1/leases/return"
+        }
+    };
+    (path, item)
+}
+
+/// Reports ends as they come, as many at once as there are.
+pub(super) async fn serve(
+    executor: &Arc<Executor>,
+    ended: &mut mpsc::UnboundedReceiver<Outcome>,
+    say: &(impl Fn(&str) + Send + Sync),
+) {
+    let (ready, mut flushed) = mpsc::unbounded_channel::<Outcome>();
+    loop {
+        let mut batch = Vec::new();
+        tokio::select! {
+            outcome = ended.recv() => {
+                let Some(mut outcome) = outcome else { return };
+                match outcome.output.take() {
+                    None => batch.push(outcome),
+                    // Others do not wait for this one's output.
+                    Some(stream) => {
+                        let ready = ready.clone();
+                        tokio::spawn(async move {
+                            stream.flush().await;
+                            let _ = ready.send(outcome);
+                        });
+                    }
+                }
+            }
+            outcome = flushed.recv() => batch.extend(outcome),
+        }
+        while batch.len() < BATCH_MAX
+            && let Ok(outcome) = flushed.try_recv()
+        {
+            batch.push(outcome);
+        }
+        if !batch.is_empty() {
+            report(executor, batch, say).await;
+        }
+    }
+}
+
+async fn report(executor: &Executor, batch: Vec<Outcome>, say: &(impl Fn(&str) + Send + Sync)) {
+    for path in ["/v1/leases/complete", "/v1/leases/fail", "/v1/leases/return"] {
+        let items: Vec<Value> =
+            batch.iter().map(item).filter(|(to, _)| *to == path).map(|(_, i)| i).collect();
+        if !items.is_empty() {
+            settle(executor, path, items, say).await;
+        }
+    }
+    {
+        let mut state = executor.state();
+        for outcome in &batch {
+            if state.running.get(&outcome.key).is_some_and(|one| one.epoch == outcome.epoch) {
+                state.running.remove(&outcome.key);
+            }
+        }
+    }
+    executor.changed.notify_waiters();
+}
+
+/// Reports until the server has an opinion on each.
+async fn settle(executor: &Executor, path: &str, mut items: Vec<Value>, say: &(impl Fn(&str) + Send + Sync)) {
+    let mut pause = PAUSE;
+    while !items.is_empty() {
+        match executor.post(path, &json!({ "items": items }), PATIENCE).await {
+            Ok(answer) => {
+                let answers = answer["items"].as_array().cloned().unwrap_or_default();
+                let again = |answer: &Value| answer["code"] == Code::StoreFull.as_str();
+                let mut left = Vec::new();
+                for (item, answer) in items.drain(..).zip(&answers) {
+                    if again(answer) {
+                        left.push(item);
+                    } else if let Some(code) = answer["code"].as_str() {
+                        let (run, step) = (&item["run"], &item["step"]);
+                        say(&format!("the report on {step} of {run} was refused: {code}"));
+                    }
+                }
+                items = left;
+                if items.is_empty() {
+                    return;
+                }
+            }
+            Err(failure) if passes(&failure) => {}
+            Err(failure) => return say(&format!("a report was refused: {failure}")),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
