@@ -613,6 +613,9 @@ impl<S: Store + 'static> Engine<S> {
         self.held.clear();
         self.parts.store.reload()?;
         let Some(fault) = self.flight.failed().take() else { return Ok(()) };
+        // Whoever stands in line may do so by a fact that did not last, and would wait for nothing. Asking again is
+        // harmless: who is in line keeps its place.
+        self.holds.drain().into_iter().for_each(|answer| answer(Err(refusal(&fault))));
         // Only what was released is under way; a lease that did not last was never given.
         let executing = std::mem::take(&mut self.executing);
         for ((run, step), epoch) in executing {

@@ -398,6 +398,24 @@ fn a_waiter_gives_up_at_its_time_and_a_silent_holder_at_its_own() {
 }
 
 #[test]
+fn who_stands_in_line_when_the_store_is_full_is_told_and_may_ask_again() {
+    let mut stage = Stage::new();
+    stage.take("a", 1, None);
+    let kept = stage.take("b", 2, Some(60_000));
+    stage.engine.store().full = true;
+    let lost = stage.take("c", 3, Some(60_000));
+    stage.turn();
+    for answer in [kept, lost] {
+        assert_eq!(answer.try_recv().unwrap().unwrap_err().code(), Some(Code::StoreFull));
+    }
+    stage.engine.store().full = false;
+    stage.pass(2_000);
+    let (c, b) = (stage.take("c", 4, Some(60_000)), stage.take("b", 5, Some(60_000)));
+    stage.release("a");
+    assert_eq!((epoch(&b), epoch(&c)), (Some(2), None), "it was in line before, and kept its place");
+}
+
+#[test]
 fn runs_of_another_tenant_are_not_there() {
     let mut stage = Stage::new();
     stage.make(1);

@@ -138,10 +138,19 @@ pub fn may(place: &Place, method: &Method, path: &str) -> bool {
     if *method == Method::GET {
         return true;
     }
-    let own = format!("/steps/{}/", place.step);
+    let plain = format!("/steps/{}/", place.step);
+    let escaped = format!("/steps/{}/", escape(place.step.as_str()));
+    let own = rest.strip_prefix(plain.as_str()).or_else(|| rest.strip_prefix(escaped.as_str()));
     *method == Method::POST
-        && (rest.starts_with("/signals/")
-            || rest.strip_prefix(own.as_str()).is_some_and(|verb| verb == "checkpoint" || verb == "output"))
+        && (rest.starts_with("/signals/") || own.is_some_and(|verb| verb == "checkpoint" || verb == "output"))
+}
+
+/// A text as it stands in a path.
+#[must_use]
+pub fn escape(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~');
+    let one = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    text.bytes().map(one).collect()
 }
 
 impl App {
@@ -210,6 +219,7 @@ mod tests {
         assert!(get(format!("/v1/runs/{run}")) && get(format!("/v1/runs/{run}/events")));
         assert!(post(format!("/v1/runs/{run}/signals/go")));
         assert!(post(format!("/v1/runs/{run}/steps/build.x[1]/checkpoint")));
+        assert!(post(format!("/v1/runs/{run}/steps/build.x%5B1%5D/output")));
         assert!(!post(format!("/v1/runs/{run}/steps/other/checkpoint")));
         assert!(!get("/v1/runs".to_owned()) && !get(format!("/v1/runs/{}", RunId(8))));
         assert!(!get(format!("/v1/runs/{run}x")) && !get("/v1/approvals".to_owned()));

@@ -65,6 +65,7 @@ fn invalid(text: impl Into<String>) -> Problem {
     Problem::new(Code::InvalidInput, text)
 }
 
+#[allow(clippy::needless_pass_by_value)] // It comes from a list that is used up.
 fn line(wrote: Wrote) -> Result<Line, Problem> {
     let source = match wrote.source.as_str() {
         "stdout" => Source::Out,

@@ -4,6 +4,7 @@
 //! the server has an opinion on it.
 
 use super::{Executor, PATIENCE, PAUSE, PAUSE_MAX, passes};
+use crate::attempts::escape;
 use crate::shell::Source;
 use crate::shell::output::{self, Follow};
 use serde_json::{Value, json};
@@ -66,12 +67,6 @@ impl Stream {
         self.end();
         let _ = tokio::time::timeout(FLUSH_WAIT, self.sent.wait_for(|sent| *sent)).await;
     }
-}
-
-fn escape(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~');
-    let one = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
-    text.bytes().map(one).collect()
 }
 
 struct Sending {
@@ -183,6 +178,12 @@ fn item(outcome: &Outcome) -> (&'static str, Value) {
             item["retryable"] = json!(retryable);
             item["exit_code"] = json!(exit_code);
             item["signal"] = json!(signal);
+            "/v1/leases/fail"
+        }
+        // Only tools put an attempt off, and an executor elsewhere carries out commands.
+        Report::Deferred { failure, .. } => {
+            fail(&mut item, failure.code.as_str(), &failure.message);
+            item["retryable"] = json!(true);
             "/v1/leases/fail"
         }
         Report::Stopped => {
