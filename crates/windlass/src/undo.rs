@@ -170,8 +170,9 @@ fn gather(store: &mut Embedded, id: RunId, evaluate: &dyn Evaluate) -> Gathered 
     let failed = |what: String| (Code::Unavailable, what);
     store.load(&[StreamId::Run(id)]).map_err(|fault| failed(fault.to_string()))?;
     let missing = || (Code::NotFound, format!("there is no run `{id}`"));
-    let tenant = store.state().run(id).ok_or_else(missing)?.born.home.tenant.clone();
-    let earlier = taken_back(store, &tenant, id);
+    let home = store.state().run(id).ok_or_else(missing)?.born.home.clone();
+    let tenant = home.tenant.clone();
+    let earlier = taken_back(store, (&tenant, &home.namespace), id);
     let run = store.state().run(id).ok_or_else(missing)?;
     if !run.is_terminal() {
         let text = format!("the run is {}: cancel it first, its compensations run then", run.status());
@@ -198,10 +199,10 @@ fn gather(store: &mut Embedded, id: RunId, evaluate: &dyn Evaluate) -> Gathered 
 
 /// The names of the steps by which earlier undos of the run took something back. A command leaves no receipt, so
 /// only this tells that it was run.
-fn taken_back(store: &mut Embedded, tenant: &Name, of: RunId) -> BTreeSet<String> {
+fn taken_back(store: &mut Embedded, (tenant, namespace): (&Name, &Name), of: RunId) -> BTreeSet<String> {
     use windlass_engine::port::Store as _;
     let pipeline = Some(Name::clean(NAME));
-    let filter = RunFilter { pipeline, limit: EARLIER_MAX, ..RunFilter::of(tenant) };
+    let filter = RunFilter { pipeline, limit: EARLIER_MAX, ..RunFilter::of(tenant, namespace) };
     let of = of.to_string();
     let (runs, _) = store.list_runs(&filter);
     let ours = runs.iter().filter(|run| run["correlation_id"] == of.as_str());

@@ -22,7 +22,7 @@ pub(super) fn routes() -> Routes {
         .get(
             "/v1/runs/{id}/receipts",
             Scope::Read,
-            doc("List its receipts").gives(200, "list").refuses(&[Code::NotFound]),
+            doc("List its receipts").gives(200, "list receipt").refuses(&[Code::NotFound]),
             receipts,
         )
         .post(

@@ -70,6 +70,8 @@ const TABLE: &[(&str, &str, &str)] = &[
     ("POST", "/v1/schedules/{name}/pause", "run"),
     ("POST", "/v1/schedules/{name}/resume", "run"),
     ("GET", "/v1/runs/{id}/evidence", "read"),
+    ("GET", "/v1/runs/{id}/receipts", "read"),
+    ("POST", "/v1/runs/{id}/undo", "run"),
     ("GET", "/v1/keys", "read"),
     ("POST", "/v1/keys/rotate", "admin"),
     ("GET", "/v1/tokens", "admin"),

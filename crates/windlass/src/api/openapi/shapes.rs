@@ -25,6 +25,7 @@ pub fn all() -> Vec<(&'static str, Shape)> {
         ("runbook", Runbook::json_schema),
         ("plan", Plan::json_schema),
         ("why", Why::json_schema),
+        ("undo", Undo::json_schema),
         ("delivered", Delivered::json_schema),
         ("token", Token::json_schema),
         ("me", Me::json_schema),
@@ -409,6 +410,17 @@ pub struct Why {
     pub status: Option<String>,
     /// The chain of reasons.
     pub because: Vec<Object>,
+}
+
+/// What an undo does, or would do.
+#[derive(JsonSchema)]
+pub struct Undo {
+    /// The run whose effects are taken back.
+    pub of: String,
+    /// Its effects, latest first, with how each is taken back or why not.
+    pub items: Vec<Object>,
+    /// The run that does it; absent where nothing is done.
+    pub run: Option<Run>,
 }
 
 /// An event that was delivered.
