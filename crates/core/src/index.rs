@@ -5,6 +5,7 @@
 
 mod limited;
 mod lines;
+mod sets;
 use limited::Limited;
 pub use lines::Taker;
 use lines::{Lines, asks_for_labels, labels};
@@ -28,6 +29,7 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use sets::{count, move_time, unlink};
 
 /// What a stream is filed by.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -777,48 +779,4 @@ fn awaited(card: &RunCard, (name, key): &(Name, Option<Name>)) -> Awaited {
 /// A list of a card; an absent card has an empty one.
 fn list<T>(card: Option<&RunCard>, of: fn(&Lists) -> &Vec<T>) -> &[T] {
     card.and_then(|card| card.lists.as_deref()).map_or(&[], |lists| of(lists))
-}
-
-fn move_time(
-    set: &mut BTreeSet<(Millis, StreamId)>,
-    id: &StreamId,
-    old: Option<Millis>,
-    new: Option<Millis>,
-) {
-    if old == new {
-        return;
-    }
-    if let Some(old) = old {
-        set.remove(&(old, id.clone()));
-    }
-    if let Some(new) = new {
-        set.insert((new, id.clone()));
-    }
-}
-
-fn unlink<K: Ord, V: Ord>(map: &mut BTreeMap<K, BTreeSet<V>>, key: &K, value: &V) {
-    if let Some(set) = map.get_mut(key) {
-        set.remove(value);
-        if set.is_empty() {
-            map.remove(key);
-        }
-    }
-}
-
-fn count<K: Ord + Clone, N>(map: &mut BTreeMap<K, N>, key: &K, n: N, up: bool)
-where
-    N: Copy + Default + PartialEq + core::ops::AddAssign + core::ops::SubAssign,
-{
-    if n == N::default() {
-        return;
-    }
-    let slot = map.entry(key.clone()).or_default();
-    if up {
-        *slot += n;
-    } else {
-        *slot -= n;
-    }
-    if *slot == N::default() {
-        map.remove(key);
-    }
 }

@@ -159,9 +159,27 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
         let Raw(bytes) = Raw::from_request(request, state).await?;
         let bytes = if bytes.is_empty() { Bytes::from_static(b"{}") } else { bytes };
+        // A list would be read as the fields of an object in their order.
+        if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[') {
+            return Err(Problem::new(Code::InvalidInput, "the body is not valid: expected an object"));
+        }
         let value = serde_json::from_slice(&bytes)
             .map_err(|error| Problem::new(Code::InvalidInput, format!("the body is not valid: {error}")))?;
         Ok(Json(value))
+    }
+}
+
+/// A body of any JSON.
+pub struct Document(pub Value);
+
+impl<S: Send + Sync> FromRequest<S> for Document {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let Raw(bytes) = Raw::from_request(request, state).await?;
+        let value = serde_json::from_slice(&bytes)
+            .map_err(|error| Problem::new(Code::InvalidInput, format!("the body is not valid: {error}")))?;
+        Ok(Document(value))
     }
 }
 

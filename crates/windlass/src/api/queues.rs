@@ -4,7 +4,7 @@
 //! said about it later counts only under that epoch. A heartbeat speaks for everything that its holder has.
 
 use super::routes::{Routes, Scope, doc};
-use super::{Answer, Caller, Json, Problem, Query, json};
+use super::{Answer, Caller, Document, Json, Problem, Query, json};
 use crate::app::App;
 use crate::shape;
 use crate::store::Embedded;
@@ -311,7 +311,7 @@ async fn push(
     State(app): State<Arc<App>>,
     caller: Caller,
     Path(name): Path<String>,
-    Json(body): Json<Value>,
+    Document(body): Document,
 ) -> Answer {
     let queue = scoped(&caller, &name)?;
     let single = !body.is_array();
@@ -694,7 +694,7 @@ async fn heartbeat(
     State(app): State<Arc<App>>,
     caller: Caller,
     Path(name): Path<String>,
-    Json(body): Json<Value>,
+    Document(body): Document,
 ) -> Answer {
     report(&app, &caller, &name, body, |report| item::Input::Heartbeat { epoch: report.epoch }).await
 }
@@ -703,7 +703,7 @@ async fn complete(
     State(app): State<Arc<App>>,
     caller: Caller,
     Path(name): Path<String>,
-    Json(body): Json<Value>,
+    Document(body): Document,
 ) -> Answer {
     report(&app, &caller, &name, body, |report| item::Input::Complete { epoch: report.epoch }).await
 }
@@ -712,7 +712,7 @@ async fn fail(
     State(app): State<Arc<App>>,
     caller: Caller,
     Path(name): Path<String>,
-    Json(body): Json<Value>,
+    Document(body): Document,
 ) -> Answer {
     let input = |report: &Report| item::Input::Fail {
         epoch: report.epoch,
@@ -726,7 +726,7 @@ async fn give_back(
     State(app): State<Arc<App>>,
     caller: Caller,
     Path(name): Path<String>,
-    Json(body): Json<Value>,
+    Document(body): Document,
 ) -> Answer {
     report(&app, &caller, &name, body, |report| item::Input::Return { epoch: report.epoch }).await
 }

@@ -13,7 +13,9 @@ mod outside;
 mod support;
 
 mod canaries;
+mod example;
 mod holder;
 mod kills;
 mod receipts;
 mod secrets;
+mod stops;

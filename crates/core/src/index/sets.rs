@@ -1,0 +1,52 @@
+//! Small changes to ordered sets and counts, of which nothing empty is kept.
+
+use crate::stream::StreamId;
+use crate::time::Millis;
+use alloc::collections::{BTreeMap, BTreeSet};
+
+/// A stream has another time.
+pub(super) fn move_time(
+    set: &mut BTreeSet<(Millis, StreamId)>,
+    id: &StreamId,
+    old: Option<Millis>,
+    new: Option<Millis>,
+) {
+    if old == new {
+        return;
+    }
+    if let Some(old) = old {
+        set.remove(&(old, id.clone()));
+    }
+    if let Some(new) = new {
+        set.insert((new, id.clone()));
+    }
+}
+
+/// Takes a value out of a set, and the set with it where it was the last.
+pub(super) fn unlink<K: Ord, V: Ord>(map: &mut BTreeMap<K, BTreeSet<V>>, key: &K, value: &V) {
+    if let Some(set) = map.get_mut(key) {
+        set.remove(value);
+        if set.is_empty() {
+            map.remove(key);
+        }
+    }
+}
+
+/// Counts up or down; what is counted down to nothing is not kept.
+pub(super) fn count<K: Ord + Clone, N>(map: &mut BTreeMap<K, N>, key: &K, n: N, up: bool)
+where
+    N: Copy + Default + PartialEq + core::ops::AddAssign + core::ops::SubAssign,
+{
+    if n == N::default() {
+        return;
+    }
+    let slot = map.entry(key.clone()).or_default();
+    if up {
+        *slot += n;
+    } else {
+        *slot -= n;
+    }
+    if *slot == N::default() {
+        map.remove(key);
+    }
+}
