@@ -58,7 +58,8 @@ fn a_schedule_is_run_now_paused_and_resumed_and_shows_what_comes() {
     until("the run to end", || {
         (served.get(&format!("/v1/runs/{run}")).is(200)["status"] == "completed").then_some(())
     });
-    assert_eq!(project.read("done"), "nobody\n");
+    // A slot of the other may have come before its pause.
+    assert!(project.read("done").lines().any(|line| line == "nobody"), "{}", project.read("done"));
     let paused = project.windlass(&["schedules", "--json"]).code(0).json();
     let tick = paused["items"].as_array().unwrap().iter().find(|one| one["name"] == "tick").unwrap().clone();
     assert_eq!((&tick["state"], &tick["next"]), (&Value::from("paused"), &Value::Null));

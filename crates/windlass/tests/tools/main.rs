@@ -13,7 +13,6 @@ mod outside;
 mod support;
 
 mod canaries;
-mod example;
 mod holder;
 mod kills;
 mod receipts;
