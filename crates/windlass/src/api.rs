@@ -247,7 +247,13 @@ impl Caller {
     /// Whether it may use a route of this scope.
     #[must_use]
     pub fn may(&self, scope: Scope) -> bool {
-        matches!(scope, Scope::Open | Scope::Known) || self.scopes.contains(&scope)
+        match scope {
+            Scope::Open | Scope::Known => true,
+            Scope::Owner => self.owns,
+            Scope::Read | Scope::Run | Scope::Approve | Scope::Execute | Scope::Admin => {
+                self.scopes.contains(&scope)
+            }
+        }
     }
 
     /// Whether it is a human. Only humans decide on approvals.

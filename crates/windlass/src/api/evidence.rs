@@ -38,7 +38,7 @@ pub(super) fn routes() -> Routes {
         )
         .post(
             "/v1/keys/rotate",
-            Scope::Admin,
+            Scope::Owner,
             doc("Seal with a new key from now on").gives(201, "key"),
             rotate,
         )

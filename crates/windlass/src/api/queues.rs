@@ -53,8 +53,8 @@ pub(super) fn routes() -> Routes {
             Scope::Run,
             doc("Push an item, or an array of them in one commit")
                 .body::<Push>()
-                .gives(201, "item")
-                .gives(200, "item")
+                .gives(201, "pushed")
+                .gives(200, "pushed")
                 .refuses(PUSH),
             push,
         )

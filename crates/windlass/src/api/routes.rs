@@ -35,6 +35,8 @@ pub enum Scope {
     Execute,
     /// Everything else: deploy, break holds, hand out tokens.
     Admin,
+    /// What is of the whole installation and of no tenant. No token has it.
+    Owner,
 }
 
 impl Scope {
@@ -52,6 +54,7 @@ impl Scope {
             Scope::Approve => "approve",
             Scope::Execute => "execute",
             Scope::Admin => "admin",
+            Scope::Owner => "owner",
         }
     }
 

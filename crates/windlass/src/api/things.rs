@@ -19,9 +19,9 @@ use windlass_core::{lock, semaphore};
 
 /// Locks and semaphores.
 pub(super) fn routes() -> Routes {
-    const MISSING: &[Code] = &[Code::NotFound];
-    let lock_doc = |text| doc(text).gives(200, "lock").refuses(MISSING);
-    let semaphore_doc = |text| doc(text).gives(200, "semaphore").refuses(MISSING);
+    const REFUSED: &[Code] = &[Code::NotFound, Code::LeaseStaleEpoch];
+    let lock_doc = |text| doc(text).gives(200, "lock").refuses(REFUSED);
+    let semaphore_doc = |text| doc(text).gives(200, "semaphore").refuses(REFUSED);
     Routes::new()
         .get("/v1/locks", Scope::Read, doc("List locks").gives(200, "list lock"), locks)
         .get("/v1/locks/{name}", Scope::Read, lock_doc("Show a lock"), lock)

@@ -96,7 +96,7 @@ const TABLE: &[(&str, &str, &str)] = &[
     ("GET", "/v1/runs/{id}/receipts", "read"),
     ("POST", "/v1/runs/{id}/undo", "run"),
     ("GET", "/v1/keys", "read"),
-    ("POST", "/v1/keys/rotate", "admin"),
+    ("POST", "/v1/keys/rotate", "owner"),
     ("GET", "/v1/tokens", "admin"),
     ("POST", "/v1/tokens", "admin"),
     ("POST", "/v1/tokens/{id}/revoke", "admin"),
@@ -200,7 +200,8 @@ fn every_route_asks_every_caller_for_its_scope() {
     roles.extend(SCOPES.iter().map(|scope| role(&server, scope, "default", &[scope])));
     roles.push(role(&server, "all", "default", &SCOPES));
     roles.push(role(&server, "another tenant's all", "acme", &SCOPES));
-    roles.push(Role { name: "owner".to_owned(), token: Some(server.owner()), scopes: Some(SCOPES.to_vec()) });
+    let everything = [&SCOPES[..], &["owner"]].concat();
+    roles.push(Role { name: "owner".to_owned(), token: Some(server.owner()), scopes: Some(everything) });
     roles.push(nobody("unknown", "wl_0000000000000000000000000000000000000000000000000000000000000000"));
     roles.extend(spent(&server));
     let routes = windlass::api::routes();

@@ -32,7 +32,8 @@ pub fn all() -> Vec<(&'static str, Shape)> {
         ("health", Health::json_schema),
         ("list", List::json_schema),
         ("problem", Problem::json_schema),
-        ("events", String::json_schema),
+        ("events", Event::json_schema),
+        ("pushed", Pushed::json_schema),
         ("lines", String::json_schema),
         ("evidence", String::json_schema),
         ("key", Object::json_schema),
@@ -323,6 +324,30 @@ pub struct Item {
     pub attempts: u64,
     /// The fence of the last try.
     pub epoch: u64,
+}
+
+/// What was pushed: an item, or as many as came in a list.
+#[derive(JsonSchema)]
+#[serde(untagged)]
+pub enum Pushed {
+    /// One came alone.
+    One(Item),
+    /// They came in a list.
+    Many {
+        /// What they are, in the same order.
+        items: Vec<Item>,
+    },
+}
+
+/// One of the Server-Sent Events.
+#[derive(JsonSchema)]
+pub struct Event {
+    /// The seq of the record, to go on from.
+    pub id: String,
+    /// The type of the record.
+    pub event: String,
+    /// The record, as JSON.
+    pub data: String,
 }
 
 /// What is held, by whom, under which fence.
