@@ -10,7 +10,9 @@ use crate::caps::{self, Caps};
 use crate::code::Code;
 use crate::digest::Digest;
 use crate::effect::{Effect, Lease, Told};
-use crate::event::{CheckpointSaved, Event, EvidenceExported, KeyRotated, PolicyDecided, PolicyLoaded, SealCreated};
+use crate::event::{
+    CheckpointSaved, Event, EvidenceExported, KeyRotated, PolicyDecided, PolicyLoaded, SealCreated,
+};
 use crate::guard::GuardInputs;
 use crate::id::{
     AgentId, ApprovalId, Holder, ItemId, Name, NoticeId, ReceiptId, RunId, Scoped, SessionId, StepId,
