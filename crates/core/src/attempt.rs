@@ -7,7 +7,7 @@
 use crate::budget::{self, Amount, Cost, Limits};
 use crate::code::Code;
 use crate::effect::{Effect, Lease};
-use crate::event::{CheckpointSaved, ShellExited};
+use crate::event::{CheckpointSaved, CostRecorded, Event, ShellExited};
 use crate::gate;
 use crate::id::{AgentId, Name, RunId, StepId};
 use crate::machine::{Decision, Given};
@@ -28,6 +28,8 @@ use serde_json::Value;
 pub const BACKOFF: [Span; 4] = [Span::secs(5), Span::secs(30), Span::mins(2), Span::mins(10)];
 /// How often a tool is tried where nobody says otherwise. A shell command is tried once.
 pub const TOOL_TRIES: u32 = 5;
+/// The tool that is paid by tokens.
+const MODEL: &str = "model";
 
 /// What an executor says of an attempt.
 #[derive(Clone, Debug, PartialEq)]
@@ -142,8 +144,8 @@ pub fn lease(
     let started = step.decide(run.id(), &input, given.at)?;
     let mut facts = Vec::new();
     if run.budget().limits != Limits::default() {
-        let reserve =
-            budget::Input::Reserve { step: step.id.clone(), epoch: step.epoch, amount: wish.reserve };
+        let amount = wish.reserve.plus(needs(run, node, step));
+        let reserve = budget::Input::Reserve { step: step.id.clone(), epoch: step.epoch, amount };
         let reserved = run.budget().decide(&reserve, given.at)?;
         facts = reserved.facts;
         if let budget::Reply::Exceeded(excess) = reserved.reply {
@@ -169,6 +171,64 @@ pub fn lease(
     };
     let effect = Effect::Execute(Box::new(lease.clone()));
     Ok(Decision { facts, effects: started.effects, reply: Some(lease) }.effect(effect))
+}
+
+/// What an attempt at the step is known to need before it begins, in the dimensions that the run's budget limits. What can
+/// cost something and does not say how much needs the least there is: it begins as long as anything is left.
+fn needs(run: &Run, node: &StepDef, step: &Step) -> Amount {
+    let limits = run.budget().limits;
+    let thinks = matches!(&node.kind, Kind::Agent { .. }) || step.tool.as_str() == MODEL;
+    let asked = || Some(step.input()?.get("fields")?.get("max_tokens")?.as_u64()?.max(1));
+    let least =
+        |limit: Option<u64>, needs: bool, amount: u64| if limit.is_some() && needs { amount } else { 0 };
+    Amount {
+        usd_micros: least(limits.usd_micros, thinks, 1),
+        tokens: least(limits.tokens, thinks, asked().unwrap_or(1)),
+        time_ms: least(limits.time_ms, true, node.timeout.map_or(1, |span| span.0.max(1))),
+        writes: least(limits.writes, writes(node), 1),
+    }
+}
+
+/// Whether the step writes to the outside.
+fn writes(node: &StepDef) -> bool {
+    matches!(&node.kind, Kind::Tool { writes: true, .. })
+}
+
+/// What an attempt that is over took of the run's time and writes, where the budget limits them. Money and tokens are
+/// reported by who knows them.
+fn own_cost(
+    run: &Run,
+    node: &StepDef,
+    step: &Step,
+    input: &step::Input,
+    given: &Given<'_>,
+) -> Option<CostRecorded> {
+    if !matches!(&node.kind, Kind::Run { .. } | Kind::Tool { .. } | Kind::Agent { .. }) {
+        return None;
+    }
+    let limits = run.budget().limits;
+    let lease = step.lease.as_ref().filter(|_| step.status == Status::Running)?;
+    // Heartbeats move no fact, so a lease still says when it was given.
+    let begun = Millis(lease.expires_at.0.saturating_sub(given.lease_ttl.0));
+    let time_ms = limits.time_ms.map(|_| given.at.since(begun).0).filter(|&took| took > 0);
+    // What was refused or never begun has not written; of what is lost or stopped nobody knows.
+    let wrote = !matches!(input, step::Input::Fail { .. } | step::Input::Return { .. });
+    let writes = limits.writes.filter(|_| wrote && writes(node)).map(|_| 1);
+    if time_ms.is_none() && writes.is_none() {
+        return None;
+    }
+    Some(CostRecorded {
+        pipeline_id: run.id(),
+        step: step.id.clone(),
+        epoch: step.epoch,
+        provider: Name::clean(budget::OWN),
+        model: step.tool.clone(),
+        usd_micros: 0,
+        tokens_input: 0,
+        tokens_output: 0,
+        time_ms,
+        writes,
+    })
 }
 
 /// What identifies the step's side effect: what the tool is given, the intent stands under and a probe asks for.
@@ -295,6 +355,8 @@ pub(crate) fn settle(
     let decided = step.decide(run.id(), input, given.at)?;
     let after = decided.facts.iter().fold(step.clone(), |step, fact| step.apply(fact, given.at));
     out.facts.extend(decided.facts);
+    let over = after.status != Status::Running || after.epoch != step.epoch;
+    out.facts.extend(own_cost(run, node, step, input, given).filter(|_| over).map(Event::from));
     if after.status.is_terminal() {
         gate::leave(run, step, given, &mut out);
     } else if after.epoch != step.epoch {

@@ -59,6 +59,10 @@ pub const MODELS_MAX: usize = 256;
 /// The most costs in one settlement.
 pub const COSTS_MAX: usize = 64;
 
+/// The provider under which a run's own time and writes stand. Its costs settle nothing: what a model cost may be
+/// reported before or after.
+pub const OWN: &str = "windlass";
+
 /// The provider and model under which costs beyond [`MODELS_MAX`] are kept together.
 const OTHER: &str = "other";
 
@@ -514,7 +518,9 @@ impl Budget {
 
     fn spend(&mut self, e: &CostRecorded) {
         self.free(&e.step, e.epoch);
-        keep(&mut self.settled, &e.step, e.epoch);
+        if e.provider.as_str() != OWN {
+            keep(&mut self.settled, &e.step, e.epoch);
+        }
         let (time_ms, writes) = (e.time_ms.unwrap_or(0), e.writes.unwrap_or(0));
         let tokens = e.tokens_input.saturating_add(e.tokens_output);
         self.spent = self.spent.plus(Amount { usd_micros: e.usd_micros, tokens, time_ms, writes });

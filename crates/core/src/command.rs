@@ -10,7 +10,9 @@ use crate::caps::{self, Caps};
 use crate::code::Code;
 use crate::digest::Digest;
 use crate::effect::{Effect, Lease, Told};
-use crate::event::{CheckpointSaved, Event, EvidenceExported, KeyRotated, PolicyDecided, SealCreated};
+use crate::event::{
+    CheckpointSaved, Event, EvidenceExported, KeyRotated, PolicyDecided, PolicyLoaded, SealCreated,
+};
 use crate::guard::GuardInputs;
 use crate::id::{
     AgentId, ApprovalId, Holder, ItemId, Name, NoticeId, ReceiptId, RunId, Scoped, SessionId, StepId,
@@ -294,6 +296,8 @@ pub enum Command {
     Tenant { tenant: Name, caps: Caps, weight: u32 },
     /// A token of a tenant is made or revoked.
     Token { tenant: Name, input: crate::token::Input },
+    /// A policy is in force for a tenant, with its text.
+    LoadPolicy { tenant: Name, loaded: Box<PolicyLoaded> },
     /// Something happens to a workspace.
     Workspace { workspace: WorkspaceId, tenant: Name, input: workspace::Input },
     /// Something happens to a session.

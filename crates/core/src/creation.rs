@@ -121,6 +121,7 @@ fn created(
         writes_max: caps.max_writes_per_run,
         workspace: create.workspace,
         budget_time_ms: lowest(|b| b.time_ms),
+        budget_writes: lowest(|b| b.writes),
     })
 }
 

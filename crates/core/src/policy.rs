@@ -51,6 +51,10 @@ pub const REASON_LEN_MAX: usize = 1_024;
 /// The most steps, and the most tools, that a run remembers decisions for.
 pub const LEDGER_MAX: usize = 4_096;
 
+/// The version of the built-in policy: a text of 32 bytes, which no hash of a policy folder can be by chance. Another
+/// rule gets another text.
+pub const BUILTIN: Digest = Digest(*b"windlass builtin policy, rule 1.");
+
 /// The operations of `git.*` that stay in the local repository. A new one is outside until it is listed.
 const LOCAL_GIT: &[&str] = &[
     "git.add",
@@ -317,11 +321,13 @@ impl Ledger {
             .map(|decision| &**decision)
     }
 
-    /// What holds for a whole run holds for the runs it calls and for those that go on from it: they do the same
-    /// under the same policy, and each asks again when the policy moves.
+    /// What the built-in policy says of a whole run holds for the runs it calls and for those that go on from it: it
+    /// looks at nothing but the tool. Other policies may look at the pipeline, the runbook or who asks, which can all be
+    /// different there, so under them every run asks for itself.
     #[must_use]
     pub fn for_child(&self, run: RunId) -> Vec<PolicyDecided> {
-        self.tools.iter().map(|(tool, decision)| decision.event(run, None, tool.clone())).collect()
+        let same = self.tools.iter().filter(|(_, decision)| decision.policy_version == BUILTIN);
+        same.map(|(tool, decision)| decision.event(run, None, tool.clone())).collect()
     }
 
     /// What a fact does: decisions are remembered, those of ended steps forgotten.
@@ -410,6 +416,16 @@ mod tests {
         }
         let wordy = Decision { rules: vec![String::new(); REASONS_MAX + 1], ..allow(None) };
         assert_eq!(Outcome::Decided(wordy).settle(&question()).rules.len(), REASONS_MAX);
+    }
+
+    #[test]
+    fn only_what_the_built_in_policy_said_holds_for_other_runs() {
+        let ledger = |policy_version| {
+            let said = Decision { policy_version, ..allow(None) };
+            Ledger::EMPTY.apply(&decided(&said, None, "shell"), Millis(0)).for_child(RunId(2))
+        };
+        assert_eq!(ledger(BUILTIN).len(), 1);
+        assert!(ledger(POLICY).is_empty());
     }
 
     #[test]

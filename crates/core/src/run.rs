@@ -731,6 +731,6 @@ fn limits(e: &crate::event::PipelineCreated) -> Limits {
         usd_micros: e.budget_usd_micros,
         tokens: e.budget_tokens,
         time_ms: e.budget_time_ms,
-        writes: None,
+        writes: e.budget_writes,
     }
 }

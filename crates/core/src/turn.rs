@@ -323,6 +323,14 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
             let facts = crate::token::decide(tenant_state_of(view, tenant)?, tenant, input, given)?;
             Ok(of_stream(StreamId::Tenant(tenant.clone()), tenant, facts, Reply::Done))
         }
+        Command::LoadPolicy { tenant, loaded } => {
+            let known = tenant_state_of(view, tenant)?.and_then(|known| known.policy_version);
+            if known == Some(loaded.policy_version) {
+                return Ok(Outcome::reply(Reply::Done));
+            }
+            let facts = alloc::vec![Event::from((**loaded).clone())];
+            Ok(of_stream(StreamId::Tenant(tenant.clone()), tenant, facts, Reply::Done))
+        }
         Command::Workspace { .. } | Command::Session { .. } => route::place(view, command, given),
         Command::Seal(seal) => crate::system::seal(view, seal),
         Command::RotateKey(rotation) => crate::system::rotate(view, rotation, given.at),

@@ -85,6 +85,7 @@ fn run(n: u64, chance: &mut Chance) -> Run {
         writes_max: None,
         workspace: None,
         budget_time_ms: None,
+        budget_writes: None,
     };
     let duration_ms = chance.below(600_000);
     let end = if n % 12 == 5 {

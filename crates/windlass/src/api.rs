@@ -5,6 +5,7 @@
 
 mod approvals;
 mod batch;
+mod budgets;
 mod coordination;
 mod effects;
 mod events;
@@ -15,6 +16,7 @@ pub mod hooks;
 mod leases;
 pub mod openapi;
 mod output;
+mod policies;
 mod queues;
 pub mod routes;
 mod runbooks;
@@ -346,6 +348,8 @@ pub fn routes() -> Routes {
         .and(hooks::routes())
         .and(figures::routes())
         .and(effects::routes())
+        .and(policies::routes())
+        .and(budgets::routes())
 }
 
 /// The router of every route.
@@ -354,6 +358,7 @@ pub fn router(app: Arc<App>) -> Router {
     router
         .fallback(absent)
         .method_not_allowed_fallback(wrong_method)
+        .layer(from_fn_with_state(app.clone(), approvals::audit))
         .layer(from_fn(whole))
         .layer(from_fn_with_state(app.clone(), figures::measure))
         .with_state(app)

@@ -13,14 +13,14 @@ use crate::home::Home;
 use crate::log::{Log, Recovery};
 use crate::metrics::Metrics;
 use crate::outside::Local;
-use crate::policy::Builtin;
+use crate::policy::InForce;
 use crate::retention::{self, Retention};
 use crate::shell::Shell;
 use crate::store::{self, Embedded};
 use crate::telemetry;
 use crate::tools::execute::Executor;
 use crate::tools::settings::Settings as ToolSettings;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use tokio::sync::watch;
@@ -83,6 +83,8 @@ pub struct Settings {
     pub tells: bool,
     /// How tools are set up; as the environment and the configuration file say where absent.
     pub tools: Option<Arc<ToolSettings>>,
+    /// The policy folder that is named; one beside the data directory or in the working directory where it is not.
+    pub policy: Option<PathBuf>,
 }
 
 /// What may stand between the engine and the outside: it gets the outside, and the way back to the engine.
@@ -93,7 +95,7 @@ pub struct App {
     /// The way to the loop.
     pub engine: Handle<Embedded>,
     /// What policy says.
-    pub policy: Arc<Builtin>,
+    pub policy: Arc<InForce>,
     /// What evaluates expressions.
     pub evaluate: Arc<Cel>,
     /// The log, for those who read it.
@@ -123,6 +125,11 @@ pub struct App {
     attempts: Arc<Attempts>,
     thread: Mutex<Option<JoinHandle<Result<(), Fault>>>>,
     telling: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Where a policy folder is looked for: beside the data directory, and in the working directory.
+fn places(home: &Home) -> Vec<PathBuf> {
+    home.root().parent().map(Path::to_path_buf).into_iter().chain(std::env::current_dir()).collect()
 }
 
 impl App {
@@ -167,7 +174,12 @@ impl App {
             None => None,
         };
         let (handle, inbox) = inbox();
-        let (policy, evaluate) = (Arc::new(Builtin), Arc::new(Cel::new()));
+        let evaluate = Arc::new(Cel::new());
+        let policy = Arc::new(InForce::find(
+            settings.policy.as_deref().or(settings.config.policy.as_deref()),
+            &places(&home),
+        ));
+        policy.watch()?;
         let outside =
             Local::new(handle.clone(), home.clone(), policy.clone(), evaluate.clone(), (shell, executor))?;
         let attempts = outside.attempts();

@@ -7,6 +7,7 @@ mod executor;
 mod follow;
 mod holds;
 mod lists;
+mod policy;
 mod queues;
 mod run;
 mod say;
@@ -93,7 +94,8 @@ async fn connect(args: &Args, need: Need) -> Result<Client, Failure> {
     let exe = std::env::current_exe()?;
     let config = Config::load(args.global.config.as_deref(), &root)?;
     let tells = crate::telemetry::is_asked_for(&config);
-    let mut settings = Settings { config: Arc::new(config), tells, ..Settings::default() };
+    let policy = args.global.policy.clone();
+    let mut settings = Settings { config: Arc::new(config), tells, policy, ..Settings::default() };
     if matches!(args.verb, Verb::Cancel { .. } | Verb::Resume { .. }) {
         // What is to be cancelled must not be taken up again first, and what is to be resumed not end before it is found.
         settings.engine.slots = 0;
@@ -123,6 +125,11 @@ async fn dispatch(args: Args, say: &Say) -> Outcome {
         Verb::Bench(bench) => return crate::bench::main(bench, say.json),
         Verb::Serve(wish) => return serve::serve(&args, wish, say).await,
         Verb::Executor(wish) => return executor::run(&args, wish, say).await,
+        Verb::Policy(verb) => {
+            if let Some(outcome) = policy::alone(&args, verb, say) {
+                return outcome;
+            }
+        }
         // tidy: the rest asks the API, below.
         _ => {}
     }
@@ -217,6 +224,16 @@ async fn ask(args: &Args, client: &mut Client, say: &Say) -> Outcome {
         Verb::Schedules => queues::schedules(client, say).await,
         Verb::Schedule { verb } => queues::schedule(client, verb, say).await,
         Verb::Token { verb } => tokens::token(client, verb, say).await,
+        Verb::Raise(to) => policy::raise(client, to, say).await,
+        Verb::Policies => policy::in_force(client, say).await,
+        Verb::Policy(verb) => match verb {
+            policy::PolicyVerb::Test { file, .. } => {
+                policy::against_history(args, client, file.as_deref(), say).await
+            }
+            policy::PolicyVerb::Check { .. } | policy::PolicyVerb::Schema => {
+                Err(Failure::new(Code::Internal, "this command was to be answered before"))
+            }
+        },
         Verb::Init { .. }
         | Verb::Check { .. }
         | Verb::Codes

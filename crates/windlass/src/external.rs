@@ -5,7 +5,7 @@
 //! again after a crash. Both run in the project's directory, and neither sees the surroundings of this process.
 
 use crate::guards::{process, wait};
-use crate::policy::Builtin;
+use crate::policy::{InForce, Question};
 use crate::store::Embedded;
 use serde_json::Value;
 use std::io::Read as _;
@@ -21,6 +21,7 @@ use windlass_core::policy::Verdict;
 use windlass_core::runbook::ExternalQueue;
 use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
+use windlass_core::time::Millis;
 use windlass_engine::Handle;
 
 /// How much of what a command prints is read.
@@ -30,12 +31,12 @@ const COMPLAINT_MAX: usize = 1_024;
 
 /// Carries an effect on an external queue out, and says what came of it.
 #[must_use]
-pub fn reach(engine: &Handle<Embedded>, policy: &Builtin, effect: &Effect) -> Option<Command> {
+pub fn reach(engine: &Handle<Embedded>, policy: &InForce, effect: &Effect) -> Option<Command> {
     match effect {
         Effect::ListItems { worker, runbook, queue, project_root } => {
             let listed = commands(engine, *runbook, queue)
                 .and_then(|external| {
-                    allowed(policy, None)?;
+                    allowed(policy, &Question::for_queue(RunId(0), (worker, queue), *runbook, now()))?;
                     print(Path::new(project_root), &external.list, &[])
                 })
                 .and_then(|text| items(&text));
@@ -44,7 +45,7 @@ pub fn reach(engine: &Handle<Embedded>, policy: &Builtin, effect: &Effect) -> Op
         Effect::TakeItem { worker, runbook, queue, project_root, item, run, data } => {
             let env = [("WL_ITEM", data.to_string()), ("WL_IDEMPOTENCY_KEY", item.to_string())];
             let taken = commands(engine, *runbook, queue).and_then(|external| {
-                allowed(policy, Some(*run))?;
+                allowed(policy, &Question::for_queue(*run, (worker, queue), *runbook, now()))?;
                 print(Path::new(project_root), &external.take, &env)
             });
             let (item, run) = (*item, *run);
@@ -66,10 +67,13 @@ fn commands(engine: &Handle<Embedded>, runbook: Digest, queue: &Name) -> Result<
     found.map_err(|refusal| refusal.to_string())?.ok_or_else(|| "the queue is not an external one".to_owned())
 }
 
+fn now() -> Millis {
+    windlass_engine::port::Clock::now(&crate::clock::System)
+}
+
 /// Whether policy lets a command be run.
-fn allowed(policy: &Builtin, run: Option<RunId>) -> Result<(), String> {
-    let shell = Name::clean("shell");
-    let decided = policy.decide((run.unwrap_or(RunId(0)), None), &shell, (None, None), false, 0);
+fn allowed(policy: &InForce, question: &Question) -> Result<(), String> {
+    let decided = policy.decide(question);
     match decided.verdict {
         Verdict::Allow => Ok(()),
         Verdict::Deny | Verdict::NeedsApproval => {

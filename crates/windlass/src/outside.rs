@@ -13,8 +13,8 @@ use crate::expr::Cel;
 use crate::external;
 use crate::guards;
 use crate::home::Home;
-use crate::policy::Builtin;
-use crate::runbook::tools;
+use crate::policy::pool::Pool;
+use crate::policy::{self, InForce, Question};
 use crate::secrets::Secrets;
 use crate::shell::{self, Ended, Ending, Environment, Shell, ShellEvent, Spec};
 use crate::store::Embedded;
@@ -30,8 +30,8 @@ use windlass_core::attempt::Report;
 use windlass_core::code::Code;
 use windlass_core::command::Command;
 use windlass_core::effect::Effect;
+use windlass_core::event::PolicyDecided;
 use windlass_core::id::{Name, RunId, Scoped, StepId};
-use windlass_core::policy::{Scope, scope};
 use windlass_core::receipt::Semantics;
 use windlass_core::run::{Actor, Initiator};
 use windlass_core::runbook::{Kind, StepDef};
@@ -61,7 +61,8 @@ pub struct Local {
 struct Hands {
     engine: Handle<Embedded>,
     home: Home,
-    policy: Arc<Builtin>,
+    policy: Arc<InForce>,
+    pool: Pool<PolicyDecided>,
     evaluate: Arc<Cel>,
     shell: Option<Arc<Shell>>,
     /// Absent where nothing is carried out.
@@ -87,15 +88,27 @@ impl Local {
     pub fn new(
         engine: Handle<Embedded>,
         home: Home,
-        policy: Arc<Builtin>,
+        policy: Arc<InForce>,
         evaluate: Arc<Cel>,
         (shell, tools): (Option<Arc<Shell>>, Option<Executor>),
     ) -> std::io::Result<Arc<Local>> {
         let by = Actor::new(Initiator::Executor, "local");
         let (running, ended) = (Mutex::default(), Condvar::new());
         let attempts = Arc::new(Attempts::open(&home)?);
-        let hands =
-            Arc::new(Hands { engine, home, policy, evaluate, shell, tools, by, attempts, running, ended });
+        let pool = Pool::default();
+        let hands = Arc::new(Hands {
+            engine,
+            home,
+            policy,
+            pool,
+            evaluate,
+            shell,
+            tools,
+            by,
+            attempts,
+            running,
+            ended,
+        });
         let (line, work) = channel();
         let worker = hands.clone();
         std::thread::Builder::new().name("outside".into()).spawn(move || worker.serve(&work))?;
@@ -315,19 +328,7 @@ impl Hands {
 
     fn effect(self: &Arc<Hands>, effect: Effect) {
         match effect {
-            Effect::EvaluatePolicy { run, step, tool, action, action_hash, approvals } => {
-                let own = scope(tool.as_str()) == Scope::PerStep;
-                let operation = action.as_ref().map_or("", |action| action.operation.as_str());
-                let writes = own && tools::writes(tool.as_str(), operation);
-                let decided = self.policy.decide(
-                    (run, own.then_some(step)),
-                    &tool,
-                    (action.as_deref(), action_hash),
-                    writes,
-                    approvals,
-                );
-                self.engine.report(Actor::SYSTEM, Command::PolicyDecided(Box::new(decided)));
-            }
+            Effect::EvaluatePolicy { run, step, .. } => self.ask_policy(run, step),
             Effect::GatherGuard { run, step, node, after } => self.gather(run, step, node, after),
             Effect::Stop { run, step, epoch, grace } => {
                 let grace = Duration::from_millis(grace.0);
@@ -376,6 +377,39 @@ impl Hands {
             // What is claimed stays claimed, and is taken by the next start.
             eprintln!("windlass: an external queue could not be reached: {error}");
         }
+    }
+
+    /// Asks policy about a step, with what is recorded about it. Nothing here waits: the state is looked at between two
+    /// turns, and the rules are asked on threads of their own.
+    fn ask_policy(self: &Arc<Hands>, run: RunId, step: StepId) {
+        let hands = self.clone();
+        self.engine.read_then(
+            move |store| {
+                let question = Question::gather(store.state(), run, &step)?;
+                let known = policy::recorded(store.state(), &question.about.tenant);
+                Some((question, known))
+            },
+            move |seen| {
+                // A run that is gone waits for nothing, and an engine that has ended asks again when it is back.
+                let Ok(Some((question, known))) = seen else { return };
+                let edition = hands.policy.edition();
+                if known != Some(edition.version())
+                    && let Some(loaded) = edition.loaded()
+                {
+                    let tenant = question.about.tenant.clone();
+                    let loaded = Box::new(loaded);
+                    hands.engine.report(Actor::SYSTEM, Command::LoadPolicy { tenant, loaded });
+                }
+                let (asked, asking, engine) = (question.clone(), edition.clone(), hands.engine.clone());
+                hands.pool.ask(
+                    move || asking.decided(&asked),
+                    move |answer| {
+                        let decided = answer.unwrap_or_else(|why| edition.unanswered(&question, why));
+                        engine.report(Actor::SYSTEM, Command::PolicyDecided(Box::new(decided)));
+                    },
+                );
+            },
+        );
     }
 
     fn noticed(&self, notice: windlass_core::id::NoticeId) {

@@ -1,18 +1,22 @@
 //! A dry run: what each step of a pipeline would be, as far as it can be told before anything has happened.
 
 use crate::app::App;
+use crate::policy::{About, Edition, Question, question};
 use serde_json::{Map, Value, json};
-use windlass_core::policy;
+use std::sync::Arc;
+use windlass_core::id::{Name, RunId};
+use windlass_core::policy::{Risk, Scope, scope};
+use windlass_core::receipt::Action;
 use windlass_core::runbook::{Kind, Node, Pipeline, StepDef};
 use windlass_core::template::{Evaluate, Template};
 
 /// The steps in the order of the file, groups before their members, each with its resolved fields, policy's verdict
 /// and the secrets it names.
 #[must_use]
-pub fn steps(app: &App, def: &Pipeline, vars: &Value) -> Vec<Value> {
+pub fn steps(app: &App, about: About, def: &Pipeline, vars: &Value) -> Vec<Value> {
     let mut scope = Map::new();
     scope.insert("vars".into(), vars.clone());
-    let planner = Planner { def, scope, evaluate: &*app.evaluate };
+    let planner = Planner { def, scope, evaluate: &*app.evaluate, about, policy: app.policy.edition() };
     let mut out = Vec::new();
     for (section, nodes) in [("main", &def.steps), ("on_failure", &def.on_failure), ("finally", &def.finally)]
     {
@@ -27,17 +31,18 @@ struct Planner<'a> {
     def: &'a Pipeline,
     scope: Map<String, Value>,
     evaluate: &'a dyn Evaluate,
+    about: About,
+    policy: Arc<Edition>,
 }
 
 impl Planner<'_> {
     fn add(&self, node: Node, section: &str, depth: usize, out: &mut Vec<Value>) {
         let Some(step) = self.def.node(node) else { return };
         let tool = step.kind.tool();
-        let writes = matches!(&step.kind, Kind::Tool { writes: true, .. });
         let acts = matches!(step.kind, Kind::Run { .. } | Kind::Tool { .. } | Kind::Agent { .. });
         let mut item = json!({ "id": step.id, "tool": tool, "section": section, "depth": depth });
         if acts {
-            item["policy"] = Value::String(policy::builtin(tool, writes).to_string());
+            self.verdict(step, &mut item);
         }
         if let Some(fields) = self.fields(step) {
             item["fields"] = fields;
@@ -60,6 +65,60 @@ impl Planner<'_> {
         for member in step.kind.members() {
             self.add(member, section, depth + 1, out);
         }
+    }
+
+    /// What policy would say. What needs the outputs of steps can only be asked when they are there, and by a policy that
+    /// looks at no fields.
+    fn verdict(&self, step: &StepDef, item: &mut Value) {
+        let tool = Name::clean(step.kind.tool());
+        let action = match self.action(step, &tool) {
+            Some(action) => action,
+            None if matches!(&*self.policy, Edition::Builtin) => None,
+            None => return item["policy"] = json!("later"),
+        };
+        let question = Question {
+            // The run is not there yet, and has no id that a rule could mean.
+            run: RunId(0),
+            step: Some(step.id.clone()),
+            action_hash: action.as_ref().map(Action::hash),
+            action,
+            tool,
+            writes: question::writes(&step.kind),
+            agreed: Vec::new(),
+            about: self.about.clone(),
+        };
+        let decision = self.policy.decide(&question);
+        item["policy"] = json!(decision.verdict);
+        item["policy_rules"] = json!(decision.rules);
+        item["policy_reasons"] = json!(decision.reasons);
+    }
+
+    /// The action of a step, as far as it has one: none where it is not known yet.
+    fn action(&self, step: &StepDef, tool: &Name) -> Option<Option<Action>> {
+        if scope(tool.as_str()) == Scope::PerRun {
+            return Some(None);
+        }
+        let own = |risk: Risk| step.risk.map_or(risk, |own| own.max(risk));
+        let render = |template: &Template| template.render(self.evaluate, &self.scope).ok();
+        let (operation, target, fields, risk) = match &step.kind {
+            Kind::Tool { operation, target, with, risk, .. } => {
+                let target = render(target)?;
+                let target = target.as_str().map_or_else(|| target.to_string(), str::to_owned);
+                (operation.clone(), Name::clean(&target), render(with)?, *risk)
+            }
+            Kind::Agent { agent, prompt } => {
+                let fields = json!({ "agent": agent, "input": { "prompt": render(prompt)? } });
+                (Name::clean("work"), step.id.clone(), fields, Risk::Low)
+            }
+            Kind::Run { .. }
+            | Kind::Parallel { .. }
+            | Kind::Steps { .. }
+            | Kind::Strategy { .. }
+            | Kind::Call { .. }
+            | Kind::Approve { .. }
+            | Kind::Wait { .. } => return Some(None),
+        };
+        Some(Some(Action { tool: tool.clone(), operation, target, fields, risk: own(risk) }))
     }
 
     /// What can be resolved now; what needs the outputs of steps is shown as the expression it is.

@@ -1,79 +1,329 @@
-//! The policy that holds where none is configured: what stays on this machine is allowed, every write to the outside
-//! is denied.
+//! Policy: what is in force, and what it says.
+//!
+//! Either nothing is configured, and the built-in policy holds; or a folder of Cedar policies is. A folder that is
+//! configured and cannot be used denies everything and says why: whoever configured one meant it. The folder is looked at
+//! again when it changes, and then a new version is in force; what was decided under the old one is asked again before
+//! it is acted on.
+//!
+//! ```text
+//! effect ─▶ question (from the state) ─▶ pool ─▶ decision ─▶ policy:decided
+//! ```
 
+pub mod builtin;
+pub mod cases;
+pub mod demand;
+pub mod evaluate;
+pub mod folder;
+pub mod past;
+pub mod pool;
+pub mod question;
+pub mod rules;
+pub mod schema;
+
+pub use question::{About, Question};
+pub use rules::Rules;
+
+use crate::runbook::problem::{Problems, Source};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::time::Duration;
 use windlass_core::digest::Digest;
-use windlass_core::event::PolicyDecided;
-use windlass_core::id::{Name, RunId, StepId};
-use windlass_core::policy::{self, Risk, Scope};
-use windlass_core::receipt::Action;
-use windlass_core::runbook::{Kind, Runbook};
-use windlass_engine::port::Policy;
+use windlass_core::event::{PolicyDecided, PolicyLoaded};
+use windlass_core::id::{Name, RunId};
+use windlass_core::policy::{Decision, Outcome};
+use windlass_core::private::Private;
+use windlass_core::runbook::Runbook;
+use windlass_core::state::{Body, State};
+use windlass_core::stream::StreamId;
+use windlass_engine::port;
 
-/// The built-in policy.
-#[derive(Debug, Default)]
-pub struct Builtin;
+/// The name of the folder that is looked for where none is named.
+pub const FOLDER: &str = "policy";
+/// Rules to start from, which say what the built-in policy says.
+pub const STARTER: &str = include_str!("../templates/base.cedar");
+/// How often a folder is looked at.
+const LOOK: Duration = Duration::from_secs(1);
 
-/// The name of its one rule.
-const RULE: &str = "builtin:1";
-
-impl Policy for Builtin {
-    fn version(&self) -> Digest {
-        VERSION
-    }
+/// One version of policy.
+#[derive(Debug)]
+pub enum Edition {
+    /// Nothing is configured.
+    Builtin,
+    /// The rules of a folder.
+    Rules(Box<Rules>),
+    /// A folder is configured and cannot be used: everything is denied.
+    Broken {
+        /// What names this state; it is none of any rules.
+        version: Digest,
+        /// What is wrong, in a line.
+        reason: String,
+        /// What is wrong, with places.
+        problems: Problems,
+    },
 }
 
-/// Its version: a text of 32 bytes, which no hash of a policy file can be by chance. Another rule gets another text.
-const VERSION: Digest = Digest(*b"windlass builtin policy, rule 1.");
-
-impl Builtin {
-    /// What it says of a tool.
+impl Edition {
+    /// Reads a folder.
     #[must_use]
-    pub fn decide(
-        &self,
-        (run, step): (RunId, Option<StepId>),
-        tool: &Name,
-        action: (Option<&Action>, Option<Digest>),
-        writes: bool,
-        approvals: u32,
-    ) -> PolicyDecided {
-        let verdict = policy::builtin(tool.as_str(), writes);
-        let reason = match verdict {
-            policy::Verdict::Allow => "it stays on this machine, or only reads",
-            policy::Verdict::Deny | policy::Verdict::NeedsApproval => {
-                "no policy is configured, and without one every write to the outside is denied"
+    pub fn of(dir: &Path) -> Edition {
+        match Rules::load(dir) {
+            Ok(rules) => Edition::Rules(Box::new(rules)),
+            Err(problems) => {
+                let reason = in_a_line(dir, &problems);
+                let version = Digest::of(&[b"windlass policy broken\n", reason.as_bytes()]);
+                Edition::Broken { version, reason, problems }
             }
-        };
-        PolicyDecided {
-            pipeline_id: run,
-            step,
-            tool: tool.clone(),
-            verdict,
-            policy_version: VERSION,
-            action_hash: action.1,
-            approvals,
-            rules: vec![RULE.to_owned()],
-            reasons: vec![reason.to_owned()],
-            risk: action.0.map_or(Risk::Low, |action| action.risk),
-            tier: None,
-            count: None,
-            two_person: None,
-            approvers: None,
-            expires_ms: None,
         }
     }
 
-    /// What it says once for a whole run: of the tools that have no fields of their own.
+    /// What names it.
+    #[must_use]
+    pub fn version(&self) -> Digest {
+        match self {
+            Edition::Builtin => builtin::VERSION,
+            Edition::Rules(rules) => rules.version,
+            Edition::Broken { version, .. } => *version,
+        }
+    }
+
+    /// What it says.
+    #[must_use]
+    pub fn decide(&self, question: &Question) -> Decision {
+        match self {
+            Edition::Builtin => builtin::decide(question),
+            Edition::Rules(rules) => rules.decide(question),
+            Edition::Broken { version, reason, .. } => {
+                Outcome::Error(reason.clone()).settle(&question.asked(*version))
+            }
+        }
+    }
+}
+
+impl Edition {
+    /// What it says, as the fact that records it.
+    #[must_use]
+    pub fn decided(&self, question: &Question) -> PolicyDecided {
+        self.decide(question).event(question.run, question.step.clone(), question.tool.clone())
+    }
+
+    /// The no that stands for an answer that did not come.
+    #[must_use]
+    pub fn unanswered(&self, question: &Question, why: pool::NoAnswer) -> PolicyDecided {
+        let outcome = match why {
+            pool::NoAnswer::TimedOut => Outcome::TimedOut,
+            pool::NoAnswer::Overloaded => Outcome::Error("too many questions wait for an answer".to_owned()),
+            pool::NoAnswer::Broken => Outcome::Error("the evaluation broke down".to_owned()),
+        };
+        let decision = outcome.settle(&question.asked(self.version()));
+        decision.event(question.run, question.step.clone(), question.tool.clone())
+    }
+
+    /// The fact that it is in force, with its text for those who ask later what was decided by. Only rules have one.
+    #[must_use]
+    pub fn loaded(&self) -> Option<PolicyLoaded> {
+        let Edition::Rules(rules) = self else { return None };
+        let file = |source: &Source| format!("// {}\n{}\n", source.name, source.text.trim_end());
+        Some(PolicyLoaded {
+            policy_version: rules.version,
+            builtin: false,
+            policies: u32::try_from(rules.rules.len()).unwrap_or(u32::MAX),
+            text: Some(Private::New(rules.sources.iter().map(file).collect())),
+        })
+    }
+}
+
+/// The policy that is on record for a tenant.
+#[must_use]
+pub fn recorded(state: &State, tenant: &Name) -> Option<Digest> {
+    match &state.stream(&StreamId::Tenant(tenant.clone()))?.body {
+        Body::Tenant(tenant) => tenant.policy_version,
+        // tidy: the stream of a tenant holds one.
+        _ => None,
+    }
+}
+
+/// The first thing that is wrong, with its place, in a line.
+fn in_a_line(dir: &Path, problems: &Problems) -> String {
+    let Some(first) = problems.list.first() else {
+        return format!("the policy folder {} cannot be used", dir.display());
+    };
+    let (file, line, column) = problems.position(first);
+    let place = if line > 0 { format!("{file}:{line}:{column}: ") } else { String::new() };
+    let text = format!("the policy in {} cannot be used: {place}{}", dir.display(), first.message);
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// The policy in force.
+#[derive(Debug)]
+pub struct InForce {
+    edition: RwLock<Arc<Edition>>,
+    dir: Option<PathBuf>,
+    /// How the folder looked before it was read.
+    stamp: folder::Stamp,
+}
+
+impl Default for InForce {
+    fn default() -> Self {
+        InForce::builtin()
+    }
+}
+
+impl port::Policy for InForce {
+    fn version(&self) -> Digest {
+        self.edition.read().unwrap_or_else(PoisonError::into_inner).version()
+    }
+}
+
+impl InForce {
+    /// The built-in policy.
+    #[must_use]
+    pub fn builtin() -> InForce {
+        InForce { edition: RwLock::new(Arc::new(Edition::Builtin)), dir: None, stamp: Vec::new() }
+    }
+
+    /// The policy of a folder, whatever state it is in.
+    #[must_use]
+    pub fn of(dir: &Path) -> InForce {
+        let stamp = folder::stamp(dir);
+        let edition = RwLock::new(Arc::new(Edition::of(dir)));
+        InForce { edition, dir: Some(dir.to_path_buf()), stamp }
+    }
+
+    /// The policy of the folder that is named, or else of the first place that has a folder of policies, or else the
+    /// built-in one.
+    #[must_use]
+    pub fn find(named: Option<&Path>, places: &[PathBuf]) -> InForce {
+        let near = || {
+            let mut folders = places.iter().map(|place| place.join(FOLDER));
+            folders.find(|dir| folder::is_policy_folder(dir))
+        };
+        match named.map(Path::to_path_buf).or_else(near) {
+            Some(dir) => InForce::of(&dir),
+            None => InForce::builtin(),
+        }
+    }
+
+    /// The version in force with all that belongs to it.
+    #[must_use]
+    pub fn edition(&self) -> Arc<Edition> {
+        self.edition.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What is wrong with the configured folder; nothing where it can be used, or where there is none.
+    #[must_use]
+    pub fn problem(&self) -> Option<String> {
+        match &*self.edition() {
+            Edition::Builtin | Edition::Rules(_) => None,
+            Edition::Broken { reason, .. } => Some(reason.clone()),
+        }
+    }
+
+    /// What it says of a question, as the fact that records it.
+    #[must_use]
+    pub fn decide(&self, question: &Question) -> PolicyDecided {
+        self.edition().decided(question)
+    }
+
+    /// What it says once for a whole run, where it can be said before the run is there. Rules look at the run, so they
+    /// are asked when its first step is ready.
     #[must_use]
     pub fn for_run(&self, run: RunId, runbook: &Runbook, pipeline: &Name) -> Vec<PolicyDecided> {
-        let Some(def) = runbook.pipelines.get(pipeline) else { return Vec::new() };
-        let mut tools: Vec<Name> = Vec::new();
-        for node in &def.nodes {
-            let tool = Name::clean(node.kind.tool());
-            let executes = matches!(node.kind, Kind::Run { .. } | Kind::Agent { .. });
-            if executes && policy::scope(tool.as_str()) == Scope::PerRun && !tools.contains(&tool) {
-                tools.push(tool);
-            }
+        match &*self.edition() {
+            Edition::Builtin => builtin::for_run(run, runbook, pipeline),
+            Edition::Rules(_) | Edition::Broken { .. } => Vec::new(),
         }
-        tools.iter().map(|tool| self.decide((run, None), tool, (None, None), false, 0)).collect()
+    }
+
+    /// Reads the folder again. Says whether another version is in force now.
+    pub fn reload(&self) -> bool {
+        let Some(dir) = &self.dir else { return false };
+        let next = Edition::of(dir);
+        let mut edition = self.edition.write().unwrap_or_else(PoisonError::into_inner);
+        let moved = edition.version() != next.version();
+        *edition = Arc::new(next);
+        moved
+    }
+
+    /// Reads the folder again because somebody asked for it, and says what is in force now.
+    pub fn reload_and_tell(&self) {
+        self.reload();
+        tell(self);
+    }
+
+    /// Looks at the folder from time to time, and reads it again when it was touched and then left alone. Ends with the
+    /// last one who has the policy.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub fn watch(self: &Arc<InForce>) -> std::io::Result<()> {
+        let Some(dir) = self.dir.clone() else { return Ok(()) };
+        let policy: Weak<InForce> = Arc::downgrade(self);
+        let mut known = self.stamp.clone();
+        let mut before = known.clone();
+        let look = move || {
+            loop {
+                std::thread::sleep(LOOK);
+                let Some(policy) = policy.upgrade() else { return };
+                let now = folder::stamp(&dir);
+                // A change that is still going on is not one yet.
+                if now != known && now == before {
+                    known.clone_from(&now);
+                    if policy.reload() {
+                        tell(&policy);
+                    }
+                }
+                before = now;
+            }
+        };
+        std::thread::Builder::new().name("policy-watch".into()).spawn(look).map(|_| ())
+    }
+
+    /// What is in force, for people and programs.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let edition = self.edition();
+        let mut out = json!({ "version": edition.version().to_string(), "builtin": self.dir.is_none() });
+        if let Some(dir) = &self.dir {
+            out["folder"] = json!(dir.display().to_string());
+        }
+        match &*edition {
+            Edition::Builtin => out["rules"] = json!([{ "id": builtin::RULE }]),
+            Edition::Rules(rules) => {
+                out["rules"] = rules.list().into_iter().map(rule_json).collect();
+            }
+            Edition::Broken { reason, .. } => out["error"] = json!(reason),
+        }
+        out
     }
 }
+
+/// A rule, for people and programs.
+#[must_use]
+pub fn rule_json(rule: &rules::Rule) -> Value {
+    let mut out = json!({
+        "id": rule.name, "file": rule.file, "line": rule.line,
+        "effect": if rule.forbids { "forbid" } else { "permit" },
+    });
+    if let Some(reason) = &rule.reason {
+        out["reason"] = json!(reason);
+    }
+    if let Some(demand) = &rule.demand {
+        out["approval"] = json!({
+            "tier": demand.tier, "count": demand.count, "two_person": demand.two_person,
+            "approvers": demand.approvers, "expires_ms": demand.expires.map(|span| span.0),
+        });
+    }
+    out
+}
+
+/// Says on stderr which policy is in force now.
+fn tell(policy: &InForce) {
+    match policy.problem() {
+        Some(reason) => eprintln!("windlass: everything is denied: {reason}"),
+        None => eprintln!("windlass: the policy {} is in force", port::Policy::version(policy)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,7 @@
 use serde_json::{Map, Value, json};
 use windlass_core::approval::Approval;
 use windlass_core::attempt;
+use windlass_core::budget::{Amount, Limits};
 use windlass_core::code::Code;
 use windlass_core::id::{Holder, Scoped};
 use windlass_core::lock::{self, Lock};
@@ -91,10 +92,38 @@ pub fn run(run: &Run, def: Option<&Pipeline>, steps: bool) -> Value {
         .at("deadline_at", born.deadline_at)
         .maybe("cancellation", run.stopping.as_ref().map(|stop| json!(stop)))
         .maybe("error", run.failure.as_ref().map(|failure| json!(failure.1)))
+        .maybe("budget", budget(run))
         .put("suspended", run.suspended)
         .put("schema_version", SCHEMA_VERSION)
         .maybe("steps", steps.then(list))
         .json()
+}
+
+/// What a run may cost, what it has, and what is set aside; nothing where it neither has a limit nor has cost anything.
+fn budget(run: &Run) -> Option<Value> {
+    let budget = run.budget();
+    let (spent, committed) = (budget.spent, budget.committed());
+    if budget.limits == Limits::default() && spent == Amount::default() {
+        return None;
+    }
+    let reserved = Amount {
+        usd_micros: committed.usd_micros.saturating_sub(spent.usd_micros),
+        tokens: committed.tokens.saturating_sub(spent.tokens),
+        time_ms: committed.time_ms.saturating_sub(spent.time_ms),
+        writes: committed.writes.saturating_sub(spent.writes),
+    };
+    let exceeded = budget.exceeded.iter().map(|(step, excess)| {
+        json!({ "step": step, "dimension": excess.dimension, "limit": excess.limit, "needed": excess.needed })
+    });
+    let costs = budget.costs.iter().flat_map(|(provider, models)| {
+        models
+            .iter()
+            .map(move |(model, total)| json!({ "provider": provider, "model": model, "total": total }))
+    });
+    Some(json!({
+        "limits": budget.limits, "spent": spent, "reserved": reserved,
+        "exceeded": exceeded.collect::<Vec<_>>(), "costs": costs.collect::<Vec<_>>(),
+    }))
 }
 
 /// A step of a run.

@@ -44,7 +44,7 @@ payloads! {
         deadline_at: Option<Millis>, priority: Option<i32>, parent: Option<RunId>, parent_step: Option<StepId>,
         depth: Option<u32>, needs: Option<Vec<RunId>>, lock: Option<Name>, initial_node: Option<u32>,
         budget_usd_micros: Option<u64>, budget_tokens: Option<u64>, writes_max: Option<u32>, workspace: Option<WorkspaceId>,
-        budget_time_ms: Option<u64>,
+        budget_time_ms: Option<u64>, budget_writes: Option<u64>,
     }
 
     /// A `pending` run of a lineage takes over results of an earlier run: what is reached and listed here

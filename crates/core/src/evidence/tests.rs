@@ -85,6 +85,7 @@ fn run_events() -> Vec<(Actor, Event)> {
                 writes_max: None,
                 workspace: None,
                 budget_time_ms: None,
+                budget_writes: None,
             }
             .into(),
         ),

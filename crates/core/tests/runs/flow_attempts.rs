@@ -348,6 +348,57 @@ fn a_budget_that_is_used_up_waits_for_a_human_and_keeps_the_work() {
 }
 
 #[test]
+fn a_run_counts_its_own_writes_and_waits_for_more() {
+    let mut main = pipeline(vec![write("v"), write("w")], vec![], vec![]);
+    main.budget = Some(Limits { writes: Some(1), ..Limits::default() });
+    let mut world = World::new(book(vec![("main", main)]));
+    let id = world.start();
+    world.decide_policy(id, "v", Verdict::Allow);
+    world.succeed(id, "v");
+    assert_eq!(world.run(id).budget().spent.writes, 1);
+    world.decide_policy(id, "w", Verdict::Allow);
+    world.try_lease(id, "w", "ex1").unwrap();
+    assert_eq!(
+        (world.step_status(id, "w"), world.status(id)),
+        (S::WaitingApproval, Status::AwaitingApproval)
+    );
+    world.send(&Command::Raise { run: id, to: Amount { writes: 2, ..Amount::default() } }).unwrap();
+    world.succeed(id, "w");
+    assert_eq!((world.run(id).budget().spent.writes, world.status(id)), (2, Status::Completed));
+    world.check_replay();
+}
+
+#[test]
+fn a_run_counts_the_time_of_its_attempts_beside_what_a_model_cost() {
+    let mut main = pipeline(vec![run("a"), run("b")], vec![], vec![]);
+    main.budget = Some(Limits { time_ms: Some(5_000), usd_micros: Some(100), ..Limits::default() });
+    let mut world = World::new(book(vec![("main", main)]));
+    let id = world.start();
+    world.lease(id, "a");
+    world.sleep(Span::secs(6));
+    world.report(id, "a", 1, done()).unwrap();
+    let spent = world.run(id).budget().spent;
+    assert!(spent.time_ms >= 6_000, "{spent:?}");
+    // What it cost in money is reported afterwards, and counts once.
+    for _ in 0..2 {
+        let cost = windlass_core::budget::Cost {
+            provider: name("p"),
+            model: name("m"),
+            total: windlass_core::budget::Total { usd_micros: 40, ..Default::default() },
+        };
+        world.send(&Command::Cost { run: id, step: name("a"), epoch: 1, costs: vec![cost] }).unwrap();
+    }
+    assert_eq!(world.run(id).budget().spent.usd_micros, 40);
+    world.try_lease(id, "b", "ex1").unwrap();
+    assert_eq!(world.step_status(id, "b"), S::WaitingApproval);
+    assert_eq!(world.step_status(id, "a"), S::Succeeded);
+    world.send(&Command::Raise { run: id, to: Amount { time_ms: 60_000, ..Amount::default() } }).unwrap();
+    world.succeed(id, "b");
+    assert_eq!(world.status(id), Status::Completed);
+    world.check_replay();
+}
+
+#[test]
 fn what_was_set_aside_is_free_however_the_step_ends() {
     let mut main = pipeline(vec![run("a").retry(2, Span::secs(1))], vec![], vec![]);
     main.budget = Some(Limits { usd_micros: Some(100), ..Limits::default() });

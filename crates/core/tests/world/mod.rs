@@ -84,7 +84,7 @@ pub struct World {
 }
 
 /// The policy version that worlds begin with.
-pub const POLICY: Digest = Digest([7; 32]);
+pub const POLICY: Digest = windlass_core::policy::BUILTIN;
 pub const BOOK: Digest = Digest([1; 32]);
 
 impl World {

@@ -5,6 +5,7 @@ use super::{Answer, Caller, Json, Problem, Query, Raw, json, runs};
 use crate::app::App;
 use crate::cron;
 use crate::log::Seqs;
+use crate::policy::About;
 use crate::runbook::{self, Loaded, Problems};
 use crate::shape;
 use crate::store::Embedded;
@@ -286,7 +287,19 @@ pub(super) async fn plan(State(app): State<Arc<App>>, caller: Caller, Json(asked
         runbook.pipelines.get(&pipeline).ok_or_else(|| Problem::missing("pipeline", pipeline.as_str()))?;
     let vars = runbook::check_vars(def, &asked.vars)
         .map_err(|error| Problem::new(Code::InvalidInput, error.to_string()))?;
-    let steps = crate::plan::steps(&app, def, &vars);
+    let about = About {
+        tenant: caller.tenant.clone(),
+        namespace: caller.namespace.clone(),
+        pipeline: pipeline.clone(),
+        runbook: runbook.name.clone(),
+        runbook_hash: hash,
+        source: windlass_core::run::Source::Api,
+        requester: Some(caller.user()),
+        parent: None,
+        at: windlass_engine::port::Clock::now(&crate::clock::System),
+        spent: windlass_core::budget::Amount::default(),
+    };
+    let steps = crate::plan::steps(&app, about, def, &vars);
     let body = object!({
         "runbook_hash": hash.to_string(),
         "pipeline": pipeline,

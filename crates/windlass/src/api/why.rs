@@ -182,7 +182,24 @@ impl Chain<'_> {
                 self.link(id, name, "policy", "policy is being asked");
             }
             Wait::Budget => {
-                self.link(id, name, "budget", format!("the budget{on} is used up: a human has to raise it"));
+                let budget = run.budget();
+                let flag = waiting.on.as_ref().map_or("usd", |on| on.as_str());
+                let text = match budget.exceeded.get(&step.id) {
+                    Some(excess) => {
+                        let amount = |n: u64| crate::api::budgets::amount(excess.dimension, n);
+                        format!(
+                            "the budget of {} is used up and it needs {}: `windlass raise {id} --{flag} …` lets it go on, \
+                             `windlass resolve {id} {} fail --reason …` gives up",
+                            amount(excess.limit),
+                            amount(excess.needed),
+                            step.id
+                        )
+                    }
+                    None => {
+                        format!("the budget{on} is used up: `windlass raise {id} --{flag} …` lets it go on")
+                    }
+                };
+                self.link(id, name, "budget", text);
             }
             Wait::Escalation => {
                 self.link(id, name, "escalation", "an agent needs a human");

@@ -8,7 +8,7 @@ use crate::client::Failure;
 use crate::clock::{Sorted, System, fresh};
 use crate::disk::Files;
 use crate::expr::Cel;
-use crate::policy::Builtin;
+use crate::policy::InForce;
 use crate::store::{self, Embedded};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -64,7 +64,7 @@ impl Bench {
             clock: Arc::new(System),
             ids: Box::new(Sorted),
             evaluate: Arc::new(Cel::new()),
-            policy: Arc::new(Builtin),
+            policy: Arc::new(InForce::builtin()),
             outside: Arc::new(Nobody) as Arc<dyn Outside>,
         };
         let mut engine = Engine::new(parts, Options { slots: 0, ..Options::default() }, handle.clone());

@@ -5,7 +5,7 @@ use crate::client::Failure;
 use crate::clock::{Sorted, System, fresh};
 use crate::disk::Files;
 use crate::expr::Cel;
-use crate::policy::Builtin;
+use crate::policy::InForce;
 use crate::store::{self, Embedded};
 use serde_json::{Value, json};
 use std::fs;
@@ -102,7 +102,7 @@ impl Idle {
             depth: 0,
             deadline_at: None,
             workspace: None,
-            policy: Builtin.for_run(id, &self.runbook, &name("p")),
+            policy: InForce::builtin().for_run(id, &self.runbook, &name("p")),
         };
         handle.ask(Actor::SYSTEM, Command::Create(Box::new(create)), |_| {});
     }
@@ -167,7 +167,7 @@ impl Bench {
             clock: Arc::new(System),
             ids: Box::new(Sorted),
             evaluate: Arc::new(Cel::new()),
-            policy: Arc::new(Builtin),
+            policy: Arc::new(InForce::builtin()),
             outside: idle.clone() as Arc<dyn Outside>,
         };
         let options = Options { slots: slots.max(1), ..Options::default() };

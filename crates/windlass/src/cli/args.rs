@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Global flags that take a value.
-const VALUED: [&str; 4] = ["--data", "--server", "--token", "--config"];
+const VALUED: [&str; 5] = ["--data", "--server", "--token", "--config", "--policy"];
 /// Commands with a `--data` of their own.
 const WITH_DATA: [&[&str]; 2] = [&["signal"], &["queue", "push"]];
 
@@ -64,6 +64,9 @@ pub(super) struct Global {
     /// The configuration file; windlass.yaml here or in the data directory where absent
     #[arg(long, global = true, env = "WINDLASS_CONFIG", value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
+    /// The policy folder; `policy` beside the data directory where it is there
+    #[arg(long, global = true, env = "WINDLASS_POLICY", value_name = "DIR")]
+    pub(super) policy: Option<PathBuf>,
     /// JSON on stdout: one document, or one object a line
     #[arg(long, global = true)]
     pub(super) json: bool,
@@ -228,6 +231,9 @@ pub(super) enum Verb {
         #[arg(long)]
         reason: String,
     },
+    /// Raise the budget of a run, so that what waits for it goes on
+    #[command(after_help = super::policy::RAISE)]
+    Raise(super::policy::RaiseArgs),
     /// List approvals
     #[command(after_help = "examples:\n  windlass approvals\n  windlass approvals --status all")]
     Approvals {
@@ -320,6 +326,12 @@ pub(super) enum Verb {
         #[command(subcommand)]
         verb: ScheduleVerb,
     },
+    /// Show the policy in force
+    #[command(after_help = "examples:\n  windlass policies")]
+    Policies,
+    /// Check policies, and test them with cases or with all of history
+    #[command(subcommand, after_help = super::policy::HELP)]
+    Policy(super::policy::PolicyVerb),
     /// Show records, as they stand in the log
     #[command(after_help = "examples:\n  windlass events -f --type 'step:*'\n  windlass events --types")]
     Events {

@@ -212,6 +212,9 @@ fn background(args: &Args) -> Result<(), Failure> {
     if let Some(data) = &args.global.data {
         command.arg("--data").arg(data);
     }
+    if let Some(policy) = &args.global.policy {
+        command.arg("--policy").arg(policy);
+    }
     command.arg("__hold").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
     command.spawn()?;
     // It has to have the directory before this process looks, or both would want to hold it; whoever is second
@@ -239,7 +242,7 @@ pub(super) async fn hold(client: &Client) -> Outcome {
     Ok(0)
 }
 
-fn path(run: &str, what: &str) -> String {
+pub(super) fn path(run: &str, what: &str) -> String {
     format!("/v1/runs/{}{what}", follow::escape(run))
 }
 

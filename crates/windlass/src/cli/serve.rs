@@ -31,6 +31,19 @@ pub(super) async fn serve(args: &Args, wish: &ServeArgs, say: &Say) -> Outcome {
         app = open(args, usize::from(wish.executors)) => app?,
         () = signals.recv() => return Ok(INTERRUPTED),
     };
+    if let Some(problem) = app.policy.problem() {
+        // Every step would fail. Whoever starts a server wants to know that now.
+        let _ = tokio::task::spawn_blocking(move || app.stop()).await;
+        return Err(Failure::new(Code::InvalidInput, problem));
+    }
+    let mut reload = signal(SignalKind::hangup())?;
+    let policy = app.policy.clone();
+    tokio::spawn(async move {
+        while reload.recv().await.is_some() {
+            let policy = policy.clone();
+            let _ = tokio::task::spawn_blocking(move || policy.reload_and_tell()).await;
+        }
+    });
     let (user, url) = (server::user_name(), server.url());
     let socket = app.home.bind()?;
     let token = auth::fresh_token()?;
@@ -64,7 +77,8 @@ async fn open(args: &Args, executors: usize) -> Result<Arc<App>, Failure> {
     let exe = std::env::current_exe()?;
     let config = Arc::new(Config::load(args.global.config.as_deref(), &root)?);
     telemetry::write_logs();
-    let mut settings = Settings { executes: true, config, tells: true, ..Settings::default() };
+    let policy = args.global.policy.clone();
+    let mut settings = Settings { executes: true, config, tells: true, policy, ..Settings::default() };
     settings.engine.slots = executors;
     if let Some(ttl) = lease_ttl()? {
         settings.engine.lease_ttl = ttl;

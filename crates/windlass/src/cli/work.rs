@@ -4,9 +4,11 @@ use super::Outcome;
 use super::args::{Args, StoreVerb};
 use super::say::Say;
 use crate::client::Failure;
+use crate::config::Config;
 use crate::disk::Files;
 use crate::home::Home;
 use crate::log::{self, Log};
+use crate::policy;
 use crate::runbook;
 use crate::store::{self, Embedded};
 use clap::CommandFactory as _;
@@ -23,12 +25,21 @@ use windlass_engine::port::Store as _;
 
 const RUNBOOK: &str = include_str!("../../templates/runbook.yaml");
 const POLICY: &str = include_str!("../../templates/policy.md");
+const CASES: &str = include_str!("../../templates/cases.yaml");
 
 pub(super) fn init(dir: Option<&Path>, say: &Say) -> Outcome {
     let dir = dir.unwrap_or(Path::new("."));
     fs::create_dir_all(dir.join("policy"))?;
     let mut made = Vec::new();
-    let files = [("runbook.yaml", RUNBOOK), ("policy/README.md", POLICY), (".gitignore", "/.windlass/\n")];
+    let schema = policy::schema::text();
+    let files = [
+        ("runbook.yaml", RUNBOOK),
+        ("policy/README.md", POLICY),
+        ("policy/base.cedar", policy::STARTER),
+        ("policy/cases.yaml", CASES),
+        ("policy/schema.cedarschema", &schema),
+        (".gitignore", "/.windlass/\n"),
+    ];
     for (name, text) in files {
         let path = dir.join(name);
         // What is there is somebody's work.
@@ -204,6 +215,7 @@ pub(super) async fn doctor(args: &Args, say: &Say) -> Outcome {
         program("tmux", &["-V"], false, "agents will need tmux"),
     ];
     findings.push(data(&root(args)?).await);
+    findings.push(policy_folder(args, &root(args)?));
     let ok = findings.iter().all(|finding| finding.ok || !finding.needed);
     let item = |finding: &Finding| json!({ "check": finding.what, "ok": finding.ok, "needed": finding.needed, "detail": finding.text });
     let answer = json!({ "ok": ok, "version": env!("CARGO_PKG_VERSION"), "checks": findings.iter().map(item).collect::<Vec<_>>() });
@@ -229,6 +241,22 @@ fn program(name: &'static str, words: &[&str], needed: bool, why: &str) -> Findi
         }
         Ok(_) | Err(_) => Finding { what: name, ok: false, needed, text: format!("not found: {why}") },
     }
+}
+
+/// The policy that would be in force.
+fn policy_folder(args: &Args, root: &Path) -> Finding {
+    let places: Vec<PathBuf> =
+        root.parent().map(Path::to_path_buf).into_iter().chain(std::env::current_dir()).collect();
+    // What is wrong with the configuration file is said by whoever reads it.
+    let config = Config::load(args.global.config.as_deref(), root).ok().and_then(|config| config.policy);
+    let named = args.global.policy.as_deref().or(config.as_deref());
+    let found = policy::InForce::find(named, &places);
+    let text = match found.problem() {
+        Some(problem) => format!("everything is denied: {problem}"),
+        None if found.json()["builtin"] == true => "none is configured: the built-in one holds".to_owned(),
+        None => format!("{} is in force", found.json()["version"].as_str().unwrap_or_default()),
+    };
+    Finding { what: "policy", ok: found.problem().is_none(), needed: true, text }
 }
 
 async fn data(root: &Path) -> Finding {

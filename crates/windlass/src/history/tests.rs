@@ -105,6 +105,7 @@ fn run(vars: Value) -> Run {
         writes_max: None,
         workspace: None,
         budget_time_ms: None,
+        budget_writes: None,
     };
     let ended = PipelineCompleted { id, duration_ms: 500, outputs: None };
     Run::create(&created, &name("acme"), Millis(1_000)).apply(&Event::PipelineCompleted(ended), Millis(1_500))

@@ -268,7 +268,7 @@ fn limits_of(builder: &mut Builder<'_>, node: &Node) -> Limits {
         usd_micros: node.get("usd").and_then(shape::money),
         tokens: node.get("tokens").map(|tokens| builder.number(tokens)),
         time_ms: node.get("time").map(|span| builder.span(span).0),
-        writes: None,
+        writes: node.get("writes").map(|writes| builder.number(writes)),
     }
 }
 

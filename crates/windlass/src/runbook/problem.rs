@@ -272,6 +272,12 @@ impl Notes {
         }
     }
 
+    /// How much is wrong so far.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.list.len() + self.more
+    }
+
     /// Whether nothing is wrong so far.
     #[must_use]
     pub fn is_empty(&self) -> bool {

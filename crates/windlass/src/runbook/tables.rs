@@ -560,7 +560,8 @@ pub static BUDGET: Table = Table {
     keys: &[
         key("usd", Money, "money, in dollars"),
         key("tokens", Int(1, 1_000_000_000_000), "tokens"),
-        key("time", Duration, "time"),
+        key("time", Duration, "time in which attempts are under way, added up"),
+        key("writes", Int(0, 1_000_000_000), "writes to the outside"),
     ],
     one_of: &[],
 };

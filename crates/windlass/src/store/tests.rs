@@ -5,7 +5,7 @@ use super::{Embedded, Options};
 use crate::clock::Sorted;
 use crate::disk::faulty::Faulty;
 use crate::log;
-use crate::policy::Builtin;
+use crate::policy::InForce;
 use serde_json::{Value, json};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -142,7 +142,7 @@ impl Stage {
             clock: clock.clone(),
             ids: Box::new(Sorted),
             evaluate: Arc::new(NoExpressions),
-            policy: Arc::new(Builtin),
+            policy: Arc::new(InForce::builtin()),
             outside: Arc::new(Collected::default()),
         };
         let engine = Engine::new(parts, windlass_engine::Options::default(), handle.clone());

@@ -7,14 +7,13 @@ use windlass::api::Caller;
 use windlass::app::{App, Settings};
 use windlass::home::Home;
 use windlass::outside::Local;
-use windlass::policy::Builtin;
 use windlass::store::Embedded;
 use windlass_core::command::Command as Asked;
 use windlass_core::effect::Effect;
 use windlass_core::event::PolicyDecided;
-use windlass_core::policy::{Risk, Scope, Verdict, scope};
+use windlass_core::policy::{BUILTIN, Risk, Scope, Verdict, scope};
 use windlass_core::run::Actor;
-use windlass_engine::port::{Fault, Outside, Policy as _};
+use windlass_engine::port::{Fault, Outside};
 use windlass_engine::{Handle, Released};
 
 /// Names the data directory of a holder.
@@ -38,7 +37,7 @@ impl Outside for Permissive {
             step: (scope(tool.as_str()) == Scope::PerStep).then_some(step),
             tool,
             verdict: Verdict::Allow,
-            policy_version: Builtin.version(),
+            policy_version: BUILTIN,
             action_hash,
             approvals,
             rules: vec!["test".to_owned()],

@@ -46,6 +46,8 @@ pub fn all() -> Vec<(&'static str, Shape)> {
         ("figures", String::json_schema),
         ("saved", Object::json_schema),
         ("added", Object::json_schema),
+        ("policy", Object::json_schema),
+        ("comparison", Object::json_schema),
         ("document", Map::<String, Value>::json_schema),
     ]
 }
@@ -122,6 +124,8 @@ pub struct Run {
     pub cancellation: Option<Object>,
     /// Why it failed.
     pub error: Option<Failure>,
+    /// What it may cost, what it has cost, and what is set aside.
+    pub budget: Option<Object>,
     /// Whether nothing of it is leased until it is resumed.
     pub suspended: bool,
     /// The version of this shape.

@@ -1,0 +1,11 @@
+//! Policy from outside: what it lets happen, what it does not, and who may agree.
+
+// A test may panic: that is how it fails. Clippy grants it to `#[test]` functions, not to what they call.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod approvals;
+mod budgets;
+mod effects;
+mod files;
+#[path = "../support/mod.rs"]
+mod support;
