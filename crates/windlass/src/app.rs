@@ -153,7 +153,9 @@ impl App {
     ) -> Result<Arc<App>, Error> {
         let tools = match settings.tools {
             Some(tools) => tools,
-            None => Arc::new(ToolSettings::load().map_err(|error| Error::Tools(error.to_string()))?),
+            None => {
+                Arc::new(ToolSettings::of(&settings.config).map_err(|error| Error::Tools(error.to_string()))?)
+            }
         };
         crate::tools::described::announce(&tools).map_err(|error| Error::Tools(error.to_string()))?;
         let (mut store, recovery) = Embedded::open(Arc::new(Files), home.root(), &settings.store)?;

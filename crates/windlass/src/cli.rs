@@ -106,7 +106,7 @@ async fn connect(args: &Args, need: Need) -> Result<Client, Failure> {
 async fn dispatch(args: Args, say: &Say) -> Outcome {
     if matches!(args.verb, Verb::Check { .. } | Verb::Run(_)) {
         // A runbook may call tools that files describe, and is read here first.
-        announce_tools().map_err(|text| Failure::new(Code::InvalidInput, text))?;
+        announce_tools(&args)?;
     }
     // What needs nobody.
     match &args.verb {
@@ -175,9 +175,11 @@ async fn finish(client: Client, outcome: &Outcome, say: &Say) {
 }
 
 /// Makes the tools known that the configuration names.
-fn announce_tools() -> Result<(), String> {
-    let settings = crate::tools::settings::Settings::load().map_err(|error| error.to_string())?;
-    crate::tools::described::announce(&settings).map_err(|error| error.to_string())
+fn announce_tools(args: &Args) -> Result<(), Failure> {
+    let wrong = |text: String| Failure::new(Code::InvalidInput, text);
+    let config = Config::load(args.global.config.as_deref(), &root(args)?)?;
+    let settings = crate::tools::settings::Settings::of(&config).map_err(|error| wrong(error.to_string()))?;
+    crate::tools::described::announce(&settings).map_err(|error| wrong(error.to_string()))
 }
 
 async fn ask(args: &Args, client: &mut Client, say: &Say) -> Outcome {

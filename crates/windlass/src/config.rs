@@ -46,10 +46,10 @@ pub struct Config {
     pub hooks: BTreeMap<Name, HookSource>,
     /// Who belongs to which group.
     pub groups: BTreeMap<Name, Vec<Name>>,
-    /// What models cost.
-    pub models: BTreeMap<String, Price>,
-    /// Hosts that the `http` tool may talk to; `*.example.com` means all below it.
-    pub allowed_hosts: Vec<String>,
+    /// The models that are asked, and what they cost.
+    pub models: Models,
+    /// Where the `http` tool may go.
+    pub http: Http,
     /// The folder with policies.
     pub policy: Option<PathBuf>,
     /// The folder with descriptions of tools.
@@ -133,6 +133,26 @@ pub struct HookSource {
     pub delivery: DeliveryId,
 }
 
+/// The models that are asked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Models {
+    /// Who is asked where a step does not say.
+    pub provider: Option<String>,
+    /// Which model is asked where a step does not say.
+    pub default: Option<String>,
+    /// What each costs.
+    pub prices: BTreeMap<String, Price>,
+}
+
+/// Where the `http` tool may go, as the lists are written: `api.example.com`, `*.example.com`, `10.0.0.7:8080`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Http {
+    /// Only there; to every public host where nothing is listed.
+    pub allow: Vec<String>,
+    /// There although it is not public.
+    pub allow_private: Vec<String>,
+}
+
 /// What a model costs, in millionths of a dollar for a million tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Price {
@@ -149,8 +169,8 @@ impl Default for Config {
             tenants: BTreeMap::new(),
             hooks: BTreeMap::new(),
             groups: BTreeMap::new(),
-            models: BTreeMap::new(),
-            allowed_hosts: Vec::new(),
+            models: Models::default(),
+            http: Http::default(),
             policy: None,
             tools: None,
             env: Arc::new(|name| std::env::var(name).ok()),

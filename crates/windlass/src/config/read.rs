@@ -1,13 +1,14 @@
 //! From the text of a configuration file to what it says.
 
 use super::{
-    Algorithm, Config, DEFAULT_TENANT, DeliveryId, Encoding, HookSource, Price, SECRETS_MAX, Slack, Tenant,
-    tables,
+    Algorithm, Config, DEFAULT_TENANT, DeliveryId, Encoding, HookSource, Http, Models, Price, SECRETS_MAX,
+    Slack, Tenant, tables,
 };
 use crate::runbook::problem::{Notes, Source};
 use crate::runbook::shape::{self, Shape};
 use crate::runbook::yaml::{self, Node, Value};
 use crate::runbook::{Problem, Problems, span};
+use crate::tools::settings::Host;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use windlass_core::caps::Caps;
@@ -84,23 +85,12 @@ fn build(path: &Path, root: &Node, notes: &mut Notes) -> Config {
     for (group, node) in map(root, "groups", notes) {
         config.groups.insert(group, names(node));
     }
-    for (model, node) in root.get("models").map(Node::entries).unwrap_or_default() {
-        let price = |key: &str| node.get(key).and_then(shape::money).unwrap_or_default();
-        config.models.insert(
-            model.text.clone(),
-            Price { input_micros: price("input"), output_micros: price("output") },
-        );
+    if let Some(node) = root.get("models") {
+        config.models = models(node);
     }
-    let hosts = root.get("allowed_hosts").map(Node::items).unwrap_or_default();
-    for host in hosts {
-        if is_host(text(host)) {
-            config.allowed_hosts.push(text(host).to_ascii_lowercase());
-        } else {
-            let problem = Problem::at(host.at, "this is not a host");
-            notes.add(
-                problem.help("write a name such as `api.example.com` or `*.example.com`, without a scheme"),
-            );
-        }
+    if let Some(node) = root.get("http") {
+        config.http =
+            Http { allow: hosts(node, "allow", notes), allow_private: hosts(node, "allow_private", notes) };
     }
     let base = path.parent().map(Path::to_path_buf).unwrap_or_default();
     let folder = |key: &str| -> Option<PathBuf> { Some(base.join(text(root.get(key)?))) };
@@ -249,8 +239,23 @@ fn header(node: Option<&Node>, notes: &mut Notes) -> String {
     name
 }
 
-fn is_host(text: &str) -> bool {
-    let name = text.strip_prefix("*.").unwrap_or(text);
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':' | '[' | ']');
-    !name.is_empty() && name.len() <= 253 && name.chars().all(plain)
+fn models(node: &Node) -> Models {
+    let word = |key: &str| node.get(key).map(|word| text(word).to_owned());
+    let prices = node.get("prices").map(Node::entries).unwrap_or_default().iter().map(|(model, node)| {
+        let price = |key: &str| node.get(key).and_then(shape::money).unwrap_or_default();
+        (model.text.clone(), Price { input_micros: price("input_usd"), output_micros: price("output_usd") })
+    });
+    Models { provider: word("provider"), default: word("default"), prices: prices.collect() }
+}
+
+/// A list of hosts, each of which must be one.
+fn hosts(node: &Node, key: &str, notes: &mut Notes) -> Vec<String> {
+    let mut hosts = Vec::new();
+    for host in node.get(key).map(Node::items).unwrap_or_default() {
+        match Host::parse(text(host)) {
+            Ok(_) => hosts.push(text(host).to_owned()),
+            Err(message) => notes.add(Problem::at(host.at, message)),
+        }
+    }
+    hosts
 }

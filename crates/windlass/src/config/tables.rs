@@ -15,8 +15,8 @@ pub(super) static FILE: Table = Table {
         key("slack", Of(&SLACK), "Slack"),
         key("hooks", Map(Keys::Name, &Of(&HOOK)), "other sources of signed deliveries"),
         key("groups", Map(Keys::Name, &NAMES), "who belongs to which group"),
-        key("models", Map(Keys::Any, &Of(&MODEL)), "what models cost"),
-        key("allowed_hosts", List(&Text), "hosts that the `http` tool may talk to"),
+        key("models", Of(&MODELS), "the models that are asked"),
+        key("http", Of(&HTTP), "where the `http` tool may go"),
         key("policy", Text, "the folder with policies"),
         key("tools", Text, "the folder with descriptions of tools"),
     ],
@@ -98,11 +98,30 @@ static DELIVERY_BY: Table = Table {
     one_of: &["header", "field"],
 };
 
-static MODEL: Table = Table {
-    name: "model",
+static MODELS: Table = Table {
+    name: "models",
     keys: &[
-        key("input", Money, "dollars for a million tokens that it is given").required(),
-        key("output", Money, "dollars for a million tokens that it writes").required(),
+        key("provider", Words(&["openai", "anthropic"]), "who is asked where a step does not say"),
+        key("default", Text, "which model is asked where a step does not say"),
+        key("prices", Map(Keys::Any, &Of(&PRICE)), "what each costs"),
+    ],
+    one_of: &[],
+};
+
+static PRICE: Table = Table {
+    name: "price",
+    keys: &[
+        key("input_usd", Money, "dollars for a million tokens that it is given").required(),
+        key("output_usd", Money, "dollars for a million tokens that it writes").required(),
+    ],
+    one_of: &[],
+};
+
+static HTTP: Table = Table {
+    name: "http",
+    keys: &[
+        key("allow", List(&Text), "only there; to every public host where nothing is listed"),
+        key("allow_private", List(&Text), "there although it is not public"),
     ],
     one_of: &[],
 };

@@ -23,8 +23,8 @@ hooks:
     delivery: { header: X-Id }
   plain: { header: X-Sig, algorithm: sha512, delivery: { field: event.id } }
 groups: { sre: [ann, bob], lead: ann }
-models: { gpt-5: { input: 1.25, output: 10 } }
-allowed_hosts: [API.example.com, '*.example.org']
+models: { provider: anthropic, default: m, prices: { m: { input_usd: 1.25, output_usd: 10 } } }
+http: { allow: [api.example.com, '*.example.org:8443'], allow_private: ['10.0.0.7:8080'] }
 policy: policy
 ";
 
@@ -58,8 +58,13 @@ fn everything_it_may_say_is_understood() {
     assert_eq!((plain.algorithm, plain.signed.as_str()), (Algorithm::Sha512, "{body}"));
     assert_eq!(plain.delivery, DeliveryId::Field(vec!["event".to_owned(), "id".to_owned()]));
     assert_eq!(config.groups_of(&name("ann")), [name("lead"), name("sre")]);
-    assert_eq!(config.models["gpt-5"], Price { input_micros: 1_250_000, output_micros: 10_000_000 });
-    assert_eq!(config.allowed_hosts, ["api.example.com", "*.example.org"]);
+    assert_eq!(
+        (config.models.provider.as_deref(), config.models.default.as_deref()),
+        (Some("anthropic"), Some("m"))
+    );
+    assert_eq!(config.models.prices["m"], Price { input_micros: 1_250_000, output_micros: 10_000_000 });
+    assert_eq!(config.http.allow, ["api.example.com", "*.example.org:8443"]);
+    assert_eq!(config.http.allow_private, ["10.0.0.7:8080"]);
     assert_eq!(config.policy.as_deref(), Some(Path::new("dir/policy")));
 }
 
@@ -92,8 +97,9 @@ fn mistakes_are_shown_where_they_stand() {
         ("tenants: { acme: { hooks: { y: A } } }", "no hook `y`"),
         ("tenants: { default: { github: { secrets: A } } }\ngithub: { secrets: B }", "keep one of the two"),
         ("tenants: { acme: { weight: 0 } }", "weight"),
-        ("allowed_hosts: ['http://x']", "this is not a host"),
-        ("models: { m: { input: 1 } }", "needs `output`"),
+        ("http: { allow: ['http://x'] }", "not a port"),
+        ("models: { prices: { m: { input_usd: 1 } } }", "needs `output_usd`"),
+        ("models: { provider: acme }", "openai, anthropic"),
         ("a: [", "YAML"),
     ] {
         let shown = read(text).expect_err(text);

@@ -1,15 +1,13 @@
 //! How tools are set up: addresses of services, hosts that may be reached, prices of models, the folder of described
 //! tools. From the environment and from the configuration file; the environment wins.
 
+use crate::config::{self, Config};
 use crate::runbook::span;
-use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-/// The most bytes of a configuration file.
-const FILE_LEN_MAX: u64 = 1 << 20;
 /// How long "it is not there" must hold before it is believed: what was sent may still be on its way.
 const PROBE_WAIT: Duration = Duration::from_secs(10);
 
@@ -156,26 +154,12 @@ impl Settings {
         u64::try_from(sum.div_ceil(1_000_000)).unwrap_or(u64::MAX)
     }
 
-    /// The settings of this process: its environment, and the configuration file that it names or that lies here.
+    /// The settings that the configuration file says, and the environment, which wins.
     ///
     /// # Errors
     /// A value that means nothing.
-    pub fn load() -> Result<Settings, Error> {
-        let named = std::env::var_os("WINDLASS_CONFIG").map(PathBuf::from);
-        let here = PathBuf::from("windlass.yaml");
-        let file = match (named, here.is_file()) {
-            (Some(file), _) => Some(read(&file)?),
-            (None, true) => Some(read(&here)?),
-            (None, false) => None,
-        };
-        Settings::from(&|name| std::env::var(name).ok(), file.unwrap_or_default())
-    }
-
-    /// The settings that these variables and this file say.
-    ///
-    /// # Errors
-    /// A value that means nothing.
-    fn from(env: &dyn Fn(&str) -> Option<String>, file: File) -> Result<Settings, Error> {
+    pub fn of(config: &Config) -> Result<Settings, Error> {
+        let env = |name: &str| config.var(name);
         let mut settings = Settings::default();
         let url = |name: &str, into: &mut String| -> Result<(), Error> {
             if let Some(value) = env(name).filter(|value| !value.is_empty()) {
@@ -200,15 +184,13 @@ impl Settings {
             let all = all.chain(listed.iter().map(String::as_str));
             all.map(|text| Host::parse(text).map_err(|what| Error { place: name.to_owned(), what })).collect()
         };
-        settings.allow = hosts("WINDLASS_HTTP_ALLOW", &file.http.allow)?;
-        settings.allow_private = hosts("WINDLASS_HTTP_ALLOW_PRIVATE", &file.http.allow_private)?;
-        let dollars = |usd: f64| (usd.clamp(0.0, 1e6) * 1e6).round() as u64;
-        let price = |(model, price): (String, FilePrice)| {
-            (model, Price { input: dollars(price.input_usd), output: dollars(price.output_usd) })
-        };
-        settings.prices = file.models.prices.into_iter().map(price).collect();
-        settings.model = file.models.provider.zip(file.models.default);
-        settings.folder = env("WINDLASS_TOOLS").map(PathBuf::from).or(file.tools);
+        settings.allow = hosts("WINDLASS_HTTP_ALLOW", &config.http.allow)?;
+        settings.allow_private = hosts("WINDLASS_HTTP_ALLOW_PRIVATE", &config.http.allow_private)?;
+        let price = |price: &config::Price| Price { input: price.input_micros, output: price.output_micros };
+        settings.prices =
+            config.models.prices.iter().map(|(model, own)| (model.clone(), price(own))).collect();
+        settings.model = config.models.provider.clone().zip(config.models.default.clone());
+        settings.folder = env("WINDLASS_TOOLS").map(PathBuf::from).or_else(|| config.tools.clone());
         if let Some(text) = env("WINDLASS_PROBE_WAIT") {
             let wrong = || Error {
                 place: "WINDLASS_PROBE_WAIT".to_owned(),
@@ -219,51 +201,6 @@ impl Settings {
         }
         Ok(settings)
     }
-}
-
-/// What the configuration file says about tools. Its other parts are read by whom they concern.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct File {
-    http: FileHttp,
-    models: FileModels,
-    tools: Option<PathBuf>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct FileHttp {
-    allow: Vec<String>,
-    allow_private: Vec<String>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct FileModels {
-    provider: Option<String>,
-    default: Option<String>,
-    prices: BTreeMap<String, FilePrice>,
-}
-
-/// Dollars for a million tokens.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct FilePrice {
-    input_usd: f64,
-    output_usd: f64,
-}
-
-fn read(path: &Path) -> Result<File, Error> {
-    let wrong = |what: String| Error { place: path.display().to_string(), what };
-    let about = std::fs::metadata(path).map_err(|error| wrong(error.to_string()))?;
-    if about.len() > FILE_LEN_MAX {
-        return Err(wrong("it is too large".to_owned()));
-    }
-    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
-    let file: File = serde_saphyr::from_str(&text).map_err(|error| wrong(error.to_string()))?;
-    // A folder is named from where the file lies.
-    let dir = path.parent().unwrap_or(Path::new("")).to_path_buf();
-    Ok(File { tools: file.tools.map(|folder| dir.join(folder)), ..file })
 }
 
 /// The address of a service, without the slash at its end.
@@ -330,6 +267,9 @@ pub fn is_public(address: IpAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Env;
+    use std::path::Path;
+    use std::sync::Arc;
 
     #[test]
     fn only_addresses_of_the_public_internet_are_public() {
@@ -404,21 +344,22 @@ mod tests {
 
     #[test]
     fn settings_come_from_the_environment_and_the_file() {
-        let env = |name: &str| match name {
+        let env: Env = Arc::new(|name: &str| match name {
             "WINDLASS_GITHUB_API_URL" => Some("http://127.0.0.1:9/".to_owned()),
             "WINDLASS_HTTP_ALLOW" => Some("a.example, b.example".to_owned()),
             "WINDLASS_PROBE_WAIT" => Some("50ms".to_owned()),
             _ => None,
-        };
+        });
         let text = "tenants: {}\nhttp: { allow: [c.example] }\nmodels: { prices: { m: { input_usd: 3, output_usd: 15 } } }\n";
-        let settings = Settings::from(&env, serde_saphyr::from_str(text).unwrap()).unwrap();
+        let config = config::parse(Path::new("windlass.yaml"), text).unwrap().with_env(env);
+        let settings = Settings::of(&config).unwrap();
         assert_eq!(settings.github_url, "http://127.0.0.1:9");
         assert_eq!((settings.allow.len(), settings.probe_wait), (3, Duration::from_millis(50)));
         assert_eq!(settings.cost_micros("m", 1_000_000, 100_000), 3_000_000 + 1_500_000);
         assert_eq!(settings.cost_micros("other", 5, 5), 0);
         let wrong = |name: &'static str, value: &'static str| {
-            Settings::from(&move |asked| (asked == name).then(|| value.to_owned()), File::default())
-                .unwrap_err()
+            let env: Env = Arc::new(move |asked: &str| (asked == name).then(|| value.to_owned()));
+            Settings::of(&Config::default().with_env(env)).unwrap_err()
         };
         wrong("WINDLASS_SLACK_API_URL", "ftp://x");
         wrong("WINDLASS_SERVICENOW_URL", "https://user:pass@x");

@@ -13,6 +13,7 @@ mod outside;
 mod support;
 
 mod canaries;
+mod example;
 mod holder;
 mod kills;
 mod receipts;
