@@ -296,7 +296,7 @@ pub(super) async fn plan(State(app): State<Arc<App>>, caller: Caller, Json(asked
         source: windlass_core::run::Source::Api,
         requester: Some(caller.user()),
         parent: None,
-        at: windlass_engine::port::Clock::now(&crate::clock::System),
+        at: Clock::now(&crate::clock::System),
         spent: windlass_core::budget::Amount::default(),
     };
     let steps = crate::plan::steps(&app, about, def, &vars);
