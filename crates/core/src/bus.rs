@@ -208,8 +208,10 @@ fn subjects(event: &Event) -> [Option<&Name>; 2] {
         Event::Escalate(e) => [e.step.as_ref(), None],
         Event::NoticeRequested(e) => [e.step.as_ref(), None],
 
-        Event::PipelineAdvanced(event::PipelineAdvanced { step, .. })
-        | Event::BudgetReserved(event::BudgetReserved { step, .. })
+        Event::PipelineAdvanced(e) => one(&e.step),
+        Event::ApprovalRequested(e) => one(&e.step),
+        Event::ReceiptRecorded(e) => one(&e.step),
+        Event::BudgetReserved(event::BudgetReserved { step, .. })
         | Event::BudgetExceeded(event::BudgetExceeded { step, .. })
         | Event::CostRecorded(event::CostRecorded { step, .. })
         | Event::StepStarted(event::StepStarted { step, .. })
@@ -246,14 +248,12 @@ fn subjects(event: &Event) -> [Option<&Name>; 2] {
         | Event::TaskFailed(event::TaskFailed { step, .. })
         | Event::TaskEscalated(event::TaskEscalated { step, .. })
         | Event::SessionCreated(event::SessionCreated { step, .. })
-        | Event::ApprovalRequested(event::ApprovalRequested { step, .. })
         | Event::ApprovalDecided(event::ApprovalDecided { step, .. })
         | Event::ApprovalRefused(event::ApprovalRefused { step, .. })
         | Event::ApprovalReminded(event::ApprovalReminded { step, .. })
         | Event::ApprovalExpired(event::ApprovalExpired { step, .. })
         | Event::ApprovalCancelled(event::ApprovalCancelled { step, .. })
         | Event::IntentRecorded(event::IntentRecorded { step, .. })
-        | Event::ReceiptRecorded(event::ReceiptRecorded { step, .. })
         | Event::IntentSettled(event::IntentSettled { step, .. }) => one(step),
 
         Event::WorkerStarted(event::WorkerStarted { worker_name, .. })
@@ -281,8 +281,8 @@ fn subjects(event: &Event) -> [Option<&Name>; 2] {
         | Event::SemaphoreReleased(event::SemaphoreReleased { semaphore, .. })
         | Event::SemaphoreAbandoned(event::SemaphoreAbandoned { semaphore, .. }) => one(semaphore),
 
-        Event::ScheduleCreated(event::ScheduleCreated { schedule, .. })
-        | Event::ScheduleFired(event::ScheduleFired { schedule, .. })
+        Event::ScheduleCreated(e) => one(&e.schedule),
+        Event::ScheduleFired(event::ScheduleFired { schedule, .. })
         | Event::ScheduleSkipped(event::ScheduleSkipped { schedule, .. })
         | Event::ScheduleQueued(event::ScheduleQueued { schedule, .. })
         | Event::ScheduleDeferred(event::ScheduleDeferred { schedule, .. })
@@ -299,11 +299,11 @@ fn subjects(event: &Event) -> [Option<&Name>; 2] {
 /// The namespace and name of the queue that an event belongs to.
 fn queue(event: &Event) -> Option<(&Name, &Name)> {
     match event {
+        Event::QueuePushed(e) => Some((&e.namespace, &e.queue_name)),
         Event::QueueCreated(event::QueueCreated { namespace, queue_name, .. })
         | Event::QueuePaused(event::QueuePaused { namespace, queue_name, .. })
         | Event::QueueResumed(event::QueueResumed { namespace, queue_name, .. })
         | Event::QueueWithdrawn(event::QueueWithdrawn { namespace, queue_name, .. })
-        | Event::QueuePushed(event::QueuePushed { namespace, queue_name, .. })
         | Event::QueueTaken(event::QueueTaken { namespace, queue_name, .. })
         | Event::QueueReturned(event::QueueReturned { namespace, queue_name, .. })
         | Event::QueueCompleted(event::QueueCompleted { namespace, queue_name, .. })

@@ -11,6 +11,7 @@
 
 use crate::digest::Salt;
 use crate::wire::{Error, Reader, Writer, shorten};
+use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -126,16 +127,21 @@ macro_rules! payloads {
 }
 pub(crate) use payloads;
 
+/// What a variant holds: its payload, or a box with it.
+macro_rules! held {
+    ($name:ident) => { $name };
+    ($name:ident boxed) => { Box<$name> };
+}
+
 macro_rules! events {
-    ($( $name:ident ),+ $(,)?) => {
-        /// Any event. The payload of each variant has its name, tag and text.
-        // The largest is a run's creation, once a run; a box for it would be seen in every match.
-        #[allow(clippy::large_enum_variant)]
+    ($( $name:ident $(: $boxed:ident)? ),+ $(,)?) => {
+        /// Any event. The payload of each variant has its name, tag and text. A fact is moved from the decision to the
+        /// writer a few times, so payloads of more than about 200 bytes stand in a box.
         #[derive(Clone, Debug, PartialEq)]
-        pub enum Event { $( $name($name) ),+ }
+        pub enum Event { $( $name(held!($name $($boxed)?)) ),+ }
 
         $( impl From<$name> for Event {
-            fn from(payload: $name) -> Event { Event::$name(payload) }
+            fn from(payload: $name) -> Event { Event::$name(payload.into()) }
         } )+
 
         impl Event {
@@ -159,7 +165,7 @@ macro_rules! events {
             /// over their lengths and bytes, not by trying one variant after the other.
             pub(crate) fn get(tag: &str, r: &mut Reader<'_>) -> Result<Event, Error> {
                 match tag {
-                    $( <$name as Payload>::TAG => <$name as Payload>::get(r).map(Event::$name), )+
+                    $( <$name as Payload>::TAG => <$name as Payload>::get(r).map(Event::from), )+
                     _ => Err(Error::Tag(shorten(tag))),
                 }
             }
@@ -174,11 +180,11 @@ macro_rules! events {
 events! {
     // run.rs
     CommandRun, RunbookLoaded, RunbookDeployed, RunbookWithdrawn,
-    PipelineCreated, PipelineInherited, PipelineBlocked, PipelineUnblocked, PipelineStarted,
-    PipelineAdvanced, PipelineUpdated, PipelineEntered, PipelineSuspended, PipelineResumed, PipelineCancelling,
+    PipelineCreated: boxed, PipelineInherited, PipelineBlocked, PipelineUnblocked, PipelineStarted,
+    PipelineAdvanced: boxed, PipelineUpdated, PipelineEntered, PipelineSuspended, PipelineResumed, PipelineCancelling,
     PipelineCompleted, PipelineFailed, PipelineCancelled, PipelineOrphaned, PipelineDeleted,
     PipelineResume, PipelineCancel, PipelineSuspend, PipelineRetry, PipelineFork, PipelineUndo,
-    CheckpointSaved, SignalReceived, SignalConsumed, SignalKept, SignalTaken, SignalExpired, BudgetReserved, BudgetReleased, BudgetExceeded, BudgetRaised,
+    CheckpointSaved: boxed, SignalReceived, SignalConsumed, SignalKept, SignalTaken, SignalExpired, BudgetReserved, BudgetReleased, BudgetExceeded, BudgetRaised,
     CostRecorded,
     // step.rs
     StepStarted, StepWaiting, StepReady, StepCompleted, StepFailed, StepRetrying, StepReturned, StepExpired,
@@ -190,7 +196,7 @@ events! {
     SessionCreated, SessionInput, SessionDeleted,
     WorkspaceCreated, WorkspaceReady, WorkspaceFailed, WorkspaceDrop, WorkspaceDeleted,
     // queue.rs
-    QueueCreated, QueuePaused, QueueResumed, QueueWithdrawn, QueuePushed, QueueTaken, QueueReturned, QueueCompleted, QueueFailed,
+    QueueCreated, QueuePaused, QueueResumed, QueueWithdrawn, QueuePushed: boxed, QueueTaken, QueueReturned, QueueCompleted, QueueFailed,
     QueueItemRetry, QueueItemRetried, QueueItemDead, QueueItemDropped,
     WorkerStarted, WorkerWake, WorkerPollComplete, WorkerPolled, WorkerDelayed, WorkerItemDispatched, WorkerItemSettled, WorkerResized, WorkerStopped,
     // coordination.rs
@@ -198,12 +204,12 @@ events! {
     SemaphoreConfigured, SemaphoreQueued, SemaphoreAcquired, SemaphoreIncreased, SemaphoreReclaimed, SemaphoreReleased,
     SemaphoreAbandoned,
     // governance.rs
-    PolicyLoaded, PolicyDecided, ApprovalRequested, ApprovalDecided, ApprovalRefused, ApprovalReminded,
+    PolicyLoaded, PolicyDecided: boxed, ApprovalRequested: boxed, ApprovalDecided, ApprovalRefused, ApprovalReminded,
     ApprovalExpired, ApprovalCancelled,
-    IntentRecorded, ReceiptRecorded, ReceiptReversed, IntentLost, IntentSettled,
+    IntentRecorded, ReceiptRecorded: boxed, ReceiptReversed, IntentLost, IntentSettled,
     TriggerClaimed, TriggerCompleted, TriggerFailed, TriggerExpired,
-    ScheduleCreated, ScheduleFired, ScheduleSkipped, ScheduleQueued, ScheduleDeferred, ScheduleSettled, SchedulePaused, ScheduleResumed, ScheduleRemoved,
+    ScheduleCreated: boxed, ScheduleFired, ScheduleSkipped, ScheduleQueued, ScheduleDeferred, ScheduleSettled, SchedulePaused, ScheduleResumed, ScheduleRemoved,
     // system.rs
-    TimerStart, SystemStarted, SystemShutdown, SystemRecovered, SealCreated, KeyRotated, ValueRedacted, EvidenceExported,
+    TimerStart, SystemStarted, SystemShutdown, SystemRecovered, SealCreated: boxed, KeyRotated, ValueRedacted, EvidenceExported,
     TenantConfigured, TokenCreated, TokenRevoked, Escalate, NoticeRequested, NoticeSent, OutboxPosted, OutboxSettled, Custom,
 }

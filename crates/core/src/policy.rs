@@ -344,9 +344,9 @@ impl Ledger {
                 self.version = Some(e.policy_version);
                 match &e.step {
                     Some(step) => {
-                        remember(&mut self.steps, step, (e.tool.clone(), Box::new(Decision::from(e))));
+                        remember(&mut self.steps, step, (e.tool.clone(), Box::new(Decision::from(&**e))));
                     }
-                    None => remember(&mut self.tools, &e.tool, Box::new(Decision::from(e))),
+                    None => remember(&mut self.tools, &e.tool, Box::new(Decision::from(&**e))),
                 }
             }
             Event::StepCompleted(e) => forget(&mut self.steps, &e.step),

@@ -100,6 +100,8 @@ pub struct Engine<S> {
     at: Millis,
     /// Attempts that the executor in this process has, with their epochs.
     executing: HashMap<(RunId, StepId), u64>,
+    /// How many facts the last turn came to.
+    facts_last: usize,
     /// Executors elsewhere, and the attempts that they have.
     remote: Remote,
     /// Whether they get steps that ask for no label.
@@ -170,6 +172,7 @@ impl<S: Store + 'static> Engine<S> {
             handle,
             at,
             executing: HashMap::new(),
+            facts_last: 0,
             remote: Remote::default(),
             plain_elsewhere,
             leased: Vec::new(),
@@ -291,7 +294,8 @@ impl<S: Store + 'static> Engine<S> {
         if self.flight.failed().is_some() {
             self.go_back()?;
         }
-        let mut turn = Turning::default();
+        // A turn is mostly as large as the one before.
+        let mut turn = Turning { facts: Vec::with_capacity(self.facts_last), ..Turning::default() };
         for message in messages {
             self.take(message, &mut turn)?;
         }
@@ -306,6 +310,7 @@ impl<S: Store + 'static> Engine<S> {
         }
         self.tell_elsewhere(&mut turn)?;
         let soon = soon && turn.decided <= 8;
+        self.facts_last = turn.facts.len();
         self.commit(turn, soon);
         // What the store does by itself is about what was handed over to it.
         self.unfinished = self.held.is_empty() && self.parts.store.idle(at);
@@ -542,8 +547,8 @@ impl<S: Store + 'static> Engine<S> {
         let node =
             run.step(step).and_then(|step| runbook.pipelines.get(&run.born.home.pipeline)?.node(step.node));
         node.is_none_or(|node| {
-            let tool = Name::clean(node.kind.tool());
-            taker.takes(&node.runs_on) && tools.is_none_or(|tools| tools.contains(&tool))
+            taker.takes(&node.runs_on)
+                && tools.is_none_or(|tools| tools.iter().any(|tool| tool.as_str() == node.kind.tool()))
         })
     }
 

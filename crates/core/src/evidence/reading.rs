@@ -83,7 +83,7 @@ impl Verdict {
             Event::PipelineCompleted(_) => self.status = Some(Status::Completed),
             Event::PipelineFailed(_) => self.status = Some(Status::Failed),
             Event::PipelineCancelled(_) => self.status = Some(Status::Cancelled),
-            Event::PolicyDecided(e) => notes.decisions.push((e.clone(), place())),
+            Event::PolicyDecided(e) => notes.decisions.push((PolicyDecided::clone(e), place())),
             Event::StepStarted(e) if e.action_hash.is_some() => {
                 notes.acting.push((e.step.clone(), e.epoch));
             }

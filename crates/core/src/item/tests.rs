@@ -204,7 +204,7 @@ fn redacted_data_is_not_forwarded() {
     let decision = absent().decide(&push(terms(1, Some("bugs-dead"))), AT).unwrap();
     let Event::QueuePushed(mut pushed) = decision.facts[0].clone() else { panic!() };
     pushed.data = Private::Redacted(crate::digest::Digest([1; 32]));
-    let item = step(&absent().apply(&pushed.into(), AT), &by("a"), AT).unwrap().0;
+    let item = step(&absent().apply(&Event::QueuePushed(pushed), AT), &by("a"), AT).unwrap().0;
     let last = item.decide(&fail(1, true), AT).unwrap();
     assert!(last.effects.is_empty());
     assert!(matches!(&last.facts[1], Event::QueueItemDead(QueueItemDead { forwarded_to: None, .. })));

@@ -40,13 +40,13 @@ impl<T> StreamMap<T> {
     /// How many streams have one.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.runs.len() + self.others.len()
+        self.runs.len() + self.items.len() + self.others.len()
     }
 
     /// Whether none has.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.runs.is_empty() && self.others.is_empty()
+        self.len() == 0
     }
 
     /// The value of a stream, to change it.

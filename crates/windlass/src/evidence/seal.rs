@@ -203,7 +203,7 @@ impl Worker {
             let decision = decided.map_err(|error| Error::Engine(error.to_string()))?;
             for event in decision.facts {
                 if let Event::SealCreated(seal) = &event {
-                    self.call(Command::Seal(Box::new(seal.clone())))?;
+                    self.call(Command::Seal(seal.clone()))?;
                 }
                 if let Some(sealer) = &mut self.sealer {
                     *sealer = std::mem::take(sealer).apply(&event, at);
