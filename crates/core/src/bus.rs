@@ -257,6 +257,7 @@ fn subjects(event: &Event) -> [Option<&Name>; 2] {
         | Event::IntentSettled(event::IntentSettled { step, .. }) => one(step),
 
         Event::WorkerStarted(event::WorkerStarted { worker_name, .. })
+        | Event::WorkerConfigured(event::WorkerConfigured { worker_name, .. })
         | Event::WorkerWake(event::WorkerWake { worker_name, .. })
         | Event::WorkerPollComplete(event::WorkerPollComplete { worker_name, .. })
         | Event::WorkerPolled(event::WorkerPolled { worker_name, .. })

@@ -12,6 +12,7 @@ use crate::digest::Digest;
 use crate::effect::{Effect, Lease, Told};
 use crate::event::{
     CheckpointSaved, Event, EvidenceExported, KeyRotated, PolicyDecided, PolicyLoaded, SealCreated,
+    SystemRecovered,
 };
 use crate::guard::GuardInputs;
 use crate::id::{
@@ -308,6 +309,8 @@ pub enum Command {
     RotateKey(Box<KeyRotated>),
     /// Record that an evidence bundle was made.
     Exported(Box<EvidenceExported>),
+    /// Record what a start found and took up.
+    Recovered(Box<SystemRecovered>),
     /// Look at the clock for a stream.
     Tick(StreamId),
 }

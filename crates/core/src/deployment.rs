@@ -3,14 +3,16 @@
 //! | declared | the new version has it | only the old version had it |
 //! |---|---|---|
 //! | queue | configured | withdrawn: it keeps its items and admits no more |
-//! | worker | started | stopped: what runs, goes on |
-//! | schedule | configured, first due as the shell computed | removed |
+//! | worker | started, unless a human stopped it | stopped: what runs, goes on |
+//! | schedule | configured, first due as the shell computed; a paused one stays paused | removed |
 //! | lock, semaphore | configured | stays: runs that are pinned to the old version go on using it |
 //! | trigger | follows from the active version | goes with it |
 //!
 //! A name has one owner. Locks, semaphores and queues may be declared by several deployed runbooks of a namespace as
 //! long as they say the same; workers, schedules and triggers run pipelines of their own file, so two files cannot both
-//! have one. Where a declaration collides, nothing of the deployment happens.
+//! have one. What a human did by hand outlives a deployment that does not speak of it: a worker that was stopped stays
+//! stopped, and one that was resized keeps its size unless the file's own number changed. Where a declaration collides,
+//! nothing of the deployment happens.
 
 use crate::caps::Caps;
 use crate::code::Code;
@@ -128,7 +130,7 @@ pub(crate) fn deploy(view: &dyn View, wish: &Deploy, given: &mut Given<'_>) -> R
     };
     let stream = StreamId::Deployment(deployment.clone());
     let mut out = of_stream(stream, &tenant, alloc::vec![fact.into()], Reply::Done);
-    let declared = declarations(runbook, wish, &scope, given)?;
+    let declared = declarations(view, (runbook, old), wish, &scope, given)?;
     let gone = old.map(|old| withdrawals(old, runbook, &others, &scope)).unwrap_or_default();
     for (what, command) in declared.into_iter().chain(gone) {
         let part = decide(view, &command, given).map_err(|refusal| about(&what, refusal))?;
@@ -193,7 +195,8 @@ fn refuse_conflict(runbook: &Runbook, (owner, other): &Deployed<'_>) -> Result<(
 
 /// What is said to everything a runbook declares, with a name for each.
 fn declarations(
-    runbook: &Runbook,
+    view: &dyn View,
+    (runbook, old): (&Runbook, Option<&Runbook>),
     wish: &Deploy,
     scope: &dyn Fn(&Name) -> Scoped,
     given: &Given<'_>,
@@ -206,7 +209,9 @@ fn declarations(
     for (name, def) in &runbook.workers {
         let what = alloc::format!("worker `{name}`");
         let settings = worker_settings(runbook, def, wish).map_err(|refusal| about(&what, refusal))?;
-        commands.push((what, Command::Worker { worker: scope(name), input: worker::Input::Start(settings) }));
+        let before = old.and_then(|old| old.workers.get(name));
+        let input = worker_input(view, &scope(name), settings, before);
+        commands.push((what, Command::Worker { worker: scope(name), input }));
     }
     for (name, def) in &runbook.schedules {
         let what = alloc::format!("schedule `{name}`");
@@ -283,6 +288,24 @@ fn worker_settings(runbook: &Runbook, def: &WorkerDef, wish: &Deploy) -> Result<
         wake_on: def.wake_on.iter().map(parse).collect::<Result<_, Refusal>>()?,
         poll: external.map(|external| external.poll),
     })
+}
+
+/// What is said to a worker that the version before may have declared too. One that it did not declare was stopped with
+/// an older version, if at all, and starts with this one.
+fn worker_input(
+    view: &dyn View,
+    worker: &Scoped,
+    mut settings: worker::Settings,
+    before: Option<&WorkerDef>,
+) -> worker::Input {
+    let Some(before) = before else { return worker::Input::Start(settings) };
+    if let Found::Here(Body::Worker(known)) = view.find(&StreamId::Worker(worker.clone()))
+        && let Some(resized) = known.settings()
+        && before.concurrency == settings.concurrency
+    {
+        settings.concurrency = resized.concurrency;
+    }
+    worker::Input::Declare(settings)
 }
 
 /// The settings of a schedule. Its variables are constants: there is no event that they could come from.

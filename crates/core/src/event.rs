@@ -198,7 +198,7 @@ events! {
     // queue.rs
     QueueCreated, QueuePaused, QueueResumed, QueueWithdrawn, QueuePushed: boxed, QueueTaken, QueueReturned, QueueCompleted, QueueFailed,
     QueueItemRetry, QueueItemRetried, QueueItemDead, QueueItemDropped,
-    WorkerStarted, WorkerWake, WorkerPollComplete, WorkerPolled, WorkerDelayed, WorkerItemDispatched, WorkerItemSettled, WorkerResized, WorkerStopped,
+    WorkerStarted, WorkerConfigured, WorkerWake, WorkerPollComplete, WorkerPolled, WorkerDelayed, WorkerItemDispatched, WorkerItemSettled, WorkerResized, WorkerStopped,
     // coordination.rs
     LockConfigured, LockQueued, LockAcquired, LockReclaimed, LockReleased, LockAbandoned,
     SemaphoreConfigured, SemaphoreQueued, SemaphoreAcquired, SemaphoreIncreased, SemaphoreReclaimed, SemaphoreReleased,

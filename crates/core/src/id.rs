@@ -272,6 +272,12 @@ impl Scoped {
         }
     }
 
+    /// What comes before every name of a namespace: a place to begin at.
+    #[must_use]
+    pub fn first_of(tenant: &Name, namespace: &Name) -> Scoped {
+        Scoped(Arc::from(alloc::format!("{tenant}/{namespace}/")))
+    }
+
     /// What comes before every name: a place to begin at.
     pub(crate) fn least() -> Scoped {
         Scoped(Arc::from(""))

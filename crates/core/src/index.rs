@@ -15,7 +15,7 @@ use crate::caps::{Caps, Entry, Window};
 use crate::command::Fact;
 use crate::digest::Digest;
 use crate::event::Event;
-use crate::id::{ApprovalId, Holder, ItemId, Name, RunId, Scoped};
+use crate::id::{ApprovalId, Holder, ItemId, Name, NoticeId, RunId, Scoped};
 use crate::item::{Item, Lot};
 use crate::machine::Beats;
 use crate::queue::{Index as QueueIndex, Spot};
@@ -29,7 +29,7 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use sets::{count, move_time, unlink};
+use sets::{count, move_time, relink, unlink};
 
 /// What a stream is filed by.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -119,7 +119,9 @@ struct RunCard {
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Lists {
     needs: Vec<RunId>,
+    /// All of them, also those that were decided: whoever has an id asks about any.
     approvals: Vec<ApprovalId>,
+    notices: Vec<NoticeId>,
     events: Vec<(Name, Option<Name>)>,
     /// What steps that can be leased ask of their executors.
     labels: Vec<Vec<Name>>,
@@ -148,6 +150,7 @@ pub struct Indexes {
     windows: BTreeMap<Name, Window>,
     dependents: BTreeMap<RunId, BTreeSet<RunId>>,
     approvals: BTreeMap<ApprovalId, RunId>,
+    notices: BTreeMap<NoticeId, RunId>,
     awaited: BTreeMap<Awaited, BTreeSet<RunId>>,
     statuses: BTreeMap<(Name, Status), u64>,
     queues: BTreeMap<Scoped, QueueIndex>,
@@ -195,6 +198,7 @@ impl PartialEq for Indexes {
             && self.caps == other.caps
             && self.dependents == other.dependents
             && self.approvals == other.approvals
+            && self.notices == other.notices
             && self.awaited == other.awaited
             && self.statuses == other.statuses
             && self.queues == other.queues
@@ -215,9 +219,9 @@ fn run_card(run: &Run, runbook: Option<&Arc<Runbook>>) -> RunCard {
         let waiting = step.waiting.as_ref().filter(|waiting| waiting.reason == Wait::Event)?;
         Some((waiting.on.clone()?, waiting.key.clone()))
     });
-    let open = |a: &&crate::approval::Approval| a.status == crate::approval::Status::Requested;
-    let approvals = run.rare().approvals.values().filter(open).map(|a| a.id).collect();
-    let lists = Lists { needs, approvals, events: events.collect(), labels };
+    let approvals = run.rare().approvals.keys().copied().collect();
+    let notices = run.rare().notices.keys().copied().collect();
+    let lists = Lists { needs, approvals, notices, events: events.collect(), labels };
     RunCard {
         home: run.born.home.clone(),
         priority: run.born.priority,
@@ -387,13 +391,8 @@ impl Indexes {
                 self.dependents.entry(*needed).or_default().insert(run);
             }
         }
-        let (was, is) = (list(old, |lists| &lists.approvals), list(new, |lists| &lists.approvals));
-        if was != is {
-            for approval in was {
-                self.approvals.remove(approval);
-            }
-            self.approvals.extend(is.iter().map(|approval| (*approval, run)));
-        }
+        relink(&mut self.approvals, run, list(old, |l| &l.approvals), list(new, |l| &l.approvals));
+        relink(&mut self.notices, run, list(old, |l| &l.notices), list(new, |l| &l.notices));
         let (was, is) = (list(old, |lists| &lists.events), list(new, |lists| &lists.events));
         if was != is {
             was.iter().for_each(|event| unlink(&mut self.awaited, &awaited(card, event), &run));
@@ -618,10 +617,21 @@ impl Indexes {
         self.dependents.get(&run).map(|set| set.iter().copied().collect()).unwrap_or_default()
     }
 
-    /// The run of an open approval.
+    /// The run of an approval, open or decided.
     #[must_use]
     pub fn approval(&self, id: ApprovalId) -> Option<RunId> {
         self.approvals.get(&id).copied()
+    }
+
+    /// The approvals from one on with their runs, in order.
+    pub fn approvals_from(&self, from: ApprovalId) -> impl Iterator<Item = (ApprovalId, RunId)> {
+        self.approvals.range(from..).map(|(approval, run)| (*approval, *run))
+    }
+
+    /// The run that wants a message sent.
+    #[must_use]
+    pub fn notice(&self, id: NoticeId) -> Option<RunId> {
+        self.notices.get(&id).copied()
     }
 
     /// Runs that wait for an external event.
@@ -717,6 +727,12 @@ impl Indexes {
     #[must_use]
     pub fn caps(&self, tenant: &Name) -> Caps {
         self.caps.get(tenant).copied().unwrap_or_default()
+    }
+
+    /// Steps under way for all tenants.
+    #[must_use]
+    pub fn active_total(&self) -> u32 {
+        self.active.values().sum()
     }
 
     /// Steps under way for a tenant.

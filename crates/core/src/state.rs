@@ -122,8 +122,10 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The form that this version writes.
-    pub const FORM: u32 = 1;
+    /// The form that this version writes, and the only one it reads: one of another form is left alone, and what it would
+    /// have told is read from the log. It is raised whenever what is saved of any stream changes, which the file
+    /// `tests/golden/saved.txt` tells.
+    pub const FORM: u32 = 2;
 }
 
 /// Why a record does not follow, or a snapshot cannot be read.
@@ -361,6 +363,11 @@ impl State {
             // tidy: the next kind begins.
             _ => None,
         })
+    }
+
+    /// The streams of a kind that is neither runs nor items, from one on, in order. A walk ends where the kind does.
+    pub fn streams_from(&self, from: StreamId) -> impl Iterator<Item = (&StreamId, &Stream)> {
+        self.streams.others_from(from)
     }
 
     /// The indexes behind `pick`.

@@ -1,4 +1,4 @@
-//! The installation's own stream: seals, the keys that make them, and what was exported.
+//! The installation's own stream: seals, the keys that make them, what was exported, and what starts found.
 //!
 //! Which heads a seal covers is known to whoever follows the log, because only committed records have heads. Here it is
 //! checked that a seal follows from the one before and is made with the key that is in force, so two of them can never
@@ -7,7 +7,7 @@
 use crate::audit::{Input, Rotation, Sealer};
 use crate::code::Code;
 use crate::command::{Outcome, Refusal, Reply};
-use crate::event::{Event, EvidenceExported, KeyRotated, SealCreated};
+use crate::event::{Event, EvidenceExported, KeyRotated, SealCreated, SystemRecovered};
 use crate::id::Name;
 use crate::state::Body;
 use crate::stream::StreamId;
@@ -57,4 +57,10 @@ pub(crate) fn rotate(view: &dyn View, new: &KeyRotated, at: Millis) -> Result<Ou
 pub(crate) fn exported(view: &dyn View, made: &EvidenceExported) -> Result<Outcome, Refusal> {
     sealer(view)?;
     Ok(facts(vec![made.clone().into()]))
+}
+
+/// A start took up what the process before left.
+pub(crate) fn recovered(view: &dyn View, found: &SystemRecovered) -> Result<Outcome, Refusal> {
+    sealer(view)?;
+    Ok(facts(vec![found.clone().into()]))
 }

@@ -1,12 +1,13 @@
 //! A worker: consumes a queue by making one run per item, up to a number of runs at once.
 //!
 //! ```text
-//!  start ──▶ started ── stop ──▶ stopped ── start ──▶ started
+//!  start, declare ──▶ started ── stop ──▶ stopped ── start ──▶ started
 //!             dispatch: a place is taken    settle: a place is free, in both states
 //! ```
 //!
 //! What counts are runs that are not terminal, however long they wait. Nothing is dispatched beyond the
-//! concurrency; lowering it, or stopping, lets what runs go on. Whenever there is room and there may be
+//! concurrency; lowering it, or stopping, lets what runs go on. A deployment declares it: one that a human stopped gets
+//! the new settings and stays stopped until a human starts it. Whenever there is room and there may be
 //! something to take, the worker asks to be let look at its queue ([`Effect::WakeWorker`]); it never looks itself.
 
 use crate::bus::{Pattern, WorkerWake as Subscription};
@@ -14,8 +15,8 @@ use crate::code::Code;
 use crate::digest::Digest;
 use crate::effect::Effect;
 use crate::event::{
-    Event, WorkerDelayed, WorkerItemDispatched, WorkerItemSettled, WorkerPolled, WorkerResized,
-    WorkerStarted, WorkerStopped, WorkerWake,
+    Event, WorkerConfigured, WorkerDelayed, WorkerItemDispatched, WorkerItemSettled, WorkerPolled,
+    WorkerResized, WorkerStarted, WorkerStopped, WorkerWake,
 };
 use crate::id::{ItemId, Name, RunId, Scoped};
 use crate::machine::{Decision, Row, table};
@@ -31,10 +32,45 @@ pub const CONCURRENCY_MAX: u32 = 1_000;
 /// The most patterns a worker may wake on.
 pub const WAKE_ON_MAX: usize = 32;
 
+/// A fact that says what a worker's settings are. Two facts do, in the same words.
+macro_rules! told {
+    ($fact:ident, $worker:expr, $settings:expr) => {
+        $fact {
+            worker_name: $worker.name(),
+            project_root: $settings.project_root.clone(),
+            runbook_hash: $settings.runbook_hash,
+            queue_name: $settings.queue.clone(),
+            concurrency: $settings.concurrency,
+            namespace: Name::clean($worker.id.namespace()),
+            pipeline: $settings.pipeline.clone(),
+            wake_on: $settings.wake_on.iter().map(Pattern::to_string).collect(),
+            poll_ms: $settings.poll.map(|poll| poll.0),
+        }
+    };
+}
+
+/// The settings that such a fact says.
+macro_rules! heard {
+    ($fact:expr) => {
+        Settings {
+            queue: $fact.queue_name.clone(),
+            pipeline: $fact.pipeline.clone(),
+            runbook_hash: $fact.runbook_hash,
+            project_root: $fact.project_root.clone(),
+            concurrency: $fact.concurrency,
+            // What was recorded was parsed before; a pattern that this version does not know any more wakes nobody.
+            wake_on: $fact.wake_on.iter().filter_map(|text| Pattern::parse(text).ok()).collect(),
+            poll: $fact.poll_ms.map(Span),
+        }
+    };
+}
+
 /// What can happen to a worker.
 pub const TABLE: &[Row] = table! {
     "absent": "start" => "started";
+    "absent": "declare" => "started";
     "started": "start" => "started";
+    "started": "declare" => "started";
     "started": "wake" => "started";
     "started": "dispatch" => "started";
     "started": "settle" => "started";
@@ -43,6 +79,7 @@ pub const TABLE: &[Row] = table! {
     "started": "polled" => "started";
     "started": "stop" => "stopped";
     "stopped": "start" => "started";
+    "stopped": "declare" => "stopped";
     "stopped": "wake" => "stopped";
     "stopped": "settle" => "stopped";
     "stopped": "polled" => "stopped";
@@ -108,6 +145,8 @@ pub struct Worker {
 pub enum Input {
     /// Consume the queue, with these settings from now on.
     Start(Settings),
+    /// The next version of the runbook says this: consume the queue with these settings, unless somebody stopped it.
+    Declare(Settings),
     /// Look at the queue.
     Wake { cause: Option<Name> },
     /// Take an item, for which a run is made in the same commit.
@@ -245,19 +284,25 @@ impl Worker {
         use State::{Absent, Started, Stopped};
         let done = Decision::reply(Reply::Done);
         match (&self.state, input) {
-            (Absent | Stopped(_), Input::Start(new)) => {
+            (Absent | Stopped(_), Input::Start(new)) | (Absent, Input::Declare(new)) => {
                 check(new)?;
-                Ok(self.wake_if(self.running() < new.concurrency, done.fact(self.started(new))))
+                Ok(self.wake_if(self.running() < new.concurrency, done.fact(told!(WorkerStarted, self, new))))
             }
-            (Started(old), Input::Start(new)) => {
+            (Started(old), Input::Start(new) | Input::Declare(new)) => {
                 check(new)?;
                 // A deployment says again what holds already.
                 let decision = if old == new {
                     Decision::reply(Reply::AlreadyDone)
                 } else {
-                    done.fact(self.started(new))
+                    done.fact(told!(WorkerStarted, self, new))
                 };
                 Ok(self.wake_if(self.running() < new.concurrency, decision))
+            }
+            // Whoever stopped it had a reason that a deployment does not know.
+            (Stopped(old), Input::Declare(new)) => {
+                check(new)?;
+                let unchanged = Decision::reply(Reply::AlreadyDone);
+                Ok(if old == new { unchanged } else { done.fact(told!(WorkerConfigured, self, new)) })
             }
             (
                 Absent,
@@ -346,9 +391,14 @@ impl Worker {
     pub fn apply(mut self, event: &Event, at: Millis) -> Worker {
         match event {
             Event::WorkerStarted(e) => {
-                let settings = settings_of(e);
+                let settings = heard!(e);
                 (self.delayed_until, self.poll_at) = (None, settings.poll.map(|_| at));
                 self.state = State::Started(settings);
+            }
+            Event::WorkerConfigured(e) => {
+                if let State::Stopped(settings) = &mut self.state {
+                    *settings = heard!(e);
+                }
             }
             Event::WorkerItemDispatched(e) => {
                 self.delayed_until = None;
@@ -415,20 +465,6 @@ impl Worker {
     fn name(&self) -> Name {
         Name::clean(self.id.name())
     }
-
-    fn started(&self, settings: &Settings) -> WorkerStarted {
-        WorkerStarted {
-            worker_name: self.name(),
-            project_root: settings.project_root.clone(),
-            runbook_hash: settings.runbook_hash,
-            queue_name: settings.queue.clone(),
-            concurrency: settings.concurrency,
-            namespace: Name::clean(self.id.namespace()),
-            pipeline: settings.pipeline.clone(),
-            wake_on: settings.wake_on.iter().map(Pattern::to_string).collect(),
-            poll_ms: settings.poll.map(|poll| poll.0),
-        }
-    }
 }
 
 fn check(settings: &Settings) -> Result<(), Error> {
@@ -444,19 +480,6 @@ fn check_concurrency(concurrency: u32) -> Result<(), Error> {
         Ok(())
     } else {
         Err(Error::Invalid("concurrency is not between 1 and 1000"))
-    }
-}
-
-fn settings_of(e: &WorkerStarted) -> Settings {
-    Settings {
-        queue: e.queue_name.clone(),
-        pipeline: e.pipeline.clone(),
-        runbook_hash: e.runbook_hash,
-        project_root: e.project_root.clone(),
-        concurrency: e.concurrency,
-        // What was recorded was parsed before; a pattern that this version does not know any more wakes nobody.
-        wake_on: e.wake_on.iter().filter_map(|text| Pattern::parse(text).ok()).collect(),
-        poll: e.poll_ms.map(Span),
     }
 }
 
@@ -538,6 +561,8 @@ mod tests {
             inputs: vec![
                 ("start", started()),
                 ("start", Input::Start(settings(3))),
+                ("declare", Input::Declare(settings(2))),
+                ("declare", Input::Declare(settings(3))),
                 ("wake", Input::Wake { cause: Some(name("queue:pushed")) }),
                 ("dispatch", dispatch(3)),
                 ("dispatch", dispatch(1)),
@@ -553,6 +578,16 @@ mod tests {
         .check(|worker, input| {
             step(worker, input).map(|(next, _)| next.state_name()).map_err(|error| error.code())
         });
+    }
+
+    #[test]
+    fn a_stopped_worker_takes_what_a_deployment_says_and_stays_stopped() {
+        let stopped = after(&[Input::Start(settings(2)), stop()]);
+        let (declared, decision) = step(&stopped, &Input::Declare(settings(5))).unwrap();
+        assert_eq!((declared.state_name(), decision.effects.len()), ("stopped", 0));
+        assert_eq!(declared.settings(), Some(&settings(5)), "it is started with the new ones");
+        assert!(step(&declared, &Input::Declare(settings(5))).unwrap().1.facts.is_empty());
+        assert_eq!(step(&worker(), &Input::Declare(settings(1))).unwrap().0.state_name(), "started");
     }
 
     #[test]

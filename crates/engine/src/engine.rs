@@ -15,7 +15,7 @@ use crate::hold::{Holds, Over};
 use crate::port::{Batch, Clock, Decided, Fault, Ids, Outside, Policy, Store};
 use crate::release::{Waiting, Work};
 use crate::remote::{Place, Remote};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,6 +24,7 @@ use windlass_core::budget::Amount;
 use windlass_core::code::Code;
 use windlass_core::command::{Command, Refusal, Reply};
 use windlass_core::effect::{Effect, Lease};
+use windlass_core::event::{Event, SystemRecovered};
 use windlass_core::id::{Name, RunId, StepId};
 use windlass_core::index::Taker;
 use windlass_core::machine::Given;
@@ -197,6 +198,8 @@ impl<S: Store + 'static> Engine<S> {
         let at = self.tick_clock();
         let found = self.parts.store.recover(at)?;
         let mut turn = Turning::default();
+        let leases = found.leases.len() as u64;
+        let runs = found.leases.iter().map(|lease| lease.run).collect::<BTreeSet<_>>().len() as u64;
         for command in found.commands {
             self.follow(&Actor::SYSTEM, command, &mut turn)?;
         }
@@ -211,6 +214,14 @@ impl<S: Store + 'static> Engine<S> {
                 let seen = quiet_since.max(lease.since).min(at);
                 self.remote.note(place.run, &place.step, place.epoch, seen, at + self.options.lease_ttl);
             }
+        }
+        if leases > 0 {
+            let count =
+                |of: fn(&Event) -> bool| turn.facts.iter().filter(|fact| of(&fact.fact.event)).count() as u64;
+            let unknown = count(|event| matches!(event, Event::StepUnknown(_)));
+            let orphans = count(|event| matches!(event, Event::PipelineOrphaned(_)));
+            let told = SystemRecovered { runs, leases, unknown, orphans };
+            self.follow(&Actor::SYSTEM, Command::Recovered(Box::new(told)), &mut turn)?;
         }
         turn.waiting.effects.extend(found.effects);
         self.lease(&mut turn)?;

@@ -271,6 +271,7 @@ fn a_run_whose_executor_was_silent_for_long_is_an_orphan_first() {
     let tags = stage.tags();
     let at =
         |tag: &str| tags.iter().position(|one| *one == tag).unwrap_or_else(|| panic!("no {tag} in {tags:?}"));
+    assert!(at("system:recovered") < at("pipeline:orphaned"), "a start says what it found");
     assert!(at("pipeline:orphaned") < at("step:expired"));
     assert_eq!(stage.lease("f").epoch, 2, "and goes on");
 }

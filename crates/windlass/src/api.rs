@@ -30,8 +30,9 @@ mod why;
 mod workers;
 
 use crate::app::App;
+use crate::history;
 use crate::shape;
-use crate::store::Embedded;
+use crate::store::{Embedded, Lookup};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Request, State};
@@ -48,7 +49,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use windlass_core::code::Code;
 use windlass_core::command::{Command, Refusal, Reply};
-use windlass_core::id::{Name, RunId};
+use windlass_core::id::{Name, RunId, Scoped};
 use windlass_core::run::{Actor, Initiator};
 use windlass_core::time::Millis;
 use windlass_engine::remote::Place;
@@ -81,6 +82,30 @@ impl Problem {
     #[must_use]
     pub fn missing(what: &str, id: &str) -> Problem {
         Problem::new(Code::NotFound, format!("there is no {what} `{}`", windlass_core::wire::shorten(id)))
+    }
+}
+
+impl From<history::Error> for Problem {
+    /// Where the index lies is the operator's business; whoever asks learns that it is not their fault.
+    fn from(error: history::Error) -> Problem {
+        tracing::error!(event = "history_failed", problem = %error);
+        Problem::new(
+            error.code(),
+            "the index of ended runs cannot be read now; the server's own log says why",
+        )
+    }
+}
+
+impl From<Lookup> for Problem {
+    fn from(error: Lookup) -> Problem {
+        match error {
+            Lookup::History(error) => error.into(),
+            Lookup::Log(fault) => {
+                tracing::error!(event = "read_back_failed", problem = %fault);
+                let text = "a run that has left memory cannot be read now; the server's own log says why";
+                Problem::new(Code::Unavailable, text)
+            }
+        }
     }
 }
 
@@ -305,7 +330,7 @@ impl App {
     /// The run that an id, or the beginning of one, means: one of the caller's.
     pub(crate) async fn find_run(&self, caller: &Caller, text: &str) -> Result<RunId, Problem> {
         let (who, wanted) = (caller.clone(), text.to_owned());
-        let found = self.look(move |store| store.find_runs(&who.tenant, &who.namespace, &wanted)).await?;
+        let found = self.look(move |store| store.find_runs(&who.tenant, &who.namespace, &wanted)).await??;
         match found.as_slice() {
             [] => Err(Problem::missing("run", text)),
             [only] => Ok(*only),
@@ -315,6 +340,23 @@ impl App {
             )),
         }
     }
+}
+
+/// The most things on a page.
+const PAGE_MAX: usize = 500;
+
+/// How many things a page has, where somebody asked for so many.
+fn page_limit(asked: Option<usize>, usual: usize) -> usize {
+    asked.unwrap_or(usual).clamp(1, PAGE_MAX)
+}
+
+fn invalid(error: impl std::fmt::Display) -> Problem {
+    Problem::new(Code::InvalidInput, error.to_string())
+}
+
+/// A thing of the caller's by its name.
+fn scoped(caller: &Caller, name: &str) -> Result<Scoped, Problem> {
+    Ok(Scoped::new(&caller.tenant, &caller.namespace, &Name::new(name).map_err(invalid)?))
 }
 
 /// What is said to whoever shows nothing, or nothing that is good: the same in each case.

@@ -22,7 +22,7 @@ use crate::shape;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use windlass_core::code::Code;
-use windlass_core::id::{Name, RunId};
+use windlass_core::id::{ApprovalId, Name, RunId};
 use windlass_core::run::{Run, Status};
 use windlass_core::time::Millis;
 
@@ -56,6 +56,8 @@ pub struct Row {
     pub last_seq: u64,
     /// The run as lists show it.
     pub json: String,
+    /// Its approvals, for [`History::approvals`] to find it by. A row that is read back does not list them.
+    pub approvals: Vec<ApprovalId>,
 }
 
 impl Row {
@@ -86,6 +88,7 @@ impl Row {
             first_seq: seqs.0,
             last_seq: seqs.1,
             json: json.to_string(),
+            approvals: run.rare().approvals.keys().copied().collect(),
         }
     }
 }
@@ -279,6 +282,20 @@ impl History {
         self.readers.with(|connection| read::list(connection, filter))
     }
 
+    /// Approvals from `low` to `high`, both included, and the run of each, in order.
+    ///
+    /// # Errors
+    /// The file cannot be read, or `max` is more than [`PAGE_MAX`].
+    pub fn approvals(
+        &self,
+        low: ApprovalId,
+        high: ApprovalId,
+        max: usize,
+    ) -> Result<Vec<(ApprovalId, RunId)>, Error> {
+        bounded(max)?;
+        self.readers.with(|connection| read::approvals(connection, (low, high), max))
+    }
+
     /// Runs that ended before a time, oldest first.
     ///
     /// # Errors
@@ -302,6 +319,12 @@ impl History {
     pub fn close(mut self) -> Result<(), Error> {
         self.stop();
         self.queue.ending()
+    }
+
+    /// Nothing can be read any more, as on a disk that fails.
+    #[cfg(test)]
+    pub(crate) fn lose_readers(&mut self) {
+        self.readers.close();
     }
 
     fn stop(&mut self) {

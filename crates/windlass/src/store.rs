@@ -10,6 +10,7 @@
 //! The log is the truth; the state, the snapshots and the history are derived from it. A run that has left memory is
 //! read back from the log when somebody asks for more than its listing.
 
+mod approvals;
 mod listing;
 mod live;
 mod retention;
@@ -17,6 +18,7 @@ mod retention;
 mod tests;
 
 pub use crate::history::Filter as RunFilter;
+pub use approvals::{ApprovalFilter, Lookup};
 pub use retention::Retiring;
 
 use crate::disk::Disk;
@@ -49,6 +51,8 @@ use windlass_engine::port::{Batch, Fault, Found, Leased, Store};
 const SNAPSHOT_EVERY: u64 = 100_000;
 const SNAPSHOT_EVERY_STREAM: u64 = 2;
 const SNAPSHOT_STREAMS: usize = 256;
+/// How many streams one look at the store goes through, so that the loop is not held up by it.
+const SCAN_MAX: usize = 50_000;
 /// How long a run that has ended stays in memory for those who still ask about it, unless there are many.
 const LINGER: Span = Span(300_000);
 const LINGER_MAX: usize = 1_000;
@@ -120,6 +124,8 @@ pub struct Embedded {
     snapshots_begun: u64,
     metrics: Arc<Metrics>,
     teller: Option<Teller>,
+    /// How many streams one look goes through.
+    scan_max: usize,
 }
 
 impl Embedded {
@@ -175,6 +181,7 @@ impl Embedded {
             snapshots_begun: 0,
             metrics: Arc::default(),
             teller: None,
+            scan_max: SCAN_MAX,
         };
         store.live.state.indexes_mut().note_moves();
         // Without a snapshot every run was read just now, and those that ended are listed as they leave memory.

@@ -168,8 +168,8 @@ fn write(line: &Line) {
     }
 }
 
-/// A request came with a key that was known.
-pub fn idempotency_hit(key: &str, run: Option<windlass_core::id::RunId>) {
-    let cached_run_id = run.map(|run| run.to_string());
-    tracing::info!(event = "idempotency_hit", key, run_id = cached_run_id, cached_run_id);
+/// A request came with a key that was known, and got the answer of a run of this trace.
+pub fn idempotency_hit(key: &str, run: Option<windlass_core::id::RunId>, trace: Option<trace::Trace>) {
+    let (cached_run_id, trace_id) = (run.map(|run| run.to_string()), trace.map(trace::id_text));
+    tracing::info!(event = "idempotency_hit", key, run_id = cached_run_id, trace_id, cached_run_id);
 }

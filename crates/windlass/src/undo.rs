@@ -172,7 +172,7 @@ fn gather(store: &mut Embedded, id: RunId, evaluate: &dyn Evaluate) -> Gathered 
     let missing = || (Code::NotFound, format!("there is no run `{id}`"));
     let home = &store.state().run(id).ok_or_else(missing)?.born.home;
     let (tenant, namespace) = (home.tenant.clone(), home.namespace.clone());
-    let earlier = taken_back(store, (&tenant, &namespace), id);
+    let earlier = taken_back(store, (&tenant, &namespace), id)?;
     let run = store.state().run(id).ok_or_else(missing)?;
     if !run.is_terminal() {
         let text = format!("the run is {}: cancel it first, its compensations run then", run.status());
@@ -199,26 +199,36 @@ fn gather(store: &mut Embedded, id: RunId, evaluate: &dyn Evaluate) -> Gathered 
 
 /// The names of the steps by which earlier undos of the run took something back. A command leaves no receipt, so
 /// only this tells that it was run.
-fn taken_back(store: &mut Embedded, (tenant, namespace): (&Name, &Name), of: RunId) -> BTreeSet<String> {
+fn taken_back(
+    store: &mut Embedded,
+    (tenant, namespace): (&Name, &Name),
+    of: RunId,
+) -> Result<BTreeSet<String>, (Code, String)> {
     use windlass_engine::port::Store as _;
     let pipeline = Some(Name::clean(NAME));
-    let filter = RunFilter { pipeline, limit: EARLIER_MAX, ..RunFilter::of(tenant, namespace) };
-    let of = of.to_string();
-    let (runs, _) = store.list_runs(&filter);
-    let ours = runs.iter().filter(|run| run["correlation_id"] == of.as_str());
-    let ids: Vec<RunId> = ours.filter_map(|run| RunId::parse(run["id"].as_str()?).ok()).collect();
+    let mut filter = RunFilter { pipeline, limit: EARLIER_MAX, ..RunFilter::of(tenant, namespace) };
+    let (of, mut seen) = (of.to_string(), 0);
+    let mut ids: Vec<RunId> = Vec::new();
+    while seen < EARLIER_MAX {
+        // What cannot be read may have taken something back, and that must not happen twice.
+        let (runs, next) = store.list_runs(&filter).map_err(|error| (error.code(), error.to_string()))?;
+        seen += runs.len();
+        let ours = runs.iter().filter(|run| run["correlation_id"] == of.as_str());
+        ids.extend(ours.filter_map(|run| RunId::parse(run["id"].as_str()?).ok()));
+        filter.before = next;
+        if next.is_none() {
+            break;
+        }
+    }
     let mut names = BTreeSet::new();
     for id in ids {
-        // One that cannot be read takes nothing back that is known of.
-        if store.load(&[StreamId::Run(id)]).is_err() {
-            continue;
-        }
+        store.load(&[StreamId::Run(id)]).map_err(|fault| (Code::Unavailable, fault.to_string()))?;
         let steps = store.state().run(id).map(|run| run.steps.as_slice()).unwrap_or_default();
         let done = steps.iter().filter(|step| step.status == Status::Succeeded && step.semantics.is_some());
         // What has a receipt says for itself that it was reversed.
         names.extend(done.filter(|step| !step.writes()).map(|step| step.id.to_string()));
     }
-    names
+    Ok(names)
 }
 
 /// What becomes of one step; none where it did nothing outside and declares nothing.

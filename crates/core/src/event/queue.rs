@@ -80,6 +80,12 @@ payloads! {
         pipeline: Name, wake_on: Vec<String>, poll_ms: Option<u64>,
     }
 
+    /// A deployment gave a worker that somebody stopped other settings; it stays stopped, and is started with them.
+    "worker:configured" WorkerConfigured Fact on "worker" {
+        worker_name: Name, project_root: String, runbook_hash: Digest, queue_name: Name, concurrency: u32, namespace: Name,
+        pipeline: Name, wake_on: Vec<String>, poll_ms: Option<u64>,
+    }
+
     /// Something happened that the worker should look at: an item, a finished run, an event of `wake_on`.
     "worker:wake" WorkerWake Signal on "worker" { worker_name: Name, cause: Option<Name> }
 

@@ -32,6 +32,14 @@ pub(super) fn unlink<K: Ord, V: Ord>(map: &mut BTreeMap<K, BTreeSet<V>>, key: &K
     }
 }
 
+/// What one has becomes another list.
+pub(super) fn relink<K: Ord + Copy, V: Copy>(map: &mut BTreeMap<K, V>, owner: V, was: &[K], is: &[K]) {
+    if was != is {
+        was.iter().for_each(|key| _ = map.remove(key));
+        map.extend(is.iter().map(|key| (*key, owner)));
+    }
+}
+
 /// Counts up or down; what is counted down to nothing is not kept.
 pub(super) fn count<K: Ord + Clone, N>(map: &mut BTreeMap<K, N>, key: &K, n: N, up: bool)
 where

@@ -136,7 +136,12 @@ impl<T> StreamMap<T> {
 
     /// Those from a stream on that is neither a run nor an item, in their order, without runs and items.
     pub fn from_kind(&self, from: StreamId) -> impl Iterator<Item = &T> {
-        self.others.range(from..).map(|(_, value)| &**value)
+        self.others_from(from).map(|(_, value)| value)
+    }
+
+    /// The same, with the streams.
+    pub fn others_from(&self, from: StreamId) -> impl Iterator<Item = (&StreamId, &T)> {
+        self.others.range(from..).map(|(stream, value)| (stream, &**value))
     }
 
     /// The runs between two, both included, in their order.
@@ -176,7 +181,7 @@ mod tests {
         for (n, stream) in all.iter().enumerate() {
             assert_eq!(map.after(Some(stream)).map(|(stream, _)| stream).collect::<Vec<_>>(), all[n + 1..]);
         }
-        assert_eq!(map.after(None).count(), all.len());
+        assert_eq!((map.after(None).count(), map.len(), map.is_empty()), (all.len(), all.len(), false));
         let between = |from, to| map.runs(RunId(from), RunId(to)).map(|(run, _)| run.0).collect::<Vec<_>>();
         assert_eq!(
             (between(0, 9), between(2, 9), between(3, 2)),
@@ -188,5 +193,6 @@ mod tests {
             assert_eq!(map.remove(stream), Some(n + 10));
             assert_eq!(map.get(stream), None);
         }
+        assert!(map.is_empty());
     }
 }

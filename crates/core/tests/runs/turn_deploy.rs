@@ -19,10 +19,11 @@ use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_core::template::Template;
 use windlass_core::time::{Millis, Span};
+use windlass_core::{queue, worker};
 
 const NEW: Digest = Digest([2; 32]);
 
-fn queue() -> QueueDef {
+fn queue_def() -> QueueDef {
     QueueDef {
         visibility_timeout: Span::secs(30),
         max_attempts: 2,
@@ -76,7 +77,7 @@ fn hook() -> TriggerDef {
 /// A runbook that declares one of each.
 fn whole() -> Runbook {
     let mut book = main_book(vec![run("a")]);
-    book.queues = BTreeMap::from([(name("bugs"), queue())]);
+    book.queues = BTreeMap::from([(name("bugs"), queue_def())]);
     book.workers = BTreeMap::from([(name("fixer"), worker_on("bugs"))]);
     book.schedules = BTreeMap::from([(name("hourly"), every_hour())]);
     book.locks = BTreeMap::from([(name("merge"), lock_def(30))]);
@@ -183,6 +184,52 @@ fn what_the_new_version_does_not_declare_is_withdrawn_and_runs_stay_pinned() {
     world.check_replay();
 }
 
+/// A human stopped, resized and paused; a deployment that says the same of those leaves them alone.
+#[test]
+fn what_a_human_did_by_hand_outlives_a_deployment() {
+    let fixer = || StreamId::Worker(scoped("fixer"));
+    let size = |world: &World| match body(world, fixer()) {
+        Body::Worker(worker) => worker.settings().unwrap().concurrency,
+        other => panic!("{other:?}"),
+    };
+    let mut world = World::new(whole());
+    let next = world.at + Span::hours(1);
+    world.send(&wish("test", BOOK, Some(next))).unwrap();
+    let on_worker =
+        |world: &mut World, input| world.send(&Command::Worker { worker: scoped("fixer"), input }).unwrap();
+    on_worker(&mut world, worker::Input::Resize { concurrency: 7 });
+    let pause = Command::Schedule { schedule: scoped("hourly"), input: schedule::Input::Pause };
+    world.send(&pause).unwrap();
+    world.send(&Command::Queue { queue: scoped("bugs"), input: queue::Input::Pause }).unwrap();
+
+    let mut second = whole();
+    second.schedules.get_mut("hourly").unwrap().overlap = Overlap::Queue;
+    second.queues.get_mut("bugs").unwrap().max_depth = Some(9);
+    world.load(NEW, second.clone());
+    world.send(&wish("test", NEW, Some(next))).unwrap();
+    assert_eq!(
+        (state_of(&world, fixer()), size(&world)),
+        ("started", 7),
+        "the file says what it said before"
+    );
+    assert_eq!(state_of(&world, StreamId::Schedule(scoped("hourly"))), "paused");
+    assert_eq!(state_of(&world, StreamId::Queue(scoped("bugs"))), "paused");
+
+    on_worker(&mut world, worker::Input::Stop { reason: None });
+    let third = Digest([3; 32]);
+    second.workers.get_mut("fixer").unwrap().concurrency = 4;
+    world.load(third, second);
+    world.send(&wish("test", third, Some(next))).unwrap();
+    assert_eq!((state_of(&world, fixer()), size(&world)), ("stopped", 4), "the file's own number changed");
+    let Body::Worker(worker) = body(&world, fixer()) else { panic!() };
+    assert_eq!(
+        worker.settings().unwrap().runbook_hash,
+        third,
+        "it is started with the version that is active"
+    );
+    world.check_replay();
+}
+
 #[test]
 fn a_declaration_that_another_runbook_owns_refuses_the_whole_deployment() {
     let mut world = World::new(whole());
@@ -194,7 +241,7 @@ fn a_declaration_that_another_runbook_owns_refuses_the_whole_deployment() {
         book
     };
     type Change<'a> = (&'a str, &'a dyn Fn(&mut Runbook));
-    let mut small = queue();
+    let mut small = queue_def();
     small.max_depth = Some(1);
     let wide = SemaphoreDef { capacity: 9, heartbeat_timeout: Span::secs(60) };
     let changes: [Change<'_>; 6] = [
@@ -202,7 +249,7 @@ fn a_declaration_that_another_runbook_owns_refuses_the_whole_deployment() {
         ("semaphore `builders`", &|b| _ = b.semaphores.insert(name("builders"), wide.clone())),
         ("queue `bugs`", &|b| _ = b.queues.insert(name("bugs"), small.clone())),
         ("worker `fixer`", &|b| {
-            b.queues.insert(name("bugs"), queue());
+            b.queues.insert(name("bugs"), queue_def());
             b.workers.insert(name("fixer"), worker_on("bugs"));
         }),
         ("schedule `hourly`", &|b| _ = b.schedules.insert(name("hourly"), every_hour())),
@@ -222,7 +269,7 @@ fn a_declaration_that_another_runbook_owns_refuses_the_whole_deployment() {
     world.load(
         shared,
         other(&|b| {
-            b.queues.insert(name("bugs"), queue());
+            b.queues.insert(name("bugs"), queue_def());
             b.locks.insert(name("merge"), lock_def(30));
         }),
     );

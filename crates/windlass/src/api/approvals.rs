@@ -1,24 +1,22 @@
 //! Approvals: what waits for a human, shown exactly, and decided for exactly what was shown.
 
 use super::routes::{Routes, Scope, doc};
-use super::{Answer, Caller, Json, Problem, Query, json};
+use super::{Answer, Caller, Json, PAGE_MAX, Problem, Query, invalid, json, page_limit};
 use crate::app::App;
 use crate::shape;
+use crate::store::ApprovalFilter;
 use axum::extract::{Path, Request, State};
 use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::Response;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::Value;
 use std::sync::Arc;
 use windlass_core::approval::{self, Approval, Attempt, Channel, Status, Verdict};
 use windlass_core::code::Code;
 use windlass_core::command::{Command, Reply};
 use windlass_core::digest::Digest;
 use windlass_core::id::ApprovalId;
-use windlass_core::run::Run;
-use windlass_core::state::Body;
 
 /// Everything about approvals.
 pub(super) fn routes() -> Routes {
@@ -48,8 +46,14 @@ pub(super) fn routes() -> Routes {
 pub(super) struct Filter {
     #[serde(default)]
     status: Option<String>,
+    #[serde(default)]
+    cursor: Option<String>,
+    #[serde(default)]
+    limit: Option<usize>,
 }
 
+/// Approvals of runs that are under way or ended lately, in the order in which they were asked for. Older ones are found
+/// by their ids.
 pub(super) async fn list(
     State(app): State<Arc<App>>,
     caller: Caller,
@@ -58,64 +62,40 @@ pub(super) async fn list(
     let status = match filter.status.as_deref() {
         None | Some("all") => None,
         Some(word) => Some(Status::parse(word).ok_or_else(|| {
-            Problem::new(
-                Code::InvalidInput,
-                "`status` is requested, approved, rejected, expired, cancelled or all",
-            )
+            invalid("`status` is requested, approved, rejected, expired, cancelled or all")
         })?),
     };
-    let items = app
-        .look(move |store| {
-            let mut found: Vec<&Approval> = Vec::new();
-            for (_, stream) in store.state().streams() {
-                if let Body::Run(run) = &stream.body
-                    && is_mine(run, &caller)
-                {
-                    found.extend(
-                        run.rare().approvals.values().filter(|a| status.is_none_or(|s| a.status == s)),
-                    );
-                }
-            }
-            found.sort_by_key(|a| (a.requested_at, a.id));
-            found.into_iter().map(shape::approval).collect::<Vec<Value>>()
-        })
-        .await?;
-    Ok(json(StatusCode::OK, &shape::list(items, None)))
-}
-
-/// Whether a run, with its approvals, is the caller's to see.
-fn is_mine(run: &Run, caller: &Caller) -> bool {
-    run.born.home.tenant == caller.tenant && run.born.home.namespace == caller.namespace
-}
-
-/// The approvals of the caller whose ids begin with a text.
-async fn find(app: &App, caller: &Caller, text: &str) -> Result<Approval, Problem> {
-    let (who, wanted) = (caller.clone(), text.to_owned());
-    let mut found = app
-        .look(move |store| {
-            let mut found: Vec<Approval> = Vec::new();
-            for (_, stream) in store.state().streams() {
-                if let Body::Run(run) = &stream.body
-                    && is_mine(run, &who)
-                {
-                    let matching = run.rare().approvals.values().filter(|a| begins(a.id, &wanted));
-                    found.extend(matching.take(2).cloned());
-                }
-            }
-            found
-        })
-        .await?;
-    match found.len() {
-        0 => Err(Problem::missing("approval", text)),
-        1 => Ok(found.remove(0)),
-        _ => Err(Problem::new(Code::InvalidInput, "that begins several ids; write more of it")),
+    let cursor = |text: String| ApprovalId::parse(&text).map_err(|_| invalid("that is no cursor"));
+    let limit = page_limit(filter.limit, PAGE_MAX);
+    let (mut items, mut after) = (Vec::new(), filter.cursor.map(cursor).transpose()?);
+    loop {
+        let wanted = ApprovalFilter {
+            tenant: caller.tenant.clone(),
+            namespace: caller.namespace.clone(),
+            status,
+            after,
+            limit: limit - items.len(),
+        };
+        // Others get their turn between two looks.
+        let (page, next) = app.look(move |store| store.list_approvals(&wanted)).await?;
+        items.extend(page.iter().map(shape::approval));
+        if items.len() == limit || next.is_none() {
+            return Ok(json(StatusCode::OK, &shape::list(items, next.map(|id| id.to_string()))));
+        }
+        after = next;
     }
 }
 
-fn begins(id: ApprovalId, text: &str) -> bool {
-    let id = id.to_string();
-    let bare = id.split_once('_').map_or(id.as_str(), |(_, bare)| bare);
-    !text.is_empty() && (id.starts_with(text) || bare.starts_with(text))
+/// The approval of the caller that an id, or the beginning of one, means; also one whose run has left memory.
+async fn find(app: &App, caller: &Caller, text: &str) -> Result<Approval, Problem> {
+    let (who, wanted) = (caller.clone(), text.to_owned());
+    let mut found =
+        app.look(move |store| store.find_approvals((&who.tenant, &who.namespace), &wanted)).await??;
+    match found.len() {
+        0 => Err(Problem::missing("approval", text)),
+        1 => Ok(found.remove(0)),
+        _ => Err(invalid("that begins several ids; write more of it")),
+    }
 }
 
 pub(super) async fn show(State(app): State<Arc<App>>, caller: Caller, Path(id): Path<String>) -> Answer {
@@ -169,12 +149,12 @@ pub(super) async fn decide(
     Json(body): Json<Decision>,
 ) -> Answer {
     let approval = find(&app, &caller, &id).await?;
-    let decision = Verdict::parse(&body.decision)
-        .ok_or_else(|| Problem::new(Code::InvalidInput, "`decision` is approved or rejected"))?;
-    let action_hash = Digest::parse(&body.action_hash)
-        .ok_or_else(|| Problem::new(Code::InvalidInput, "`action_hash` is 64 hexadecimal digits"))?;
+    let decision =
+        Verdict::parse(&body.decision).ok_or_else(|| invalid("`decision` is approved or rejected"))?;
+    let action_hash =
+        Digest::parse(&body.action_hash).ok_or_else(|| invalid("`action_hash` is 64 hexadecimal digits"))?;
     if decision == Verdict::Rejected && body.reason.as_deref().is_none_or(str::is_empty) {
-        return Err(Problem::new(Code::InvalidInput, "a rejection needs a `reason`"));
+        return Err(invalid("a rejection needs a `reason`"));
     }
     let channel = match body.channel.as_deref() {
         Some("cli") => Channel::Cli,

@@ -5,7 +5,7 @@
 //! resource that checks it is safe from a holder that was thought dead.
 
 use super::routes::{Routes, Scope, doc};
-use super::{Answer, Caller, Json, Problem, gone, json};
+use super::{Answer, Caller, Json, Problem, gone, invalid, json, scoped};
 use crate::app::App;
 use crate::clock::System;
 use crate::shape;
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use windlass_core::code::Code;
 use windlass_core::command::{Command, Reply};
-use windlass_core::id::{Holder, Name, Scoped};
+use windlass_core::id::{Holder, Scoped};
 use windlass_core::stream::StreamId;
 use windlass_core::time::Span;
 use windlass_core::{lock, semaphore};
@@ -96,14 +96,6 @@ pub(super) struct Keep {
     /// Which grant.
     #[serde(default)]
     epoch: Option<u64>,
-}
-
-fn invalid(error: impl std::fmt::Display) -> Problem {
-    Problem::new(Code::InvalidInput, error.to_string())
-}
-
-fn scoped(caller: &Caller, name: &str) -> Result<Scoped, Problem> {
-    Ok(Scoped::new(&caller.tenant, &caller.namespace, &Name::new(name).map_err(invalid)?))
 }
 
 /// A holder from outside. The names of runs and workers are theirs; and heartbeats are counted by holder, so the same name

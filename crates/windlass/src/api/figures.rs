@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use windlass_core::code::Code;
 use windlass_core::command::Reply;
-use windlass_core::id::Scoped;
+use windlass_core::id::{RunId, Scoped};
 use windlass_core::idempotency::Source as KeySource;
 
 /// The figures.
@@ -63,8 +63,19 @@ impl App {
         };
         self.metrics.key(source, hit);
         if let Ok(Reply::Known { run, .. }) = asked {
-            telemetry::idempotency_hit(key.name(), *run);
+            self.tell_hit(key.name(), *run);
         }
+    }
+
+    /// Tells of a key that was known, with the trace of its run where that is in memory still.
+    pub(super) fn tell_hit(&self, key: &str, run: Option<RunId>) {
+        let key = key.to_owned();
+        let look = move |store: &mut crate::store::Embedded| {
+            run.and_then(|run| store.state().run(run)).map(|run| run.born.trace())
+        };
+        self.engine.read_then(look, move |seen| {
+            telemetry::idempotency_hit(&key, run, seen.ok().flatten());
+        });
     }
 }
 

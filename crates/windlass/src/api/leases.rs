@@ -9,7 +9,7 @@
 //! that was started with `--executors 0`.
 
 use super::routes::{Routes, Scope, doc};
-use super::{Answer, Caller, Json, Problem, gone, json};
+use super::{Answer, Caller, Json, Problem, gone, invalid, json};
 use crate::app::App;
 use crate::clock::System;
 use crate::shape;
@@ -107,10 +107,6 @@ pub(super) struct Asked {
 
 fn one() -> usize {
     1
-}
-
-fn invalid(error: impl std::fmt::Display) -> Problem {
-    Problem::new(Code::InvalidInput, error.to_string())
 }
 
 fn names(list: &[String]) -> Result<Vec<Name>, Problem> {

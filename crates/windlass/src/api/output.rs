@@ -1,7 +1,7 @@
 //! What steps write on other machines: their executors send it in pieces, and it is kept beside what is written here.
 
 use super::routes::{Routes, Scope, doc};
-use super::{Answer, Caller, Json, Problem, json};
+use super::{Answer, Caller, Json, Problem, invalid, json};
 use crate::app::App;
 use crate::shell::output;
 use crate::shell::spec::OUTPUT_MAX;
@@ -59,10 +59,6 @@ pub(super) struct Wrote {
 
 fn yes() -> bool {
     true
-}
-
-fn invalid(text: impl Into<String>) -> Problem {
-    Problem::new(Code::InvalidInput, text)
 }
 
 #[allow(clippy::needless_pass_by_value)] // It comes from a list that is used up.

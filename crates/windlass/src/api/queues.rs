@@ -4,7 +4,7 @@
 //! said about it later counts only under that epoch. A heartbeat speaks for everything that its holder has.
 
 use super::routes::{Routes, Scope, doc};
-use super::{Answer, Caller, Document, Json, Problem, Query, json};
+use super::{Answer, Caller, Document, Json, Problem, Query, invalid, json, page_limit, scoped};
 use crate::app::App;
 use crate::shape;
 use crate::store::Embedded;
@@ -27,8 +27,6 @@ use windlass_core::time::{Millis, Span};
 use windlass_engine::handle::Message;
 use windlass_engine::port::Clock;
 
-/// How many items a page has at most, and how many streams are looked at for it.
-const PAGE_MAX: usize = 500;
 const SCAN_MAX: usize = 20_000;
 /// How long a consumer may wait for items.
 const WAIT_MAX: Duration = Duration::from_secs(60);
@@ -99,16 +97,6 @@ pub(super) fn routes() -> Routes {
             item("Take an item out").body::<Reason>(),
             cancel,
         )
-}
-
-fn invalid(error: impl std::fmt::Display) -> Problem {
-    Problem::new(Code::InvalidInput, error.to_string())
-}
-
-/// A thing of the caller's by its name.
-pub(super) fn scoped(caller: &Caller, name: &str) -> Result<Scoped, Problem> {
-    let name = Name::new(name).map_err(invalid)?;
-    Ok(Scoped::new(&caller.tenant, &caller.namespace, &name))
 }
 
 fn find_queue<'a>(state: &'a Streams, name: &Scoped) -> Option<&'a Queue> {
@@ -374,7 +362,7 @@ async fn items(
         )));
     }
     let after = asked.cursor.map(|text| ItemId::parse(&text).map_err(|_| invalid("that is no cursor")));
-    let (after, limit) = (after.transpose()?, asked.limit.unwrap_or(50).clamp(1, PAGE_MAX));
+    let (after, limit) = (after.transpose()?, page_limit(asked.limit, 50));
     let wanted = asked.status;
     let page = app
         .look(move |store| {

@@ -221,16 +221,18 @@ pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller) -> Answer 
             let deployed = state.deployments(&caller.tenant, &caller.namespace);
             let active: BTreeMap<Digest, &Active> =
                 deployed.iter().filter_map(|name| active(store, name)).map(|one| (one.hash, one)).collect();
-            let mine = state.streams().filter(|(_, stream)| stream.tenant == caller.tenant);
-            mine.filter_map(|(id, stream)| match (id, &stream.body) {
-                (StreamId::Runbook(hash), Body::Runbook(runbook)) => {
-                    let mut item = describe(hash, runbook);
-                    tell_active(&mut item, active.get(&hash).copied());
-                    item["loaded_at"] = Value::String(shape::time(stream.at));
-                    Some(item)
-                }
-                // tidy: only runbooks are wanted.
+            let books = state.streams_from(StreamId::Runbook(Digest([0; 32])));
+            let books = books.map_while(|(id, stream)| match (id, &stream.body) {
+                (StreamId::Runbook(hash), Body::Runbook(runbook)) => Some((hash, runbook, stream)),
+                // tidy: the next kind begins.
                 _ => None,
+            });
+            let mine = books.filter(|(.., stream)| stream.tenant == caller.tenant);
+            mine.map(|(hash, runbook, stream)| {
+                let mut item = describe(*hash, runbook);
+                tell_active(&mut item, active.get(hash).copied());
+                item["loaded_at"] = Value::String(shape::time(stream.at));
+                item
             })
             .collect::<Vec<_>>()
         })

@@ -1,7 +1,7 @@
 //! Runs: making them, looking at them, and what can be asked of them.
 
 use super::routes::{Routes, Scope, doc};
-use super::{Answer, Caller, Json, Problem, Query, json};
+use super::{Answer, Caller, Json, Problem, Query, invalid, json, page_limit};
 use crate::app::App;
 use crate::shape;
 use crate::store::{Embedded, RunFilter};
@@ -99,9 +99,6 @@ pub(super) fn routes() -> Routes {
         )
 }
 
-/// How many runs a page has at most.
-const PAGE_MAX: usize = 500;
-
 /// Where an idempotency key may stand, the first that does wins.
 const KEY_HEADERS: [&str; 3] = ["idempotency-key", "x-idempotency-key", "x-request-id"];
 
@@ -128,10 +125,6 @@ pub(super) struct NewRun {
     /// `cli` where the command line asks.
     #[serde(default)]
     source: Option<String>,
-}
-
-fn invalid(error: impl std::fmt::Display) -> Problem {
-    Problem::new(Code::InvalidInput, error.to_string())
 }
 
 pub(super) async fn create(
@@ -287,6 +280,21 @@ impl App {
         self.look(move |store| find_runbook(store, &caller, wanted.as_deref(), pipeline.as_deref())).await?
     }
 
+    /// A page of runs, and where the next begins. Where many are in memory, others get their turn in between.
+    async fn runs(&self, mut filter: RunFilter) -> Result<(Vec<Value>, Option<RunId>), Problem> {
+        let (mut items, limit) = (Vec::new(), filter.limit);
+        loop {
+            filter.limit = limit - items.len();
+            let asked = filter.clone();
+            let (page, next) = self.look(move |store| store.list_runs(&asked)).await??;
+            items.extend(page);
+            if items.len() == limit || next.is_none() {
+                return Ok((items, next));
+            }
+            filter.before = next;
+        }
+    }
+
     /// The newest run of each pipeline that must be completed first.
     pub(super) async fn needed(&self, caller: &Caller, def: &Pipeline) -> Result<Vec<RunId>, Problem> {
         let mut runs = Vec::new();
@@ -296,7 +304,7 @@ impl App {
                 limit: 1,
                 ..RunFilter::of(&caller.tenant, &caller.namespace)
             };
-            let page = self.look(move |store| store.list_runs(&filter)).await?;
+            let page = self.runs(filter).await?;
             match page.0.first().and_then(|run| run["id"].as_str()).map(RunId::parse) {
                 Some(Ok(run)) => runs.push(run),
                 None | Some(Err(_)) => {
@@ -392,10 +400,10 @@ pub(super) async fn list(
             .cursor
             .map(|text| RunId::parse(&text).map_err(|_| invalid("that is no cursor")))
             .transpose()?,
-        limit: asked.limit.unwrap_or(50).clamp(1, PAGE_MAX),
+        limit: page_limit(asked.limit, 50),
         ..RunFilter::of(&caller.tenant, &caller.namespace)
     };
-    let (items, next) = app.look(move |store| store.list_runs(&filter)).await?;
+    let (items, next) = app.runs(filter).await?;
     Ok(json(StatusCode::OK, &shape::list(items, next.map(|id| id.to_string()))))
 }
 

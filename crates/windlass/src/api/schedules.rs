@@ -1,8 +1,7 @@
 //! Schedules: when they make runs next, running one now, pausing and resuming.
 
-use super::queues::scoped;
 use super::routes::{Routes, Scope, doc};
-use super::{Answer, Caller, Problem, json, runs};
+use super::{Answer, Caller, Problem, json, runs, scoped};
 use crate::app::App;
 use crate::cron;
 use crate::shape;

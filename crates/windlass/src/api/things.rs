@@ -1,7 +1,7 @@
 //! Locks and semaphores.
 
 use super::routes::{Routes, Scope, doc};
-use super::{Answer, Caller, Json, Problem, json};
+use super::{Answer, Caller, Json, PAGE_MAX, Problem, Query, invalid, json, page_limit, scoped};
 use crate::app::App;
 use crate::shape;
 use axum::extract::{Path, State};
@@ -12,7 +12,7 @@ use serde_json::Value;
 use std::sync::Arc;
 use windlass_core::code::Code;
 use windlass_core::command::Command;
-use windlass_core::id::{Holder, Name, RunId, Scoped};
+use windlass_core::id::{Holder, Scoped};
 use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_core::{lock, semaphore};
@@ -22,8 +22,9 @@ pub(super) fn routes() -> Routes {
     const REFUSED: &[Code] = &[Code::NotFound, Code::LeaseStaleEpoch];
     let lock_doc = |text| doc(text).gives(200, "lock").refuses(REFUSED);
     let semaphore_doc = |text| doc(text).gives(200, "semaphore").refuses(REFUSED);
+    let listed = |text, what| doc(text).query::<Page>().gives(200, what);
     Routes::new()
-        .get("/v1/locks", Scope::Read, doc("List locks").gives(200, "list lock"), locks)
+        .get("/v1/locks", Scope::Read, listed("List locks", "list lock"), locks)
         .get("/v1/locks/{name}", Scope::Read, lock_doc("Show a lock"), lock)
         .post(
             "/v1/locks/{name}/break",
@@ -31,7 +32,7 @@ pub(super) fn routes() -> Routes {
             lock_doc("Take a lock away").body::<Break>(),
             break_lock,
         )
-        .get("/v1/semaphores", Scope::Read, doc("List semaphores").gives(200, "list semaphore"), semaphores)
+        .get("/v1/semaphores", Scope::Read, listed("List semaphores", "list semaphore"), semaphores)
         .get("/v1/semaphores/{name}", Scope::Read, semaphore_doc("Show a semaphore"), semaphore)
         .post(
             "/v1/semaphores/{name}/break",
@@ -41,23 +42,43 @@ pub(super) fn routes() -> Routes {
         )
 }
 
-/// The caller's things of one kind.
-async fn every(
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Page {
+    /// The name after which the page begins: where the one before ended.
+    #[serde(default)]
+    cursor: Option<String>,
+    #[serde(default)]
+    limit: Option<usize>,
+}
+
+/// A page of the caller's things of one kind, by their names. Those of a namespace stand side by side among the streams, so
+/// nothing else is looked at.
+async fn page(
     app: &App,
     caller: &Caller,
+    asked: Page,
+    kind: fn(Scoped) -> StreamId,
     of: fn(&StreamId, &Body) -> Option<(Scoped, Value)>,
-) -> Result<Vec<Value>, Problem> {
-    let caller = caller.clone();
-    app.look(move |store| {
-        // Runs come first among streams, and there are many of them.
-        let streams = store.state().streams_after(Some(&StreamId::Run(RunId(u128::MAX))));
-        let all = streams.filter_map(|(id, stream)| of(&id, &stream.body));
-        let mine = |name: &Scoped| {
-            name.tenant() == caller.tenant.as_str() && name.namespace() == caller.namespace.as_str()
-        };
-        all.filter(|(name, _)| mine(name)).map(|(_, value)| value).collect()
-    })
-    .await
+) -> Answer {
+    let home = Scoped::first_of(&caller.tenant, &caller.namespace);
+    let after = asked.cursor.map(|name| scoped(caller, &name)).transpose()?;
+    let limit = page_limit(asked.limit, PAGE_MAX);
+    let mut items = app
+        .look(move |store| {
+            let streams = store.state().streams_from(kind(after.clone().unwrap_or_else(|| home.clone())));
+            let things = streams.map_while(|(id, stream)| of(id, &stream.body));
+            let mine = things.take_while(|(name, _)| {
+                (name.tenant(), name.namespace()) == (home.tenant(), home.namespace())
+            });
+            let rest = mine.filter(|(name, _)| after.as_ref() != Some(name));
+            rest.take(limit + 1).map(|(name, value)| (name.name().to_owned(), value)).collect::<Vec<_>>()
+        })
+        .await?;
+    let more = items.len() > limit;
+    items.truncate(limit);
+    let next = items.last().filter(|_| more).map(|(name, _)| name.clone());
+    Ok(json(StatusCode::OK, &shape::list(items.into_iter().map(|(_, value)| value).collect(), next)))
 }
 
 fn as_lock(id: &StreamId, body: &Body) -> Option<(Scoped, Value)> {
@@ -78,17 +99,16 @@ fn as_semaphore(id: &StreamId, body: &Body) -> Option<(Scoped, Value)> {
     }
 }
 
-pub(super) async fn locks(State(app): State<Arc<App>>, caller: Caller) -> Answer {
-    Ok(json(StatusCode::OK, &shape::list(every(&app, &caller, as_lock).await?, None)))
+pub(super) async fn locks(State(app): State<Arc<App>>, caller: Caller, Query(asked): Query<Page>) -> Answer {
+    page(&app, &caller, asked, StreamId::Lock, as_lock).await
 }
 
-pub(super) async fn semaphores(State(app): State<Arc<App>>, caller: Caller) -> Answer {
-    Ok(json(StatusCode::OK, &shape::list(every(&app, &caller, as_semaphore).await?, None)))
-}
-
-fn scoped(caller: &Caller, name: &str) -> Result<Scoped, Problem> {
-    let name = Name::new(name).map_err(|error| Problem::new(Code::InvalidInput, error.to_string()))?;
-    Ok(Scoped::new(&caller.tenant, &caller.namespace, &name))
+pub(super) async fn semaphores(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Query(asked): Query<Page>,
+) -> Answer {
+    page(&app, &caller, asked, StreamId::Semaphore, as_semaphore).await
 }
 
 async fn one(app: &App, stream: StreamId, what: &'static str, name: &str) -> Answer {
@@ -142,9 +162,8 @@ pub(super) async fn break_semaphore(
     Json(seen): Json<Break>,
 ) -> Answer {
     let semaphore = scoped(&caller, &name)?;
-    let holder = seen.holder.ok_or_else(|| Problem::new(Code::InvalidInput, "say whose slots: `holder`"))?;
-    let holder =
-        Holder::parse(&holder).map_err(|error| Problem::new(Code::InvalidInput, error.to_string()))?;
+    let holder = seen.holder.ok_or_else(|| invalid("say whose slots: `holder`"))?;
+    let holder = Holder::parse(&holder).map_err(invalid)?;
     let input = semaphore::Input::Break { holder, epoch: seen.epoch };
     app.ask(&caller, Command::Semaphore { semaphore: semaphore.clone(), input }).await?;
     one(&app, StreamId::Semaphore(semaphore), "semaphore", &name).await

@@ -1,7 +1,7 @@
 //! Tokens: handing them out, listing them, taking them back; and who the caller is.
 
 use super::routes::{Routes, Scope, doc};
-use super::{Answer, Caller, Json, Problem, json};
+use super::{Answer, Caller, Json, Problem, invalid, json};
 use crate::app::App;
 use crate::auth;
 use crate::shape;
@@ -65,10 +65,6 @@ struct Wish {
     /// Until when it is good: RFC 3339.
     #[serde(default)]
     expires_at: Option<String>,
-}
-
-fn invalid(error: impl std::fmt::Display) -> Problem {
-    Problem::new(Code::InvalidInput, error.to_string())
 }
 
 /// Where a token is to count: where the caller is, unless everything is the caller's.

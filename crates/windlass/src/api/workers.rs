@@ -1,8 +1,7 @@
 //! Workers: what they work on, and starting, stopping and resizing them.
 
-use super::queues::scoped;
 use super::routes::{Routes, Scope, doc};
-use super::{Answer, Caller, Json, Problem, json};
+use super::{Answer, Caller, Json, Problem, json, scoped};
 use crate::app::App;
 use crate::shape;
 use axum::extract::{Path, State};

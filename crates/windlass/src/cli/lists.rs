@@ -13,6 +13,27 @@ use windlass_core::code::Code;
 use windlass_core::event::Event;
 use windlass_core::time::Millis;
 
+/// The most pages that one list is put together from. Whoever has more asks the server for them.
+const PAGES_MAX: usize = 20;
+
+/// A list with the pages that follow it.
+async fn whole(client: &Client, path: &str) -> Result<Value, Failure> {
+    let mut list = client.get(path).await?;
+    let sign = if path.contains('?') { '&' } else { '?' };
+    for _ in 1..PAGES_MAX {
+        let Some(next) = list["next_cursor"].as_str() else { break };
+        let mut page = client.get(&format!("{path}{sign}cursor={}", escape(next))).await?;
+        list["next_cursor"] = page["next_cursor"].take();
+        if let (Some(all), Some(more)) = (list["items"].as_array_mut(), page["items"].as_array_mut()) {
+            all.append(more);
+        }
+    }
+    if let Some(list) = list.as_object_mut() {
+        list.retain(|key, value| key != "next_cursor" || !value.is_null());
+    }
+    Ok(list)
+}
+
 fn items(page: &Value) -> Vec<Value> {
     page["items"].as_array().cloned().unwrap_or_default()
 }
@@ -93,7 +114,8 @@ pub(super) async fn runbooks(client: &Client, say: &Say) -> Outcome {
 }
 
 pub(super) async fn approvals(client: &Client, status: Option<&str>, say: &Say) -> Outcome {
-    let page = client.get(&format!("/v1/approvals?status={}", escape(status.unwrap_or("requested")))).await?;
+    let path = format!("/v1/approvals?status={}", escape(status.unwrap_or("requested")));
+    let page = whole(client, &path).await?;
     say.answer(&page, || {
         let mut rows =
             vec![["APPROVAL", "RUN", "STEP", "STATUS", "TIER", "EXPIRES"].map(str::to_owned).to_vec()];
@@ -117,7 +139,7 @@ fn count(item: &Value, key: &str) -> String {
 }
 
 pub(super) async fn locks(client: &Client, say: &Say) -> Outcome {
-    let page = client.get("/v1/locks").await?;
+    let page = whole(client, "/v1/locks").await?;
     say.answer(&page, || {
         let mut rows =
             vec![["LOCK", "STATE", "HOLDER", "EPOCH", "SINCE", "WAITING"].map(str::to_owned).to_vec()];
@@ -137,7 +159,7 @@ pub(super) async fn locks(client: &Client, say: &Say) -> Outcome {
 }
 
 pub(super) async fn semaphores(client: &Client, say: &Say) -> Outcome {
-    let page = client.get("/v1/semaphores").await?;
+    let page = whole(client, "/v1/semaphores").await?;
     say.answer(&page, || {
         let mut rows =
             vec![["SEMAPHORE", "USED", "CAPACITY", "HOLDERS", "WAITING"].map(str::to_owned).to_vec()];

@@ -14,7 +14,7 @@ use windlass_core::id::RunId;
 /// Marks the file as ours: "WLHI".
 const APPLICATION_ID: i32 = 0x574c_4849;
 /// The version of the tables. There are no migrations: a file of another version is built anew from the log.
-const VERSION: i32 = 2;
+const VERSION: i32 = 3;
 /// How long to wait for somebody else's lock.
 const BUSY: Duration = Duration::from_secs(5);
 
@@ -39,6 +39,8 @@ const TABLES: &str = "
     CREATE INDEX by_status ON runs (tenant, namespace, status, id);
     CREATE INDEX by_pipeline ON runs (tenant, namespace, pipeline, status, id);
     CREATE INDEX by_repo ON runs (tenant, namespace, repo, status, id, pipeline) WHERE repo IS NOT NULL;
+    CREATE TABLE approvals (id BLOB PRIMARY KEY, run BLOB NOT NULL) STRICT, WITHOUT ROWID;
+    CREATE INDEX by_run ON approvals (run);
 ";
 
 /// What an index knows of itself.

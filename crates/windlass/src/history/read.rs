@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};
-use windlass_core::id::{Name, RunId};
+use windlass_core::id::{ApprovalId, Name, RunId};
 use windlass_core::run::Status;
 use windlass_core::time::Millis;
 
@@ -140,6 +140,7 @@ fn row_of(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
         first_seq: count(9)?,
         last_seq: count(10)?,
         json: row.get(11)?,
+        approvals: Vec::new(),
     })
 }
 
@@ -164,7 +165,8 @@ const BY_ID: &str = "SELECT id FROM runs INDEXED BY by_status
     WHERE tenant = ?1 AND namespace = ?2 AND status = ?3 AND id BETWEEN ?4 AND ?5 ORDER BY id";
 /// The statements that pages are made of.
 #[cfg(test)]
-pub(super) const STATEMENTS: [&str; 7] = [NAME, ROW, BY_STATUS, BY_PIPELINE, BY_REPO, BY_BOTH, BY_ID];
+pub(super) const STATEMENTS: [&str; 8] =
+    [NAME, ROW, BY_STATUS, BY_PIPELINE, BY_REPO, BY_BOTH, BY_ID, APPROVALS];
 
 /// Whose runs are looked for, by what.
 struct Search {
@@ -259,6 +261,23 @@ pub(super) fn find(
     ids.sort_unstable();
     ids.truncate(max);
     Ok(ids)
+}
+
+const APPROVALS: &str = "SELECT id, run FROM approvals WHERE id BETWEEN ?1 AND ?2 ORDER BY id LIMIT ?3";
+
+/// Approvals in a range of ids, and the run of each.
+pub(super) fn approvals(
+    connection: &Connection,
+    (low, high): (ApprovalId, ApprovalId),
+    max: usize,
+) -> rusqlite::Result<Vec<(ApprovalId, RunId)>> {
+    let mut query = connection.prepare_cached(APPROVALS)?;
+    let bounds = params![low.0.to_be_bytes(), high.0.to_be_bytes(), i64::try_from(max).unwrap_or(i64::MAX)];
+    let found = query.query_map(bounds, |row| {
+        let [approval, run] = [row.get::<_, [u8; 16]>(0)?, row.get(1)?].map(u128::from_be_bytes);
+        Ok((ApprovalId(approval), RunId(run)))
+    })?;
+    found.collect()
 }
 
 /// A page of runs, newest first.

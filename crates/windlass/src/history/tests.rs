@@ -31,6 +31,7 @@ fn row(id: u128) -> Row {
         first_seq: 1,
         last_seq: 9,
         json: format!("{{\"id\":\"{}\"}}", RunId(id)),
+        approvals: Vec::new(),
     }
 }
 
@@ -275,6 +276,32 @@ fn what_is_removed_is_gone_with_its_names() {
     history.remove(&[RunId(1), RunId(2)]);
     history.flush().unwrap();
     assert_eq!(history.max_id(), None);
+}
+
+#[test]
+fn an_approval_tells_its_run_for_as_long_as_that_is_there() {
+    let place = Place::new();
+    let history = place.open();
+    let asked = |id, approvals: &[u128]| Row {
+        approvals: approvals.iter().copied().map(ApprovalId).collect(),
+        ..row(id)
+    };
+    history.put(vec![asked(1, &[20, 10]), asked(2, &[30]), row(3)], 1);
+    history.put(vec![asked(1, &[20, 10])], 2);
+    history.flush().unwrap();
+    let found = |low, high, max| {
+        let found = history.approvals(ApprovalId(low), ApprovalId(high), max).unwrap();
+        found.into_iter().map(|(approval, run)| (approval.0, run.0)).collect::<Vec<_>>()
+    };
+    assert_eq!(found(0, u128::MAX, 9), [(10, 1), (20, 1), (30, 2)]);
+    assert_eq!((found(20, 20, 9), found(0, 99, 1)), (vec![(20, 1)], vec![(10, 1)]));
+    history.remove(&[RunId(1)]);
+    history.flush().unwrap();
+    assert_eq!(found(0, u128::MAX, 9), [(30, 2)]);
+    assert_eq!(
+        history.approvals(ApprovalId(0), ApprovalId(1), PAGE_MAX + 1).unwrap_err().code(),
+        Code::InvalidInput
+    );
 }
 
 fn is_begun_anew(place: &Place, reason: &str) {

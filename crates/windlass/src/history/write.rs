@@ -87,7 +87,9 @@ impl State {
 /// About what a change takes in memory.
 fn weight(change: Option<&Row>) -> usize {
     const FIXED: usize = 256;
-    change.map_or(FIXED, |row| FIXED + row.json.len() + row.repo.as_ref().map_or(0, String::len))
+    change.map_or(FIXED, |row| {
+        FIXED + row.json.len() + row.approvals.len() * 16 + row.repo.as_ref().map_or(0, String::len)
+    })
 }
 
 /// Where a batch stands in the order of things.
@@ -305,6 +307,8 @@ const PUT: &str = "
         created_at = excluded.created_at, updated_at = excluded.updated_at, completed_at = excluded.completed_at,
         first_seq = excluded.first_seq, last_seq = excluded.last_seq, json = excluded.json";
 const REMOVE: &str = "DELETE FROM runs WHERE id = ?1 RETURNING tenant, pipeline, repo";
+const PUT_APPROVAL: &str = "INSERT INTO approvals (id, run) VALUES (?1, ?2) ON CONFLICT (id) DO NOTHING";
+const REMOVE_APPROVALS: &str = "DELETE FROM approvals WHERE run = ?1";
 const NEW_NAME: &str = "INSERT INTO names (tenant, kind, text) VALUES (?1, ?2, ?3)";
 const PROGRESS: &str = "UPDATE progress SET through = ?1, skew_ms = ?2 WHERE only = 0";
 /// Names that no run has any more; the indexes tell without a look at the rows.
@@ -398,6 +402,10 @@ fn put(connection: &Connection, names: &mut HashMap<Key, i64>, row: &Row) -> rus
         row.last_seq.cast_signed(),
         row.json,
     ])?;
+    for approval in &row.approvals {
+        let pair = [approval.0.to_be_bytes(), row.id.0.to_be_bytes()];
+        connection.prepare_cached(PUT_APPROVAL)?.execute(pair)?;
+    }
     Ok(())
 }
 
@@ -405,6 +413,7 @@ fn put(connection: &Connection, names: &mut HashMap<Key, i64>, row: &Row) -> rus
 type Left = (i64, i64, Option<i64>);
 
 fn remove(connection: &Connection, id: RunId, left: &mut BTreeSet<Left>) -> rusqlite::Result<()> {
+    connection.prepare_cached(REMOVE_APPROVALS)?.execute([id.0.to_be_bytes()])?;
     let mut statement = connection.prepare_cached(REMOVE)?;
     let mut rows = statement.query([id.0.to_be_bytes()])?;
     while let Some(row) = rows.next()? {

@@ -17,7 +17,6 @@ use super::{Line, Options, Recovery, snapshot};
 use crate::disk::{Disk, read_full, write_full};
 use std::sync::Arc;
 use windlass_core::audit::Head;
-use windlass_core::stream::StreamId;
 
 /// The first segment of a store is small: many stores never need more.
 const FIRST_BYTES: u64 = 1 << 20;
@@ -178,28 +177,22 @@ impl Base {
         visit: &mut Visit<'_>,
         report: &mut Recovery,
     ) -> Result<(), String> {
-        let mut know = |stream: StreamId, head: Head, gone: bool| {
-            let known = Known { head, saved: head.ver, gone };
-            match self.known.get_mut(&stream) {
-                Some(have) if have.head.ver >= head.ver => false,
-                Some(have) => {
-                    *have = known;
-                    true
-                }
-                None => self.known.insert(stream, known).is_none(),
+        let (stream, head, saved) = match line {
+            snapshot::Line::Gone(stream, head) => (stream, head, None),
+            snapshot::Line::Stream(saved) => {
+                (saved.stream.clone(), Head { ver: saved.state.ver, head: saved.state.head }, Some(saved))
             }
         };
-        match line {
-            snapshot::Line::Gone(stream, head) => {
-                know(stream, head, true);
-            }
-            snapshot::Line::Stream(saved) => {
-                if know(saved.stream.clone(), Head { ver: saved.state.ver, head: saved.state.head }, false) {
-                    report.streams += 1;
-                    visit(Line::Saved(saved))?;
-                }
-            }
+        if self.known.get(&stream).is_some_and(|have| have.head.ver >= head.ver) {
+            return Ok(());
         }
+        let gone = saved.is_none();
+        if let Some(saved) = saved {
+            // What is not taken is not known either: the log's records of it must not be passed over.
+            visit(Line::Saved(saved))?;
+            report.streams += 1;
+        }
+        self.known.insert(stream, Known { head, saved: head.ver, gone });
         Ok(())
     }
 }

@@ -1,8 +1,8 @@
 //! Snapshots: every live stream as it was at some version, so that recovery need not read the log from its beginning.
 //!
 //! ```text
-//! {"windlass_snapshot":1,"incarnation":"…","from":4000}
-//! {"form":1,"stream":"run/run_…","state":{…}}             ◀ one line a stream, each at its own version
+//! {"windlass_snapshot":2,"form":2,"incarnation":"…","from":4000}
+//! {"form":2,"stream":"run/run_…","state":{…}}             ◀ one line a stream, each at its own version
 //! {"gone":"run/run_…","ver":7,"head":"…"}                 ◀ one that ended while the snapshot was taken
 //! {"footer":2,"through":4711,"crc":"…"}
 //! ```
@@ -10,6 +10,9 @@
 //! It is fuzzy: streams are saved one after the other while facts go on. Whatever a stream had before seq `from` is in
 //! its line; what came since is in the log, and what is in both is passed over by its version. The file is written by a
 //! thread of its own, from what is durable, under a name that does not count, and gets its name at the end.
+//!
+//! `windlass_snapshot` is the format of the file and `form` that of the streams in it. A file of which either is another
+//! version's is left alone before a line of it is taken, and the log is read instead.
 
 use super::encode::Saving;
 use super::error::Error;
@@ -31,7 +34,7 @@ const CHUNK: usize = 1 << 20;
 /// No line of a snapshot is longer.
 const LINE_MAX: usize = 64 << 20;
 
-const FORMAT: u64 = 1;
+const FORMAT: u64 = 2;
 const HEADER: &str = "{\"windlass_snapshot\":";
 const FOOTER: &str = "{\"footer\":";
 const GONE: &str = "{\"gone\":";
@@ -151,6 +154,8 @@ impl Saver {
         let mut w = Writer(&mut draft.buffer);
         w.raw(HEADER.as_bytes());
         w.number(FORMAT);
+        w.key("form");
+        w.number(u64::from(Snapshot::FORM));
         w.key("incarnation");
         w.plain(&format!("{:016x}", self.incarnation));
         w.key("from");
@@ -270,7 +275,7 @@ pub(super) struct Checked {
     pub(super) through: u64,
 }
 
-/// Checks a snapshot: its form and its CRC, in one pass that keeps nothing. `Err` says what is wrong with it; a file that
+/// Checks a snapshot: its format, the form of its streams and its CRC, in one pass that keeps nothing. `Err` says what is wrong with it; a file that
 /// cannot be read is treated like a damaged one, because there are others.
 pub(super) fn check(disk: &dyn Disk, path: &Path, incarnation: u64) -> Result<Checked, String> {
     let (mut from, mut footer) = (None, None);
@@ -325,19 +330,26 @@ pub(super) fn load(
 
 fn read_header(line: &str, incarnation: u64) -> Result<u64, String> {
     let mut r = Reader::new(line, false);
+    let unreadable = || "its header is not readable".to_owned();
+    let format = r.expect(HEADER).and_then(|()| r.number()).map_err(|_| unreadable())?;
+    if format != FORMAT {
+        return Err(format!("it has format {format}, and this version reads {FORMAT}"));
+    }
     let mut read = || {
-        r.expect(HEADER).ok()?;
-        let format = r.number().ok()?;
+        r.need_key("form", "").ok()?;
+        let form = r.number().ok()?;
         r.need_key("incarnation", "").ok()?;
         let text = r.text().ok()?;
         r.need_key("from", "").ok()?;
-        Some((format, u64::from_str_radix(&text, 16).ok()?, r.number().ok()?))
+        Some((form, u64::from_str_radix(&text, 16).ok()?, r.number().ok()?))
     };
     match read() {
-        Some((format, _, _)) if format > FORMAT => Err(format!("it has format {format}, of a newer version")),
+        Some((form, _, _)) if form != u64::from(Snapshot::FORM) => {
+            Err(format!("its streams have form {form}, and this version reads {}", Snapshot::FORM))
+        }
         Some((_, of, from)) if of == incarnation => Ok(from),
         Some(_) => Err("it belongs to another store".to_owned()),
-        None => Err("its header is not readable".to_owned()),
+        None => Err(unreadable()),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Listing and showing runs: those in memory and those in the history, as one.
 
 use super::{Embedded, RunFilter};
+use crate::history;
 use crate::shape;
 use serde_json::Value;
 use windlass_core::id::{Name, RunId};
@@ -39,27 +40,37 @@ impl RunFilter {
     }
 }
 
-/// The lowest and highest ids that begin with a text.
-fn range(text: &str) -> Option<(RunId, RunId)> {
+/// The lowest and highest ids that begin with a text, with or without the prefix of their kind.
+pub(super) fn range(text: &str, prefix: &str) -> Option<(u128, u128)> {
     const LEN: usize = 26;
-    let bare = text.strip_prefix("run_").unwrap_or(text);
+    let bare = text.strip_prefix(prefix).unwrap_or(text);
     if bare.is_empty() || bare.len() > LEN || !bare.bytes().all(|b| b.is_ascii_alphanumeric()) {
         return None;
     }
     let fill = |with: char| {
         let padded: String = bare.chars().chain(std::iter::repeat_n(with, LEN - bare.len())).collect();
-        RunId::parse(&format!("run_{padded}")).ok()
+        // Ids of every kind are written alike after their prefix.
+        RunId::parse(&format!("run_{padded}")).ok().map(|id| id.0)
     };
     let low = fill('0')?;
     // The first character holds three bits only, so what is above the highest id is taken as the highest.
-    let high = fill('z').unwrap_or(RunId(u128::MAX));
+    let high = fill('z').unwrap_or(u128::MAX);
     Some((low, high))
 }
 
 impl Embedded {
     /// The runs of a namespace that an id, or the beginning of one, means: two at most.
-    pub fn find_runs(&mut self, tenant: &Name, namespace: &Name, text: &str) -> Vec<RunId> {
-        let Some((low, high)) = range(text) else { return Vec::new() };
+    ///
+    /// # Errors
+    /// The history cannot be read.
+    pub fn find_runs(
+        &mut self,
+        tenant: &Name,
+        namespace: &Name,
+        text: &str,
+    ) -> Result<Vec<RunId>, history::Error> {
+        let Some((low, high)) = range(text, "run_") else { return Ok(Vec::new()) };
+        let (low, high) = (RunId(low), RunId(high));
         let is_there = |stream: &Stream| match &stream.body {
             Body::Run(run) => run.born.home.tenant == *tenant && run.born.home.namespace == *namespace,
             // tidy: only runs are looked for.
@@ -68,13 +79,24 @@ impl Embedded {
         let live = self.live.state.runs_between(low, high).filter(|(_, stream)| is_there(stream));
         let mut found: Vec<RunId> = live.map(|(run, _)| run).take(2).collect();
         if found.len() < 2 {
-            let listed = self.live.history.find((tenant, namespace), low, high, 2).unwrap_or_default();
+            let listed = self.live.history.find((tenant, namespace), low, high, 2)?;
             found.extend(listed.into_iter().filter(|run| !self.is_retiring(*run)));
             found.sort_unstable();
             found.dedup();
             found.truncate(2);
         }
-        found
+        Ok(found)
+    }
+
+    /// Whose a run is, in memory or not.
+    ///
+    /// # Errors
+    /// The history cannot be read.
+    pub fn tenant_of(&self, run: RunId) -> Result<Option<Name>, history::Error> {
+        match self.live.state.run(run) {
+            Some(run) => Ok(Some(run.born.home.tenant.clone())),
+            None => Ok(self.live.history.get(run)?.map(|row| row.tenant)),
+        }
     }
 
     /// The namespace of what a stream is about, where its name does not say: of a run, or of what belongs to one.
@@ -115,33 +137,40 @@ impl Embedded {
     }
 
     /// How many attempts are under way.
+    #[must_use]
     pub fn leases(&self) -> u32 {
-        let of = |body: &Body| match body {
-            Body::Run(run) if !run.is_terminal() => run.leases(),
-            // tidy: only runs have attempts.
-            _ => 0,
-        };
-        self.live.state.streams().map(|(_, stream)| of(&stream.body)).sum()
+        self.live.state.indexes().active_total()
     }
 
-    /// A page of runs, newest first, and where the next begins.
-    pub fn list_runs(&mut self, filter: &RunFilter) -> (Vec<Value>, Option<RunId>) {
+    /// A page of runs, newest first, and where the next begins. It looks at a bounded number of runs in memory, so a page
+    /// may be short, or empty, and still not be the last.
+    ///
+    /// # Errors
+    /// The history cannot be read.
+    pub fn list_runs(&mut self, filter: &RunFilter) -> Result<(Vec<Value>, Option<RunId>), history::Error> {
         let wanted = filter.limit + 1;
         let high = filter.before.map_or(u128::MAX, |before| before.0.saturating_sub(1));
-        let live =
-            self.live.state.runs_between(RunId(0), RunId(high)).rev().filter_map(|(_, stream)| match &stream
-                .body
+        let mut runs: Vec<(RunId, Value)> = Vec::new();
+        // Below this nobody has looked yet.
+        let mut floor = None;
+        for (seen, (id, stream)) in self.live.state.runs_between(RunId(0), RunId(high)).rev().enumerate() {
+            if let Body::Run(run) = &stream.body
+                && filter.takes(run)
             {
-                Body::Run(run) if filter.takes(run) => Some((run.id(), shape::run(run, None, false))),
-                // tidy: only runs are listed.
-                _ => None,
-            });
-        let mut runs: Vec<(RunId, Value)> = live.take(wanted).collect();
-        let listed =
-            self.live.history.list(&RunFilter { limit: wanted, ..filter.clone() }).unwrap_or_default();
-        for row in listed {
+                runs.push((id, shape::run(run, None, false)));
+            }
+            if runs.len() == wanted {
+                break;
+            }
+            if seen + 1 == self.scan_max {
+                floor = Some(id);
+                break;
+            }
+        }
+        for row in self.live.history.list(&RunFilter { limit: wanted, ..filter.clone() })? {
             // One that is still in memory is shown as it is there.
             if self.live.state.run(row.id).is_none()
+                && floor.is_none_or(|floor| row.id > floor)
                 && !self.is_retiring(row.id)
                 && let Ok(value) = serde_json::from_str(&row.json)
             {
@@ -151,8 +180,8 @@ impl Embedded {
         runs.sort_by_key(|(id, _)| std::cmp::Reverse(*id));
         let more = runs.len() > filter.limit;
         runs.truncate(filter.limit);
-        let next = runs.last().filter(|_| more).map(|(id, _)| *id);
-        (runs.into_iter().map(|(_, value)| value).collect(), next)
+        let next = runs.last().filter(|_| more).map(|(id, _)| *id).or(floor);
+        Ok((runs.into_iter().map(|(_, value)| value).collect(), next))
     }
 
     /// A run, read back from the log where it has left memory.

@@ -11,9 +11,10 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use windlass_core::approval::{Attempt, Channel, Status, Verdict};
 use windlass_core::code::Code;
 use windlass_core::command::{Command, Fact};
-use windlass_core::id::Name;
+use windlass_core::id::{ApprovalId, Name};
 use windlass_core::run::Actor;
 use windlass_core::template::NoExpressions;
 use windlass_core::time::Millis;
@@ -201,7 +202,7 @@ fn a_full_disk_refuses_writes_serves_reads_and_needs_no_restart() {
             limit: 500,
             ..super::RunFilter::of(&Name::clean("default"), &Name::clean("default"))
         };
-        stage.engine.store().list_runs(&filter).0.len()
+        stage.engine.store().list_runs(&filter).unwrap().0.len()
     };
     assert_eq!(count(&mut stage), made.len());
     assert_eq!(stage.ask(create(1, "p", vars(1))), Err(Code::StoreFull));
@@ -224,7 +225,7 @@ fn a_full_disk_refuses_writes_serves_reads_and_needs_no_restart() {
         limit: 500,
         ..super::RunFilter::of(&Name::clean("default"), &Name::clean("default"))
     };
-    let listed = store.list_runs(&filter).0;
+    let listed = store.list_runs(&filter).unwrap().0;
     assert_eq!(listed.len(), made.len() + 1);
     assert!(listed.iter().all(|run| run["status"] != Value::Null));
 }
@@ -259,7 +260,7 @@ fn what_is_past_its_retention_leaves_and_the_rest_stays() {
     };
     // Whatever ended after this stays: 1,000,000 is where the clock began, and each run took a second.
     let before = Millis(1_000_000 + 20_000);
-    let listed = |store: &mut Embedded| store.list_runs(&filter).0.len();
+    let listed = |store: &mut Embedded| store.list_runs(&filter).unwrap().0.len();
     assert_eq!(listed(&mut store), 40);
     store.log().roll().unwrap();
     let retiring = store.retire(before).unwrap();
@@ -277,4 +278,115 @@ fn what_is_past_its_retention_leaves_and_the_rest_stays() {
     assert_eq!(listed(&mut store), 25);
     assert!(store.show_run(windlass_engine::conformance::run(2), true).is_none());
     assert!(store.show_run(windlass_engine::conformance::run(39), true).is_some());
+}
+
+/// A store with a run that asked a human and was cancelled, and that has left memory since.
+fn asked_and_gone(disk: &Faulty, dir: &tempfile::TempDir) -> Stage {
+    let (store, _) = Embedded::open(Arc::new(disk.clone()), &path(dir), &options()).unwrap();
+    let mut stage = Stage::new(store);
+    let approve = json!({ "message": { "literal": "Really?" }, "approvers": [], "count": 1, "tier": "low",
+        "expires": 3_600_000, "steps": [] });
+    let book = json!({ "name": "b", "version": 1, "pipelines": { "p": {
+        "nodes": [{ "id": "ok", "kind": { "approve": approve } }], "steps": [0] } } });
+    let (runbook, tenant) = (Box::new(serde_json::from_value(book).unwrap()), Name::clean("default"));
+    stage.ask(Command::Load { hash: BOOK, tenant, runbook, source: None }).unwrap();
+    for n in 1..=2 {
+        stage.ask(create(n, "p", json!({}))).unwrap();
+    }
+    let (run, initiator) = (windlass_engine::conformance::run(1), windlass_core::run::Initiator::User);
+    stage.ask(Command::Cancel { run, initiator, user: None, reason: None }).unwrap();
+    let store = stage.engine.store();
+    while store.lingering() > 0 {
+        store.idle(Millis(u64::MAX / 2));
+        std::thread::yield_now();
+    }
+    assert!(store.state().run(run).is_none(), "it has left");
+    stage
+}
+
+#[test]
+fn an_approval_is_answered_for_after_its_run_has_left_memory() {
+    let (disk, dir) = (Faulty::new(), tempfile::tempdir().unwrap());
+    let mut stage = asked_and_gone(&disk, &dir);
+    let store = stage.engine.store();
+    let default = Name::clean("default");
+    let filter = |status, limit| super::ApprovalFilter {
+        tenant: default.clone(),
+        namespace: default.clone(),
+        status,
+        after: None,
+        limit,
+    };
+    let (open, next) = store.list_approvals(&filter(Some(Status::Requested), 10));
+    assert_eq!((open.len(), next), (1, None), "the other run still asks");
+    let run = windlass_engine::conformance::run(1);
+    let rows = store.live.history.approvals(ApprovalId(0), ApprovalId(u128::MAX), 10).unwrap();
+    let &[(id, of)] = rows.as_slice() else { panic!("{rows:?}") };
+    assert_eq!((of, store.approval_run(id).unwrap()), (run, Some(run)));
+    let elsewhere = store.find_approvals((&default, &Name::clean("other")), &id.to_string()).unwrap();
+    assert!(elsewhere.is_empty() && store.state().run(run).is_none(), "it is not even read for others");
+    let found = store.find_approvals((&default, &default), &id.to_string()).unwrap();
+    assert_eq!(
+        found.iter().map(|found| (found.id, found.status)).collect::<Vec<_>>(),
+        [(id, Status::Cancelled)]
+    );
+    assert!(store.find_approvals((&default, &default), "apr_zz").unwrap().is_empty());
+    // Whoever decides now is told what became of it, and not that it never was.
+    while store.lingering() > 0 {
+        store.idle(Millis(u64::MAX / 2));
+        std::thread::yield_now();
+    }
+    let attempt = Attempt {
+        decision: Verdict::Approved,
+        by: Name::clean("ann"),
+        human: true,
+        groups: Vec::new(),
+        action_hash: found[0].action_hash,
+        channel: Channel::Cli,
+        reason: None,
+    };
+    let input = windlass_core::approval::Input::Decide(attempt);
+    assert_ne!(stage.ask(Command::Decide { run, approval: id, input }), Err(Code::NotFound));
+}
+
+#[test]
+fn a_list_goes_on_where_a_look_at_the_store_ended() {
+    let (disk, dir) = (Faulty::new(), tempfile::tempdir().unwrap());
+    let mut stage = asked_and_gone(&disk, &dir);
+    let store = stage.engine.store();
+    let default = Name::clean("default");
+    let ids = [2, 1].map(|n| windlass_engine::conformance::run(n).to_string());
+    // However little is looked at, and whoever is left out: all of it comes, once and in order.
+    for (scan_max, limit, status, wanted) in [
+        (50_000, 1, None, &ids[..]),
+        (1, 5, None, &ids[..]),
+        (1, 5, Some(windlass_core::run::Status::Cancelled), &ids[1..]),
+    ] {
+        store.scan_max = scan_max;
+        let mut filter = super::RunFilter { limit, status, ..super::RunFilter::of(&default, &default) };
+        let mut seen = Vec::new();
+        loop {
+            let (page, next) = store.list_runs(&filter).unwrap();
+            seen.extend(page.iter().map(|run| run["id"].as_str().unwrap().to_owned()));
+            let Some(next) = next else { break };
+            filter.before = Some(next);
+        }
+        assert_eq!(seen, wanted, "one in memory, and one that has left it");
+    }
+    let mut filter = super::ApprovalFilter {
+        tenant: default.clone(),
+        namespace: default.clone(),
+        status: None,
+        after: None,
+        limit: 5,
+    };
+    let (page, next) = store.list_approvals(&filter);
+    assert!(page.len() == 1 && next.is_none(), "{page:?}");
+    filter.tenant = Name::clean("other");
+    assert!(store.list_approvals(&filter).0.is_empty());
+    let filter = super::RunFilter::of(&default, &default);
+    // An index that cannot be read is said to be: it is not taken for an empty one.
+    store.live.history.lose_readers();
+    assert_eq!(store.list_runs(&filter).unwrap_err().code(), Code::Internal);
+    assert!(store.find_runs(&default, &default, "run_0").is_err());
 }

@@ -184,6 +184,34 @@ fn tenants_do_not_see_each_others_locks_and_runs_names_are_theirs() {
 }
 
 #[test]
+fn locks_are_listed_page_by_page_and_only_the_callers() {
+    let (_dir, server, client) = server();
+    let other = Asker::new(server.also_for("acme"));
+    other.post("/v1/locks/theirs/acquire", &take("x", 0));
+    for name in ["c", "a", "b%2F1", "d"] {
+        client.post(&format!("/v1/locks/{name}/acquire"), &take("me", 0));
+    }
+    let names = |page: &Value| -> Vec<String> {
+        let items = page["items"].as_array().unwrap().iter();
+        items.map(|lock| lock["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let all = client.get("/v1/locks");
+    assert_eq!(
+        (names(&all), all.get("next_cursor")),
+        (["a", "b/1", "c", "d"].map(str::to_owned).to_vec(), None)
+    );
+    let first = client.get("/v1/locks?limit=2");
+    assert_eq!(
+        (names(&first), &first["next_cursor"]),
+        (vec!["a".to_owned(), "b/1".to_owned()], &json!("b/1"))
+    );
+    let rest = client.get("/v1/locks?limit=2&cursor=b%2F1");
+    assert_eq!((names(&rest), rest.get("next_cursor")), (vec!["c".to_owned(), "d".to_owned()], None));
+    assert_eq!(names(&other.get("/v1/locks")), ["theirs"]);
+    assert!(names(&client.get("/v1/semaphores")).is_empty());
+}
+
+#[test]
 fn the_command_line_holds_a_lock_while_a_command_runs() {
     let project = Project::new();
     let inside = "echo \"epoch $WL_EPOCH\"; \"$0\" locks --json";

@@ -94,6 +94,11 @@ fn what_happens_to_runs_is_told_as_json_lines() {
         assert_eq!(line["run_id"], run["id"], "{line}");
         assert_eq!(text(line, "trace_id").len(), 32, "{line}");
     }
+    let again = project.windlass(&["run", "book.yaml", "--json", "--idempotency-key", "k1"]).code(0);
+    let mut hits = again.err.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let hit = hits.find(|line| line["event"] == "idempotency_hit").expect("a key that is known is told of");
+    assert_eq!((&hit["cached_run_id"], &hit["run_id"]), (&run["id"], &run["id"]), "{hit}");
+    assert_eq!(hit["trace_id"], created[0]["trace_id"], "{hit}");
 }
 
 /// A collector that gathers the spans of every request until it has so many.

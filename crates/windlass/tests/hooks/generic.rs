@@ -1,7 +1,7 @@
 //! Deliveries of sources that the configuration file describes.
 
 use crate::support::Project;
-use crate::wire::{Serving, now, sign};
+use crate::wire::{Answer, Serving, now, sign};
 use serde_json::json;
 
 const BOOK: &str = r#"
@@ -72,6 +72,28 @@ fn a_signed_time_and_a_delivery_header_make_one_run() {
         (&runs[0]["trigger"]["key"], &runs[0]["trigger"]["user"]),
         (&json!("hook:servicenow:e1"), &json!("hook:servicenow"))
     );
+}
+
+#[test]
+fn the_same_delivery_or_key_fifty_times_at_once_makes_one_run() {
+    let serving = serve();
+    let body = json!({ "meta": { "id": 17 } }).to_string();
+    let signature = sign("p-old", &[body.as_bytes()]);
+    let send = |serving: &Serving| {
+        serving.post("/hooks/in/plain", &[("x-sig", signature.as_str())], body.as_bytes())
+    };
+    serving.fifty(send, Answer::json);
+    assert_eq!(serving.runs("any").len(), 1);
+    // The same of whoever asks for a run with a key of their own, under each name that a key may have.
+    let body = json!({ "pipeline": "any" }).to_string();
+    for (n, header) in ["idempotency-key", "x-idempotency-key", "x-request-id"].into_iter().enumerate() {
+        let key = format!("key-{n}");
+        let headers = [(header, key.as_str()), ("content-type", "application/json")];
+        let send = |serving: &Serving| serving.post("/v1/runs", &headers, body.as_bytes());
+        let first = serving.fifty(send, |answer| answer.json()["id"].clone());
+        assert_eq!(serving.runs("any").len(), 2 + n);
+        assert_eq!(serving.runs("any")[0]["id"], first.json()["id"]);
+    }
 }
 
 #[test]

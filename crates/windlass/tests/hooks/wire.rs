@@ -69,6 +69,27 @@ impl Serving {
         self.send("POST", path, headers, body)
     }
 
+    /// Sends the same fifty times at once: one of them was new, and all others are told the same.
+    #[track_caller]
+    pub(crate) fn fifty(
+        &self,
+        send: impl Fn(&Serving) -> Answer + Sync,
+        told: impl Fn(&Answer) -> Value,
+    ) -> Answer {
+        let mut answers: Vec<Answer> = std::thread::scope(|scope| {
+            let senders: Vec<_> = (0..50).map(|_| scope.spawn(|| send(self))).collect();
+            senders.into_iter().map(|sender| sender.join().unwrap()).collect()
+        });
+        let at = answers.iter().position(|answer| answer.status == 201).expect("nobody was the first");
+        let first = answers.swap_remove(at);
+        for answer in &answers {
+            assert!(matches!(answer.status, 200 | 202), "{answer:?}");
+            assert_eq!(answer.replayed(), answer.status == 200, "{answer:?}");
+            assert!(answer.status == 202 || told(answer) == told(&first), "not the first's: {answer:?}");
+        }
+        first
+    }
+
     pub(crate) fn get(&self, path: &str) -> Answer {
         self.send("GET", path, &[], b"")
     }

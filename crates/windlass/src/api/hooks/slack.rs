@@ -20,8 +20,7 @@ use windlass_core::command::{Command, Reply};
 use windlass_core::digest::Digest;
 use windlass_core::id::{ApprovalId, Name, RunId};
 use windlass_core::idempotency::{self, Source as KeySource};
-use windlass_core::run::{Actor, Initiator, Run, Source};
-use windlass_core::state::Body;
+use windlass_core::run::{Actor, Initiator, Source};
 use windlass_core::time::{Millis, Span};
 use windlass_engine::port::Clock as _;
 
@@ -278,19 +277,12 @@ async fn run_of(app: &App, click: &Click) -> Result<RunId, Problem> {
     let (tenant, approval) = (click.caller.tenant.clone(), click.approval);
     let found = app
         .look(move |store| {
-            let state = store.state();
-            // Those that are open are indexed; a click that comes late is for the audit, and may look for longer.
-            let open = state.indexes().approval(approval).and_then(|run| state.run(run));
-            let late = || {
-                state.streams().find_map(|(_, stream)| match &stream.body {
-                    Body::Run(run) if run.rare().approvals.contains_key(&approval) => Some(&**run),
-                    // tidy: only runs have approvals.
-                    _ => None,
-                })
-            };
-            open.or_else(late).filter(|run| run.born.home.tenant == tenant).map(Run::id)
+            let Some(run) = store.approval_run(approval)? else { return Ok(None) };
+            // A click may come long after the run's end, and is still for the audit.
+            let mine = store.tenant_of(run)? == Some(tenant);
+            Ok::<_, crate::history::Error>(Some(run).filter(|_| mine))
         })
-        .await?;
+        .await??;
     found.ok_or_else(|| Problem::missing("approval", &approval.to_string()))
 }
 

@@ -10,7 +10,6 @@ use crate::app::App;
 use crate::clock::System;
 use crate::metrics::Hit;
 use crate::runbook::check_vars;
-use crate::telemetry;
 use axum::http::StatusCode;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -146,7 +145,7 @@ async fn known(app: &App, key: &Scoped, delivery: &Delivery) -> Result<Option<An
     })?;
     let count = |hit, run| {
         app.metrics.key(delivery.key_source, hit);
-        telemetry::idempotency_hit(delivery.key.as_str(), run);
+        app.tell_hit(delivery.key.as_str(), run);
     };
     let answered = |status, body, replayed| Ok(Some(Answered { status, body, replayed }));
     match reply {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use windlass_core::code::Code;
 use windlass_core::record::Record;
-use windlass_core::state::State;
+use windlass_core::state::{Snapshot, State};
 
 fn commit_some(model: &mut Model, log: &Log, n: usize) {
     let mut dice = Dice::new(7);
@@ -234,6 +234,55 @@ fn a_damaged_snapshot_is_passed_over_with_a_warning() {
         assert_eq!(shape(&state), shape(&model.state));
         drop(log);
     }
+}
+
+/// Rewrites a snapshot, with a CRC that is right.
+fn rewrite(disk: &Faulty, path: &Path, change: impl Fn(&str) -> String) {
+    let text = String::from_utf8(disk.contents()[path].clone()).unwrap();
+    let mut text = change(&text);
+    text.truncate(text.rfind(",\"crc\"").unwrap());
+    let crc = crc32fast::hash(text.as_bytes());
+    text.push_str(&format!(",\"crc\":\"{crc:08x}\"}}\n"));
+    disk.remove(path).unwrap();
+    let file = disk.open(path, How::New).unwrap();
+    write_full(&*file, text.as_bytes(), 0).unwrap();
+}
+
+/// What another version saved may mean something else, even where it can be read: the log is read instead.
+#[test]
+fn a_snapshot_of_another_form_is_left_alone_and_the_log_tells_all() {
+    let (disk, mut model) = (Faulty::new(), Model::new());
+    let (log, ..) = open(&disk).unwrap();
+    commit_some(&mut model, &log, 20);
+    save_all(&log, &model.state);
+    drop(log);
+    let names = disk.list(&Path::new(DIR).join("snapshot")).unwrap();
+    let path = Path::new(DIR).join("snapshot").join(&names[0]);
+    let form = format!("\"form\":{}", Snapshot::FORM);
+    // Streams that would be taken for newer ones if anybody read them.
+    let later = |text: &str| text.replace("\"state\":{\"ver\":", "\"state\":{\"ver\":9");
+    let versions: [(&str, &dyn Fn(&str) -> String); 3] = [
+        ("streams have form 1", &|text| later(&text.replace(&form, "\"form\":1"))),
+        ("format 1", &|text| later(&text.replace("_snapshot\":2", "_snapshot\":1"))),
+        ("format 3", &|text| later(&text.replace("_snapshot\":2", "_snapshot\":3"))),
+    ];
+    let sound = String::from_utf8(disk.contents()[&path].clone()).unwrap();
+    for (what, change) in versions {
+        rewrite(&disk, &path, |_| change(&sound));
+        let (log, recovery, state) = open(&disk).unwrap();
+        assert!(recovery.snapshot.is_none() && recovery.streams == 0, "{recovery:?}");
+        assert!(recovery.warnings[0].contains(what), "{recovery:?}");
+        assert_eq!(shape(&state), shape(&model.state), "{what}");
+        drop(log);
+    }
+    // A single stream that is refused comes from the log as well, and those before it count.
+    rewrite(&disk, &path, |_| {
+        let at = sound.rfind(&form).unwrap();
+        format!("{}\"form\":1{}", &sound[..at], &sound[at + form.len()..])
+    });
+    let (_, recovery, state) = open(&disk).unwrap();
+    assert!(recovery.snapshot.is_none() && recovery.streams > 0, "{recovery:?}");
+    assert_eq!(shape(&state), shape(&model.state));
 }
 
 #[test]
