@@ -198,7 +198,7 @@ events! {
     SemaphoreConfigured, SemaphoreQueued, SemaphoreAcquired, SemaphoreIncreased, SemaphoreReclaimed, SemaphoreReleased,
     SemaphoreAbandoned,
     // governance.rs
-    PolicyLoaded, PolicyDecided, ApprovalRequested, ApprovalDecided, ApprovalRefused, ApprovalReminded,
+    PolicyLoaded, PolicyDecided, ApprovalRequested, ApprovalDecided, ApprovalRefused, ApprovalReminded, ApprovalShown,
     ApprovalExpired, ApprovalCancelled,
     IntentRecorded, ReceiptRecorded, ReceiptReversed, IntentLost, IntentSettled,
     TriggerClaimed, TriggerCompleted, TriggerFailed, TriggerExpired,
