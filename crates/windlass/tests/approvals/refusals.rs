@@ -56,7 +56,7 @@ pipelines:
     let token = format!("Bearer {}", token.trim());
     let path = format!("/v1/approvals/{}/decision", text(&open, "id"));
     let body = json!({ "decision": "approved", "action_hash": open["action_hash"] }).to_string();
-    serving.post(&path, &[("authorization", &token)], body.as_bytes()).is(403);
+    serving.post(&path, &[("authorization", token.as_str())], body.as_bytes()).is(403);
     let refused = serving.project.events("approval:refused");
     assert_eq!(refused.len(), 1, "{refused:?}");
     assert_eq!(text(&refused[0], "refusal"), "not_human");
