@@ -11,15 +11,24 @@ fn open(look: impl Fn() -> Value) -> Value {
     until("an approval", || look()["items"].get(0).cloned())
 }
 
-#[test]
-fn a_caller_without_a_token_and_a_card_that_was_never_shown_are_refused_and_on_record() {
+/// A server with a runbook, and its owner's credential.
+fn serve(book: &str) -> (Server, String) {
     let server = Server::start();
     let owner = server.owner();
     let kind = [("content-type", "application/yaml")];
-    server.send("POST", "/v1/runbooks", Some(&owner), &kind, BOOK.as_bytes()).status(201);
+    server.send("POST", "/v1/runbooks", Some(&owner), &kind, book.as_bytes()).status(201);
+    (server, owner)
+}
+
+fn requested(server: &Server, owner: &str) -> Value {
+    server.ask("GET", "/v1/approvals?status=requested", Some(owner), None).status(200).json()
+}
+
+#[test]
+fn a_caller_without_a_token_and_a_card_that_was_never_shown_are_refused_and_on_record() {
+    let (server, owner) = serve(BOOK);
     server.ask("POST", "/v1/runs", Some(&owner), Some(&json!({ "pipeline": "ask" }))).status(201);
-    let open =
-        open(|| server.ask("GET", "/v1/approvals?status=requested", Some(&owner), None).status(200).json());
+    let open = open(|| requested(&server, &owner));
     let path = format!("/v1/approvals/{}", text(&open, "id"));
     let decision = format!("{path}/decision");
     let mut body = json!({ "decision": "approved", "action_hash": open["action_hash"] });
@@ -49,22 +58,24 @@ pipelines:
           - { id: ok, approve: { message: 'Really?' } }
           - { id: sneak, run: 'echo \"$WL_TOKEN\" > token; until [ -e go ]; do sleep 0.02; done' }
 ";
-    let serving = Serving::new(Project::new(), &[book]);
-    let run = crate::office::start(&serving, "p");
-    let open = open(|| serving.get("/v1/approvals?status=requested").is(200).json());
-    let token = serving.project.await_file("token");
-    let token = format!("Bearer {}", token.trim());
-    let path = format!("/v1/approvals/{}/decision", text(&open, "id"));
-    let body = json!({ "decision": "approved", "action_hash": open["action_hash"] }).to_string();
-    serving.post(&path, &[("authorization", token.as_str())], body.as_bytes()).is(403);
-    let refused = serving.project.events("approval:refused");
+    let (server, owner) = serve(book);
+    let run =
+        server.ask("POST", "/v1/runs", Some(&owner), Some(&json!({ "pipeline": "p" }))).status(201).json();
+    let open = open(|| requested(&server, &owner));
+    let token = server.project.await_file("token").trim().to_owned();
+    let decision = format!("/v1/approvals/{}/decision", text(&open, "id"));
+    let body = json!({ "decision": "approved", "action_hash": open["action_hash"] });
+    server.ask("POST", &decision, Some(&token), Some(&body)).problem(403, "FORBIDDEN");
+    let refused = server.project.events("approval:refused");
     assert_eq!(refused.len(), 1, "{refused:?}");
     assert_eq!(text(&refused[0], "refusal"), "not_human");
     assert!(text(&refused[0], "decided_by").contains("sneak"), "{refused:?}");
-    assert_eq!(serving.get(&format!("/v1/runs/{run}")).json()["status"], "running", "nothing was decided");
-    serving.post(&path, &[], body.as_bytes()).is(200);
-    serving.project.write("go", "");
-    serving.await_status(&run, "completed");
+    let path = format!("/v1/runs/{}", text(&run, "id"));
+    let status = || server.ask("GET", &path, Some(&owner), None).status(200).json()["status"].clone();
+    assert_eq!(status(), "running", "nothing was decided");
+    server.ask("POST", &decision, Some(&owner), Some(&body)).status(200);
+    server.project.write("go", "");
+    until("the end of the run", || (status() == "completed").then_some(()));
 }
 
 #[test]
