@@ -30,6 +30,17 @@ def ask(method, path, headers=None, body=None):
     return answer.status, text
 
 
+def signed(path, body, at=None, signature=None):
+    at = str(at if at is not None else int(time.time()))
+    signature = signature or verifier.generate_signature(timestamp=at, body=body)
+    headers = {
+        "Content-Type": "application/x-www-form-urlencoded",
+        "X-Slack-Request-Timestamp": at,
+        "X-Slack-Signature": signature,
+    }
+    return ask("POST", path, headers, body)
+
+
 def command(trigger, text, at=None, signature=None):
     body = urlencode(
         {
@@ -47,14 +58,45 @@ def command(trigger, text, at=None, signature=None):
             "api_app_id": "A123456",
         }
     )
-    at = str(at if at is not None else int(time.time()))
-    signature = signature or verifier.generate_signature(timestamp=at, body=body)
-    headers = {
-        "Content-Type": "application/x-www-form-urlencoded",
-        "X-Slack-Request-Timestamp": at,
-        "X-Slack-Signature": signature,
+    return signed("/hooks/slack/commands", body, at, signature)
+
+
+def click(approval, user, signature=None):
+    """A click on the button of an approval's card, as Slack sends it."""
+    value = f"{approval['id']}:{approval['action_hash']}"
+    payload = {
+        "type": "block_actions",
+        "user": {"id": user, "username": "steve", "team_id": "T0001"},
+        "api_app_id": "A123456",
+        "token": "legacy",
+        "container": {"type": "message", "message_ts": "1763245800.000100", "channel_id": "C2147483705"},
+        "trigger_id": "13345224609.738474920.8088930838d88f008e0",
+        "team": {"id": "T0001", "domain": "example"},
+        "channel": {"id": "C2147483705", "name": "test"},
+        "message": {"type": "message", "ts": "1763245800.000100", "text": "Approval needed"},
+        "state": {"values": {}},
+        "response_url": "https://hooks.slack.test/actions/1234/5678",
+        "actions": [
+            {
+                "action_id": "windlass:approve",
+                "block_id": "windlass:decide",
+                "text": {"type": "plain_text", "text": "Approve"},
+                "value": value,
+                "type": "button",
+                "action_ts": "1763245801.000000",
+            }
+        ],
     }
-    return ask("POST", "/hooks/slack/commands", headers, body)
+    return signed("/hooks/slack/actions", urlencode({"payload": json.dumps(payload)}), signature=signature)
+
+
+def waiting():
+    for _ in range(300):
+        items = json.loads(ask("GET", "/v1/approvals?status=requested")[1])["items"]
+        if items:
+            return items[0]
+        time.sleep(0.1)
+    raise AssertionError("no approval was asked for")
 
 
 def runs():
@@ -74,4 +116,14 @@ forged = SignatureVerifier("another").generate_signature(timestamp="1", body="")
 assert command("3", "1.2.3", signature=forged)[0] == 401
 assert command("3", "1.2.3", signature="v0=")[0] == 401
 assert runs() == 1
+json_body = {"Content-Type": "application/json"}
+assert ask("POST", "/v1/runs", json_body, json.dumps({"pipeline": "ask"}))[0] == 201
+approval = waiting()
+assert click(approval, "U2147483697", signature=forged)[0] == 401
+status, text = click(approval, "U0000000000")
+assert status == 200 and "nobody here" in json.loads(text)["text"], text
+status, text = click(approval, "U2147483697")
+assert status == 200 and "approved" in json.loads(text)["text"], text
+decided = json.loads(ask("GET", f"/v1/approvals/{approval['id']}")[1])
+assert decided["decisions"][0]["by"] == "steve" and decided["decisions"][0]["channel"] == "slack", decided
 print("Slack's signatures hold, and nothing else does")

@@ -6,7 +6,7 @@
 //! never approves, a changed action is never the approved one, and what is settled stays as it is.
 //!
 //! ```text
-//!              decide (not enough yet), remind
+//!              decide (not enough yet), remind, show
 //!                 ┌──┐
 //!                 ▼  │        decide
 //!              requested ──────────────▶ approved*  rejected*
@@ -17,6 +17,10 @@
 //! An attempt to decide that is refused is a fact too, because an audit wants to see who tried; it changes
 //! nothing but the number of such facts, which is bounded so that nobody fills the log with them. A decision
 //! belongs to the run's stream.
+//!
+//! What people were shown is a fact as well, with its exact bytes, and a decision says which card it was made on. A
+//! place where a card stands is behind as long as it does not show how the approval stands now; that, and nothing
+//! remembered elsewhere, is what makes somebody update it.
 
 use crate::code::Code;
 use crate::digest::Digest;
@@ -34,6 +38,10 @@ use crate::word::words;
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
+
+mod card;
+
+pub use card::{CARD_LEN_MAX, PLACES_MAX, SHOWINGS_MAX, Showed, Showing, Shown, card_hash};
 
 words! {
     /// An approval's status.
@@ -113,19 +121,24 @@ pub const TABLE: &[Row] = table! {
     "requested": "void" => "cancelled";
     "requested": "expire" => "requested" | "expired";
     "requested": "remind" => "requested";
+    "requested": "show" => "requested";
     "approved": "decide" => "approved";
     "approved": "expire" => "approved";
     "approved": "remind" => "approved";
+    "approved": "show" => "approved";
     "rejected": "decide" => "rejected";
     "rejected": "expire" => "rejected";
     "rejected": "remind" => "rejected";
+    "rejected": "show" => "rejected";
     "expired": "decide" => "expired";
     "expired": "expire" => "expired";
     "expired": "remind" => "expired";
+    "expired": "show" => "expired";
     "cancelled": "decide" => "cancelled";
     "cancelled": "void" => "cancelled";
     "cancelled": "expire" => "cancelled";
     "cancelled": "remind" => "cancelled";
+    "cancelled": "show" => "cancelled";
 };
 
 /// The most humans an approval can ask for.
@@ -209,6 +222,12 @@ pub struct Approval {
     /// The `approve` step on whose behalf it is asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by_step: Option<StepId>,
+    /// What stands where.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shown: Vec<Shown>,
+    /// How often it was shown.
+    #[serde(default)]
+    pub showings: u32,
 }
 
 /// An attempt to decide.
@@ -228,6 +247,8 @@ pub struct Attempt {
     pub channel: Channel,
     /// Why.
     pub reason: Option<String>,
+    /// The hash of the card they decided on, where that is known.
+    pub card: Option<Digest>,
 }
 
 /// What can happen to an approval.
@@ -244,6 +265,8 @@ pub enum Input {
     Expire,
     /// Show it again.
     Remind,
+    /// People were shown it.
+    Show(Showed),
 }
 
 /// The answer.
@@ -267,6 +290,8 @@ pub enum Reply {
     },
     /// A reminder goes out.
     Reminded,
+    /// It is on record what people were shown.
+    Shown,
 }
 
 /// Why an input was refused without a fact.
@@ -362,6 +387,8 @@ impl Approval {
             refusals: 0,
             decisions: Vec::new(),
             by_step: request.by_step.clone(),
+            shown: Vec::new(),
+            showings: 0,
         }
     }
 
@@ -413,22 +440,24 @@ impl Approval {
             }
             (Requested, Input::Void { reason }) => {
                 bound("a reason's length", reason.len(), REASON_LEN_MAX)?;
-                Ok(Decision::reply(Reply::Settled(Cancelled)).fact(ApprovalCancelled {
+                let decision = Decision::reply(Reply::Settled(Cancelled)).fact(ApprovalCancelled {
                     approval_id: self.id,
                     pipeline_id: self.run,
                     step: self.step.clone(),
                     reason: reason.clone(),
-                }))
+                });
+                Ok(Decision { effects: self.update(), ..decision })
             }
             // A second cause for the same end.
             (Cancelled, Input::Void { .. }) => standing(),
             (Approved | Rejected | Expired, Input::Void { .. }) => Err(Error::Settled(self.status)),
             (Requested, Input::Expire) if at >= self.expires_at => {
-                Ok(Decision::reply(Reply::Settled(Expired)).fact(ApprovalExpired {
+                let decision = Decision::reply(Reply::Settled(Expired)).fact(ApprovalExpired {
                     approval_id: self.id,
                     pipeline_id: self.run,
                     step: self.step.clone(),
-                }))
+                });
+                Ok(Decision { effects: self.update(), ..decision })
             }
             // A timer that came early is set again from `due`.
             (Requested, Input::Expire) => standing(),
@@ -439,6 +468,8 @@ impl Approval {
             }
             // Too late, or often enough: nobody is reminded, and the approval waits on.
             (Requested, Input::Remind) => standing(),
+            // A card can come late: what it shows is then behind, and is brought up to date.
+            (Requested | Approved | Rejected | Expired | Cancelled, Input::Show(showed)) => self.show(showed),
         }
     }
 
@@ -454,7 +485,7 @@ impl Approval {
                 missing => (false, Reply::Counted { missing }),
             },
         };
-        Ok(Decision::reply(reply).fact(ApprovalDecided {
+        let decision = Decision::reply(reply).fact(ApprovalDecided {
             approval_id: self.id,
             pipeline_id: self.run,
             step: self.step.clone(),
@@ -465,7 +496,9 @@ impl Approval {
             settled,
             own_request: attempt.by == self.requested_by,
             reason: attempt.reason.clone().map(Private::New),
-        }))
+            card: attempt.card,
+        });
+        Ok(Decision { effects: self.update(), ..decision })
     }
 
     /// Why an attempt on an open approval does not count. Who may not decide at all is told so first.
@@ -481,6 +514,10 @@ impl Approval {
             return Some(Refusal::NotApprover);
         }
         if attempt.action_hash != self.action_hash {
+            return Some(Refusal::HashMismatch);
+        }
+        // A card that was never shown is not what anybody could have decided on.
+        if attempt.card.is_some_and(|card| self.shown.iter().all(|shown| shown.card != card)) {
             return Some(Refusal::HashMismatch);
         }
         match attempt.decision {
@@ -583,6 +620,7 @@ impl Approval {
                 self.refusals = self.refusals.saturating_add(1);
             }
             Event::ApprovalReminded(e) if e.approval_id == self.id => self.reminders = e.reminders,
+            Event::ApprovalShown(e) if e.approval_id == self.id => self.note(e, at),
             Event::ApprovalExpired(e) if e.approval_id == self.id => self.status = Status::Expired,
             Event::ApprovalCancelled(e) if e.approval_id == self.id => self.status = Status::Cancelled,
             // The run's stream holds much else.

@@ -251,6 +251,7 @@ fn subjects(event: &Event) -> [Option<&Name>; 2] {
         | Event::ApprovalDecided(event::ApprovalDecided { step, .. })
         | Event::ApprovalRefused(event::ApprovalRefused { step, .. })
         | Event::ApprovalReminded(event::ApprovalReminded { step, .. })
+        | Event::ApprovalShown(event::ApprovalShown { step, .. })
         | Event::ApprovalExpired(event::ApprovalExpired { step, .. })
         | Event::ApprovalCancelled(event::ApprovalCancelled { step, .. })
         | Event::IntentRecorded(event::IntentRecorded { step, .. })

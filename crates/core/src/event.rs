@@ -204,7 +204,7 @@ events! {
     SemaphoreConfigured, SemaphoreQueued, SemaphoreAcquired, SemaphoreIncreased, SemaphoreReclaimed, SemaphoreReleased,
     SemaphoreAbandoned,
     // governance.rs
-    PolicyLoaded, PolicyDecided: boxed, ApprovalRequested: boxed, ApprovalDecided, ApprovalRefused, ApprovalReminded,
+    PolicyLoaded, PolicyDecided: boxed, ApprovalRequested: boxed, ApprovalDecided, ApprovalRefused, ApprovalReminded, ApprovalShown,
     ApprovalExpired, ApprovalCancelled,
     IntentRecorded, ReceiptRecorded: boxed, ReceiptReversed, IntentLost, IntentSettled,
     TriggerClaimed, TriggerCompleted, TriggerFailed, TriggerExpired,

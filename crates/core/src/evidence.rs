@@ -33,8 +33,8 @@ mod verdict;
 mod verify;
 
 pub use verdict::{
-    Approval, Cost, Decided, Effected, Exceptions, Gap, Place, Policy, Proved, Received, Redaction, Resolved,
-    Unknown, Verdict, Vote,
+    Approval, Card, Cost, Decided, Effected, Exceptions, Gap, Place, Policy, Proved, Received, Redaction,
+    Resolved, Unknown, Verdict, Vote,
 };
 pub use verify::{CheckKey, FINDINGS_MAX, Finding, verify};
 

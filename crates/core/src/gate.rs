@@ -288,7 +288,10 @@ pub(crate) fn leave(run: &Run, step: &Step, given: &Given<'_>, out: &mut Decisio
     let open = |a: &&Approval| a.step == step.id && a.status == approval::Status::Requested;
     for approval in run.rare().approvals.values().filter(open) {
         let void = approval::Input::Void { reason: "its step has ended".to_string() };
-        out.facts.extend(approval.decide(&void, given.at).map(|d| d.facts).unwrap_or_default());
+        if let Ok(voided) = approval.decide(&void, given.at) {
+            out.facts.extend(voided.facts);
+            out.effects.extend(voided.effects);
+        }
     }
     if let Some(task) = run.rare().tasks.get(&step.id)
         && let Ok(ended) = task.decide(&task::Input::Cancel { reason: None }, given.at)

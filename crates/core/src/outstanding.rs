@@ -10,6 +10,7 @@
 //! | nobody knows an outcome, and the other side can be asked | the probe |
 //! | an attempt runs in what is being stopped | the stop |
 //! | an approval is open | showing it, under its id, so that showing it twice is showing it once |
+//! | a card does not show how its approval stands | showing it as it stands, also after the run's end |
 //! | a message was asked for and not sent | the message |
 //! | a directory is to be made or removed | that |
 //! | a session lives and works for nobody | its end |
@@ -21,6 +22,7 @@
 
 mod left;
 
+use crate::approval::{self, Approval};
 use crate::attempt;
 use crate::effect::{Effect, Notice};
 use crate::gate;
@@ -40,15 +42,16 @@ use alloc::vec::Vec;
 pub fn of_run(run: &Run, runbook: &Runbook) -> Vec<Effect> {
     let mut out: Vec<Effect> =
         run.rare().notices.iter().filter_map(|(id, wanted)| message(run, *id, wanted)).collect();
+    let open = |approval: &Approval| approval.status == approval::Status::Requested && !run.is_terminal();
+    for approval in run.rare().approvals.values() {
+        if open(approval) || approval.shown.iter().any(|shown| approval.is_behind(shown)) {
+            out.push(Effect::ShowApproval { approval: approval.id, run: run.id(), reminder: false });
+        }
+    }
     let def = runbook.pipelines.get(&run.born.home.pipeline);
     let Some(def) = def.filter(|_| !run.is_terminal()) else { return out };
     for step in run.live() {
         out.extend(of_step(run, def, step));
-    }
-    for approval in run.rare().approvals.values() {
-        if approval.status == crate::approval::Status::Requested {
-            out.push(Effect::ShowApproval { approval: approval.id, run: run.id(), reminder: false });
-        }
     }
     out
 }

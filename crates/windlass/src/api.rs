@@ -7,6 +7,7 @@ mod approvals;
 mod batch;
 mod budgets;
 mod coordination;
+mod decision;
 mod effects;
 mod events;
 pub(crate) mod evidence;

@@ -2,6 +2,7 @@
 
 use crate::attempts::Attempts;
 use crate::auth::Tokens;
+use crate::cards::sender::Sender;
 use crate::clock::{Sorted, System, fresh};
 use crate::config::Config;
 use crate::disk::Files;
@@ -116,6 +117,8 @@ pub struct App {
     draining: watch::Sender<bool>,
     tail: watch::Receiver<u64>,
     outside: Arc<Local>,
+    /// Shows people what waits for them; absent where nothing is carried out.
+    pub cards: Option<Arc<Sender>>,
     /// What seals the log.
     pub sealing: Sealing,
     /// The keys it seals with.
@@ -182,8 +185,16 @@ impl App {
             &places(&home),
         ));
         policy.watch()?;
-        let outside =
-            Local::new(handle.clone(), home.clone(), policy.clone(), evaluate.clone(), (shell, executor))?;
+        let cards = match &executor {
+            Some(made) => {
+                let (config, secrets) = (settings.config.clone(), made.secrets().clone());
+                Some(Sender::start(handle.clone(), config, &tools, secrets)?)
+            }
+            None => None,
+        };
+        let (policies, expressions) = (policy.clone(), evaluate.clone());
+        let hands = (shell, executor, cards.clone());
+        let outside = Local::new(handle.clone(), home.clone(), policies, expressions, hands)?;
         let attempts = outside.attempts();
         let parts = Parts {
             store,
@@ -231,6 +242,7 @@ impl App {
             draining,
             tail,
             outside,
+            cards,
             attempts,
             thread,
             telling: Mutex::new(telling),

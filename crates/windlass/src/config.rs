@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use windlass_core::approval::Tier;
 use windlass_core::caps::Caps;
 use windlass_core::code::Code;
 use windlass_core::id::Name;
@@ -50,6 +51,8 @@ pub struct Config {
     pub models: Models,
     /// Where the `http` tool may go.
     pub http: Http,
+    /// The address under which people reach this server.
+    pub public_url: Option<String>,
     /// The folder with policies.
     pub policy: Option<PathBuf>,
     /// The folder with descriptions of tools.
@@ -81,6 +84,14 @@ pub struct Slack {
     pub team: Option<Name>,
     /// Where approvals are shown.
     pub channel: Option<String>,
+    /// Where approvals are shown that one of these approvers is asked for.
+    pub channels: BTreeMap<Name, String>,
+    /// Tiers that are not decided in Slack: their cards have no buttons.
+    pub link_only: Vec<Tier>,
+    /// How often people are reminded of an approval.
+    pub remind: Option<Span>,
+    /// When an approval is shown in another channel too, and in which.
+    pub escalate: Option<(Span, String)>,
     /// Which of our users a Slack user is.
     pub users: BTreeMap<Name, Name>,
 }
@@ -171,6 +182,7 @@ impl Default for Config {
             groups: BTreeMap::new(),
             models: Models::default(),
             http: Http::default(),
+            public_url: None,
             policy: None,
             tools: None,
             env: Arc::new(|name| std::env::var(name).ok()),

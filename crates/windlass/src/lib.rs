@@ -5,6 +5,7 @@ pub mod app;
 pub mod attempts;
 pub mod auth;
 pub mod bench;
+pub mod cards;
 pub mod cli;
 pub mod client;
 pub mod clock;

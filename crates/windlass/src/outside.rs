@@ -8,6 +8,7 @@
 mod probe;
 
 use crate::attempts::Attempts;
+use crate::cards::sender::Sender as Cards;
 use crate::cron;
 use crate::expr::Cel;
 use crate::external;
@@ -67,6 +68,8 @@ struct Hands {
     shell: Option<Arc<Shell>>,
     /// Absent where nothing is carried out.
     tools: Option<Executor>,
+    /// Shows people what waits for them; absent where nothing is carried out.
+    cards: Option<Arc<Cards>>,
     by: Actor,
     attempts: Arc<Attempts>,
     running: Mutex<Running>,
@@ -90,7 +93,7 @@ impl Local {
         home: Home,
         policy: Arc<InForce>,
         evaluate: Arc<Cel>,
-        (shell, tools): (Option<Arc<Shell>>, Option<Executor>),
+        (shell, tools, cards): (Option<Arc<Shell>>, Option<Executor>, Option<Arc<Cards>>),
     ) -> std::io::Result<Arc<Local>> {
         let by = Actor::new(Initiator::Executor, "local");
         let (running, ended) = (Mutex::default(), Condvar::new());
@@ -104,6 +107,7 @@ impl Local {
             evaluate,
             shell,
             tools,
+            cards,
             by,
             attempts,
             running,
@@ -134,6 +138,9 @@ impl Local {
         drop(running);
         if let Some(tools) = &hands.tools {
             tools.leave(shell::spec::GRACE);
+        }
+        if let Some(cards) = &hands.cards {
+            cards.stop();
         }
         let longest = shell::spec::GRACE + STOP_EXTRA;
         let running = hands.lock();
@@ -344,9 +351,16 @@ impl Hands {
             }
             Effect::ListItems { .. } | Effect::TakeItem { .. } => self.reach_outside(effect),
             Effect::Probe { run, step, epoch, key } => self.probe((run, step, epoch), key),
-            // A human is shown what waits by `windlass approvals` and by the run itself, so a message is delivered by
-            // being on record.
-            Effect::Notify { notice, .. } => self.noticed(notice),
+            Effect::ShowApproval { run, approval, .. } => {
+                if let Some(cards) = &self.cards {
+                    cards.show(run, approval);
+                }
+            }
+            Effect::Notify { notice, title, message, .. } => {
+                if let Some(cards) = &self.cards {
+                    cards.notify(notice, title, message);
+                }
+            }
             // The rest needs what this version does not have: sessions and worktrees. It stays outstanding, and is found
             // again by the version that has it.
             effect => drop(effect),
@@ -408,26 +422,6 @@ impl Hands {
                         engine.report(Actor::SYSTEM, Command::PolicyDecided(Box::new(decided)));
                     },
                 );
-            },
-        );
-    }
-
-    fn noticed(&self, notice: windlass_core::id::NoticeId) {
-        let engine = self.engine.clone();
-        self.engine.read_then(
-            move |store| {
-                store.state().streams().find_map(|(_, stream)| match &stream.body {
-                    windlass_core::state::Body::Run(run) if run.rare().notices.contains_key(&notice) => {
-                        Some(run.id())
-                    }
-                    // tidy: only runs send messages.
-                    _ => None,
-                })
-            },
-            move |found| {
-                if let Ok(Some(run)) = found {
-                    engine.report(Actor::SYSTEM, Command::Noticed { run, notice, delivered: true });
-                }
             },
         );
     }

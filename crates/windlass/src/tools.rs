@@ -20,7 +20,7 @@ pub mod probe;
 mod servicenow;
 pub mod session;
 pub mod settings;
-mod slack;
+pub(crate) mod slack;
 mod stdio;
 pub mod wire;
 

@@ -52,6 +52,7 @@ fn attempt(by: &str, decision: Verdict) -> Attempt {
         action_hash: action().hash(),
         channel: Channel::Cli,
         reason: None,
+        card: None,
     }
 }
 
@@ -65,6 +66,23 @@ fn no(by: &str) -> Input {
 
 fn void() -> Input {
     Input::Void { reason: "the run was cancelled".into() }
+}
+
+fn showed(place: Option<&str>, status: Status, decisions: u32) -> Showed {
+    Showed {
+        channel: if place.is_some() { Channel::Slack } else { Channel::Cli },
+        showing: Showing::Requested,
+        to: place.map(|_| name("#ops")),
+        place: place.map(name),
+        status,
+        decisions,
+        reminders: 0,
+        card: alloc::format!("{place:?} {status} {decisions}"),
+    }
+}
+
+fn posted(place: &str, status: Status, decisions: u32) -> Input {
+    Input::Show(showed(Some(place), status, decisions))
 }
 
 fn step(approval: Approval, input: &Input, at: Millis) -> (Approval, Result<Reply, Error>) {
@@ -115,12 +133,88 @@ fn the_table_holds() {
             ("void", void()),
             ("expire", Input::Expire),
             ("remind", Input::Remind),
+            ("show", posted("C1/1", Status::Requested, 0)),
         ],
     }
     .check(|(approval, at), input| match step(approval.clone(), input, *at) {
         (next, Ok(_)) => Ok(next.state_name()),
         (_, Err(error)) => Err(error.code()),
     });
+}
+
+/// Whether the decision asks for the card to be shown as it stands.
+fn updates(approval: &Approval, input: &Input, at: Millis) -> bool {
+    let effects = approval.decide(input, at).unwrap().effects;
+    effects.iter().any(|effect| matches!(effect, Effect::ShowApproval { reminder: false, .. }))
+}
+
+#[test]
+fn what_stands_somewhere_is_brought_up_to_date_and_what_stands_nowhere_is_not() {
+    let unseen = after(&request(), &[]);
+    let text = Input::Show(showed(None, Status::Requested, 0));
+    let plain = after(&request(), core::slice::from_ref(&text));
+    let seen = after(&request(), &[text.clone(), posted("C1/1", Status::Requested, 0)]);
+    for (input, at) in [(yes("bob"), NOW), (no("bob"), NOW), (void(), NOW), (Input::Expire, EXPIRY)] {
+        assert!(!updates(&unseen, &input, at) && !updates(&plain, &input, at), "{input:?}");
+        assert!(updates(&seen, &input, at), "{input:?}");
+    }
+    assert_eq!(seen.text(), Some("None requested 0"));
+    assert!(!seen.shown.iter().any(|shown| seen.is_behind(shown)));
+    // A card that comes after the decision is behind at once.
+    let decided = after(&request(), &[yes("bob")]);
+    assert!(updates(&decided, &posted("C1/1", Status::Requested, 0), NOW));
+    assert!(!updates(&decided, &posted("C1/1", Status::Approved, 1), NOW));
+    let late = after(&request(), &[yes("bob"), posted("C1/1", Status::Requested, 0)]);
+    assert!(late.is_behind(late.shown_at(&name("C1/1")).unwrap()));
+    let late = step(late, &posted("C1/1", Status::Approved, 1), NOW).0;
+    assert!(!late.is_behind(late.shown_at(&name("C1/1")).unwrap()));
+    // The same again is no new fact.
+    assert!(late.decide(&posted("C1/1", Status::Approved, 1), NOW).unwrap().facts.is_empty());
+    assert!(seen.decide(&text, NOW).unwrap().facts.is_empty());
+}
+
+#[test]
+fn a_reminder_is_owed_to_every_place_and_leaves_the_card_as_it_is() {
+    let seen = after(&request(), &[posted("C1/1", Status::Requested, 0), Input::Remind]);
+    let card = seen.shown_at(&name("C1/1")).unwrap().card;
+    assert!(seen.is_behind(&seen.shown[0]));
+    let told = Showed {
+        showing: Showing::Reminded,
+        reminders: 1,
+        card: "still waits".into(),
+        ..showed(Some("C1/1"), Status::Requested, 0)
+    };
+    let seen = step(seen, &Input::Show(told), NOW).0;
+    assert!(!seen.is_behind(&seen.shown[0]));
+    assert_eq!((seen.shown.len(), seen.shown[0].card), (1, card));
+}
+
+#[test]
+fn a_decision_on_a_card_that_was_never_shown_does_not_count() {
+    let seen = after(&request(), &[posted("C1/1", Status::Requested, 0)]);
+    let on = |card| Input::Decide(Attempt { card: Some(card), ..attempt("bob", Verdict::Approved) });
+    assert_eq!(refused(&seen, &on(Digest([3; 32])), NOW), Some(Refusal::HashMismatch));
+    let decision = seen.decide(&on(seen.shown[0].card), NOW).unwrap();
+    let Event::ApprovalDecided(fact) = &decision.facts[0] else { panic!("{decision:?}") };
+    assert_eq!(fact.card, Some(seen.shown[0].card));
+}
+
+#[test]
+fn places_showings_and_cards_are_bounded() {
+    let many: Vec<Input> =
+        (0..PLACES_MAX).map(|n| posted(&alloc::format!("C1/{n}"), Status::Requested, 0)).collect();
+    let full = after(&request(), &many);
+    assert_eq!(full.shown.len(), PLACES_MAX);
+    let bounded =
+        |approval: &Approval, input: &Input| matches!(approval.decide(input, NOW), Err(Error::Bound { .. }));
+    assert!(bounded(&full, &posted("C2/1", Status::Requested, 0)));
+    assert!(!bounded(&full, &posted("C1/1", Status::Requested, 1)));
+    let often: Vec<Input> = (0..SHOWINGS_MAX).map(|n| posted("C1/1", Status::Requested, n)).collect();
+    let often = after(&request(), &often);
+    assert_eq!(often.showings, SHOWINGS_MAX);
+    assert!(bounded(&often, &posted("C1/1", Status::Requested, SHOWINGS_MAX)));
+    let large = Showed { card: "x".repeat(CARD_LEN_MAX + 1), ..showed(None, Status::Requested, 0) };
+    assert!(bounded(&after(&request(), &[]), &Input::Show(large)));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Payloads of governance: policy, approvals, intents and receipts, ingress keys, schedules.
 
 use super::payloads;
-use crate::approval::{Channel, Refusal, Tier, Verdict as Decision};
+use crate::approval::{Channel, Refusal, Showing, Status, Tier, Verdict as Decision};
 use crate::digest::Digest;
 use crate::id::{ApprovalId, Name, ReceiptId, RunId, StepId};
 use crate::idempotency::Source;
@@ -39,7 +39,7 @@ payloads! {
     /// A human decided. The first rejection, or the last approval that was missing, settles it.
     "approval:decided" ApprovalDecided Fact on "run" {
         approval_id: ApprovalId, pipeline_id: RunId, step: StepId, decision: Decision, decided_by: Name, action_hash: Digest,
-        channel: Channel, settled: bool, own_request: bool, reason: Option<Private<String>>,
+        channel: Channel, settled: bool, own_request: bool, reason: Option<Private<String>>, card: Option<Digest>,
     }
 
     /// An attempt to decide that was refused: the wrong human, a changed action, too late. For the audit; changes nothing.
@@ -49,6 +49,13 @@ payloads! {
 
     /// Somebody was reminded of an open approval.
     "approval:reminded" ApprovalReminded Fact on "run" { approval_id: ApprovalId, pipeline_id: RunId, step: StepId, reminders: u32 }
+
+    /// People were shown a card: its exact bytes, where it stands, and how the approval stood on it. Without a place it is the
+    /// text that the command line and the API show. A decision says by `card` which one it was made on.
+    "approval:shown" ApprovalShown Fact on "run" {
+        approval_id: ApprovalId, pipeline_id: RunId, step: StepId, channel: Channel, showing: Showing, to: Option<Name>,
+        place: Option<Name>, status: Status, decisions: u32, reminders: u32, card_hash: Digest, card: Private<String>,
+    }
 
     /// Nobody decided in time: the step fails. Expiry never approves.
     "approval:expired" ApprovalExpired Fact on "run" { approval_id: ApprovalId, pipeline_id: RunId, step: StepId }

@@ -1,7 +1,7 @@
 //! Reading a verdict from records that a walk and a seal have proved.
 
 use super::verdict::{
-    Approval, Decided, Effected, Exceptions, Gap, Place, Policy, Proved, Received, Redaction, Resolved,
+    Approval, Card, Decided, Effected, Exceptions, Gap, Place, Policy, Proved, Received, Redaction, Resolved,
     Unknown, Verdict, Vote,
 };
 use super::verify::Walked;
@@ -98,6 +98,7 @@ impl Verdict {
                         verdict: e.decision,
                         channel: e.channel,
                         own_request: e.own_request,
+                        card: e.card,
                         place: place(),
                     });
                     if e.settled {
@@ -106,6 +107,12 @@ impl Verdict {
                             approval::Verdict::Rejected => approval::Status::Rejected,
                         };
                     }
+                }
+            }
+            Event::ApprovalShown(e) => {
+                if let Some(approval) = self.approvals.iter_mut().find(|a| a.id == e.approval_id) {
+                    let (hash, channel, showing, text) = (e.card_hash, e.channel, e.showing, e.card.get());
+                    approval.cards.push(Card { hash, channel, showing, text, place: place() });
                 }
             }
             Event::ApprovalExpired(e) => self.settle(e.approval_id, approval::Status::Expired),
@@ -289,6 +296,7 @@ fn requested(e: &ApprovalRequested, place: Place) -> Approval {
         policy_version: e.policy_version,
         requested_by: e.requested_by.clone(),
         place,
+        cards: Vec::new(),
         votes: Vec::new(),
         status: approval::Status::Requested,
     }

@@ -145,6 +145,7 @@ fn run_events() -> Vec<(Actor, Event)> {
                 settled: true,
                 own_request: true,
                 reason: None,
+                card: None,
             }
             .into(),
         ),

@@ -118,6 +118,23 @@ pub struct Vote {
     pub channel: approval::Channel,
     /// Whether it is the requester's own.
     pub own_request: bool,
+    /// The hash of the card it was made on, where that is known.
+    pub card: Option<Digest>,
+    /// Where it stands.
+    pub place: Place,
+}
+
+/// A card that people were shown.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Card {
+    /// Its hash.
+    pub hash: Digest,
+    /// By which way.
+    pub channel: approval::Channel,
+    /// Why.
+    pub showing: approval::Showing,
+    /// Its exact bytes, unless they were redacted.
+    pub text: Option<String>,
     /// Where it stands.
     pub place: Place,
 }
@@ -139,6 +156,8 @@ pub struct Approval {
     pub requested_by: Name,
     /// Where it stands.
     pub place: Place,
+    /// What people were shown, in order.
+    pub cards: Vec<Card>,
     /// Who decided.
     pub votes: Vec<Vote>,
     /// How it ended; `requested` while nobody did.

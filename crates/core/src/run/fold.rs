@@ -213,6 +213,7 @@ impl Run {
             Event::ApprovalDecided(e) => self.change_approval(e.approval_id, event, at),
             Event::ApprovalRefused(e) => self.change_approval(e.approval_id, event, at),
             Event::ApprovalReminded(e) => self.change_approval(e.approval_id, event, at),
+            Event::ApprovalShown(e) => self.change_approval(e.approval_id, event, at),
             Event::ApprovalExpired(e) => self.change_approval(e.approval_id, event, at),
             Event::ApprovalCancelled(e) => self.change_approval(e.approval_id, event, at),
 

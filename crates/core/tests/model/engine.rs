@@ -473,6 +473,7 @@ fn decision(known: &approval::Approval, vote: Vote) -> approval::Input {
         action_hash,
         channel: approval::Channel::Cli,
         reason: None,
+        card: None,
     })
 }
 

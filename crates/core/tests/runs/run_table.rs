@@ -282,6 +282,7 @@ fn feed(sample: &mut Sample, input: Input) -> Result<(), Refusal> {
             action_hash: found.map(|a| a.action_hash).unwrap_or_default(),
             channel: approval::Channel::Cli,
             reason: None,
+            card: None,
         };
         let approval = found.map_or(ApprovalId(1), |a| a.id);
         Command::Decide { run, approval, input: approval::Input::Decide(attempt) }

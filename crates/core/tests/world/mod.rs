@@ -579,6 +579,7 @@ impl World {
             action_hash: hash,
             channel: approval::Channel::Cli,
             reason: None,
+            card: None,
         };
         self.send(&Command::Decide { run: id, approval, input: approval::Input::Decide(attempt) })
     }

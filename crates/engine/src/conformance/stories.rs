@@ -49,6 +49,7 @@ pub(super) fn agreed(action_hash: Digest) -> Attempt {
         action_hash,
         channel: Channel::Cli,
         reason: None,
+        card: None,
     }
 }
 

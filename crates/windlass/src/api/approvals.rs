@@ -1,20 +1,21 @@
 //! Approvals: what waits for a human, shown exactly, and decided for exactly what was shown.
 
+use super::decision::{self, Seen, Wish};
 use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Json, PAGE_MAX, Problem, Query, invalid, json, page_limit};
 use crate::app::App;
 use crate::shape;
 use crate::store::ApprovalFilter;
 use axum::extract::{Path, Request, State};
-use axum::http::{Method, StatusCode};
+use axum::http::{Method, StatusCode, header};
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use std::sync::Arc;
 use windlass_core::approval::{self, Approval, Attempt, Channel, Status, Verdict};
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Reply};
+use windlass_core::command::Command;
 use windlass_core::digest::Digest;
 use windlass_core::id::ApprovalId;
 
@@ -37,6 +38,14 @@ pub(super) fn routes() -> Routes {
             Scope::Read,
             doc("Show an approval").gives(200, "approval").refuses(REFUSED),
             show,
+        )
+        .get(
+            "/v1/approvals/{id}/card",
+            Scope::Read,
+            doc("Show an approval as people are shown it")
+                .gives_as(200, "text/plain", "card")
+                .refuses(&[Code::NotFound]),
+            card,
         )
         .post("/v1/approvals/{id}/decision", Scope::Approve, decided.refuses(REFUSED), decide)
 }
@@ -99,7 +108,21 @@ async fn find(app: &App, caller: &Caller, text: &str) -> Result<Approval, Proble
 }
 
 pub(super) async fn show(State(app): State<Arc<App>>, caller: Caller, Path(id): Path<String>) -> Answer {
-    Ok(json(StatusCode::OK, &shape::approval(&find(&app, &caller, &id).await?)))
+    let approval = find(&app, &caller, &id).await?;
+    let mut shown = shape::approval(&approval);
+    if let Some(text) = decision::text(&app, approval.run, approval.id).await? {
+        shown["card_hash"] = decision::hash(&text).to_string().into();
+        shown["card"] = text.into();
+    }
+    Ok(json(StatusCode::OK, &shown))
+}
+
+/// The card alone, as people read it.
+pub(super) async fn card(State(app): State<Arc<App>>, caller: Caller, Path(id): Path<String>) -> Answer {
+    let approval = find(&app, &caller, &id).await?;
+    let text = decision::text(&app, approval.run, approval.id).await?;
+    let text = text.ok_or_else(|| Problem::missing("approval", &id))?;
+    Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response())
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -110,6 +133,9 @@ pub(super) struct Decision {
     action_hash: String,
     #[serde(default)]
     reason: Option<String>,
+    /// The hash of the card that was shown, where it was: `card_hash` of the approval.
+    #[serde(default)]
+    card_hash: Option<String>,
     /// Where it was shown: `cli` or `api`.
     #[serde(default)]
     channel: Option<String>,
@@ -134,6 +160,7 @@ pub(super) async fn audit(State(app): State<Arc<App>>, request: Request, next: N
             action_hash: approval.action_hash,
             channel: Channel::Api,
             reason: None,
+            card: None,
         };
         let input = approval::Input::Decide(attempt);
         // The answer is the refusal that follows in any case.
@@ -160,18 +187,24 @@ pub(super) async fn decide(
         Some("cli") => Channel::Cli,
         None | Some(_) => Channel::Api,
     };
-    let attempt = Attempt {
+    let seen = match &body.card_hash {
+        Some(text) => Seen::Text(
+            Digest::parse(text)
+                .ok_or_else(|| Problem::new(Code::InvalidInput, "`card_hash` is 64 hexadecimal digits"))?,
+        ),
+        None => Seen::Unsaid,
+    };
+    let wish = Wish {
         decision,
-        by: caller.user(),
         human: caller.is_human(),
         groups: caller.groups.clone(),
         action_hash,
         channel,
         reason: body.reason,
+        seen,
     };
-    let input = approval::Input::Decide(attempt);
-    let command = Command::Decide { run: approval.run, approval: approval.id, input };
-    if let Reply::Approval(approval::Reply::Refused { refusal, code }) = app.ask(&caller, command).await? {
+    let reply = decision::decide(&app, &caller, (approval.run, approval.id), wish).await?;
+    if let Some(approval::Reply::Refused { refusal, code }) = reply {
         return Err(Problem::new(code, format!("the decision does not count: {}", refusal.as_str())));
     }
     Ok(json(StatusCode::OK, &shape::approval(&find(&app, &caller, &approval.id.to_string()).await?)))

@@ -7,13 +7,12 @@
 //! Nothing is read from a delivery, and nothing of it is kept, before its signature holds. Whatever is wrong with that
 //! (no signature, a bad one, an unknown tenant or source, a hook that has no secret) is answered with the same words.
 
+mod clicks;
 mod generic;
 mod github;
 mod signature;
 mod slack;
 mod triggers;
-
-pub use slack::button_value;
 
 use super::routes::{Doc, Routes, Scope, doc};
 use super::{Answer, Problem, json};
@@ -252,7 +251,7 @@ async fn slack_commands(State(app): State<Arc<App>>, place: Option<Place>, reque
 
 async fn slack_actions(State(app): State<Arc<App>>, place: Option<Place>, request: Request) -> Response {
     match read(place, request).await {
-        Ok(raw) => slack::action(app, raw).await.into_response(),
+        Ok(raw) => clicks::action(app, raw).await.into_response(),
         Err(response) => response,
     }
 }

@@ -4,6 +4,7 @@ use super::Outcome;
 use super::args::RunsArgs;
 use super::follow::{self, escape};
 use super::say::{self, Say, duration, text};
+use crate::cards::text::visible;
 use crate::client::{Client, Failure};
 use crate::runbook;
 use serde_json::{Value, json};
@@ -117,8 +118,9 @@ pub(super) async fn approvals(client: &Client, status: Option<&str>, say: &Say) 
     let path = format!("/v1/approvals?status={}", escape(status.unwrap_or("requested")));
     let page = whole(client, &path).await?;
     say.answer(&page, || {
-        let mut rows =
-            vec![["APPROVAL", "RUN", "STEP", "STATUS", "TIER", "EXPIRES"].map(str::to_owned).to_vec()];
+        let mut rows = vec![
+            ["APPROVAL", "RUN", "STEP", "STATUS", "TIER", "EXPIRES", "ACTION"].map(str::to_owned).to_vec(),
+        ];
         for item in items(&page) {
             rows.push(vec![
                 text(&item, "id").to_owned(),
@@ -127,6 +129,7 @@ pub(super) async fn approvals(client: &Client, status: Option<&str>, say: &Say) 
                 say.status(text(&item, "status")),
                 text(&item, "tier").to_owned(),
                 text(&item, "expires_at").to_owned(),
+                visible(&format!("{} {}", text(&item["action"], "tool"), text(&item["action"], "target"))),
             ]);
         }
         if rows.len() == 1 { "nothing waits for a decision\n".to_owned() } else { say.table(&rows) }

@@ -401,7 +401,11 @@ pub(super) async fn decide(
         }
     };
     let decision = if reject.is_some() { "rejected" } else { "approved" };
-    let body = json!({ "decision": decision, "action_hash": hash, "reason": reject, "channel": "cli" });
+    let mut body = json!({ "decision": decision, "action_hash": hash, "reason": reject, "channel": "cli" });
+    if let Some(card) = approval["card"].as_str().filter(|_| !say.json) {
+        // The decision says which text it was made on: exactly the one that stands above.
+        body["card_hash"] = json!(windlass_core::approval::card_hash(card).to_string());
+    }
     let id = text(&approval, "id").to_owned();
     let decided = client.post(&format!("/v1/approvals/{id}/decision"), &body).await?;
     let run = text(&decided, "run").to_owned();

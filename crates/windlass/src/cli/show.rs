@@ -181,35 +181,19 @@ pub(super) async fn why(client: &Client, run: &str, say: &Say) -> Outcome {
     Ok(0)
 }
 
-/// An approval as a human decides on it: made from the recorded action, with nothing left out.
+/// An approval as a human decides on it: the card that the server made of the recorded action, and how it stands.
 pub(super) fn approval(say: &Say, approval: &Value) -> String {
-    let action = &approval["action"];
-    let mut out = format!(
-        "{} {} · tier {}\n  run      {}\n  step     {}\n",
-        text(approval, "id"),
-        say.status(text(approval, "status")),
-        text(approval, "tier"),
-        text(approval, "run"),
-        text(approval, "step"),
-    );
-    if let Some(message) = approval["message"].as_str() {
-        out.push_str(&format!("  message  {}\n", printable(message)));
+    let mut out = printable(text(approval, "card"));
+    out.push_str(&format!("{:<10}{}", "status", say.status(text(approval, "status"))));
+    for decided in approval["decisions"].as_array().into_iter().flatten() {
+        let reason = decided["reason"].as_str().map(|reason| format!(": {}", printable(reason)));
+        out.push_str(&format!(
+            "\n{:<10}by {} at {}{}",
+            text(decided, "decision"),
+            printable(text(decided, "by")),
+            text(decided, "at"),
+            reason.unwrap_or_default()
+        ));
     }
-    for reason in approval["reasons"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        out.push_str(&format!("  because  {}\n", printable(reason)));
-    }
-    out.push_str(&format!(
-        "  action   {} {} on {}\n",
-        text(action, "tool"),
-        text(action, "operation"),
-        text(action, "target")
-    ));
-    let fields = serde_json::to_string_pretty(&action["fields"]).unwrap_or_default();
-    out.push_str(&format!("  fields   {}\n", printable(&fields).replace('\n', "\n           ")));
-    out.push_str(&format!(
-        "  hash     {}\n  expires  {}",
-        text(approval, "action_hash"),
-        text(approval, "expires_at")
-    ));
     out
 }

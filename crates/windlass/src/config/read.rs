@@ -11,6 +11,7 @@ use crate::runbook::{Problem, Problems, span};
 use crate::tools::settings::Host;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use windlass_core::approval::Tier;
 use windlass_core::caps::Caps;
 use windlass_core::code::Code;
 use windlass_core::id::Name;
@@ -18,6 +19,8 @@ use windlass_core::time::Span;
 
 /// How far a signed time may be from now where the file does not say.
 const TOLERANCE: Span = Span::mins(5);
+/// How often people may be reminded of an approval.
+const REMIND_MIN: Span = Span::secs(1);
 /// The longest that it may be: a delivery that is older is a replay, whatever the file says.
 const TOLERANCE_MAX: Span = Span::hours(24);
 /// The most hooks, tenants or the like of one kind.
@@ -92,6 +95,7 @@ fn build(path: &Path, root: &Node, notes: &mut Notes) -> Config {
         config.http =
             Http { allow: hosts(node, "allow", notes), allow_private: hosts(node, "allow_private", notes) };
     }
+    config.public_url = root.get("public_url").map(|node| public_url(node, notes));
     let base = path.parent().map(Path::to_path_buf).unwrap_or_default();
     let folder = |key: &str| -> Option<PathBuf> { Some(base.join(text(root.get(key)?))) };
     config.policy = folder("policy");
@@ -173,12 +177,49 @@ fn tenant(node: &Node, notes: &mut Notes) -> Tenant {
 
 fn slack(node: &Node, notes: &mut Notes) -> Slack {
     let users = map(node, "users", notes);
+    let channels = map(node, "channels", notes);
+    let tiers = node.get("link_only").map(Node::items).unwrap_or_default();
+    let often = node.get("remind");
+    let remind = often.and_then(|node| span::parse(text(node)).ok());
+    if let (Some(at), true) = (often, remind.is_some_and(|every| every < REMIND_MIN)) {
+        notes.add(Problem::at(at.at, format!("people are reminded every {REMIND_MIN} at most")));
+    }
+    let escalate = node.get("escalate").and_then(|node| {
+        let after = span::parse(text(node.get("after")?)).ok()?;
+        Some((after, channel(node.get("channel")?, notes)))
+    });
     Slack {
         secrets: secrets(node, notes),
         team: node.get("team").map(|team| Name::clean(text(team))),
-        channel: node.get("channel").map(|channel| text(channel).to_owned()),
+        channel: node.get("channel").map(|node| channel(node, notes)),
+        channels: channels.into_iter().map(|(group, node)| (group, channel(node, notes))).collect(),
+        link_only: tiers.iter().filter_map(|tier| Tier::parse(text(tier))).collect(),
+        remind,
+        escalate,
         users: users.into_iter().map(|(id, user)| (id, Name::clean(text(user)))).collect(),
     }
+}
+
+/// The name or the id of a channel.
+fn channel(node: &Node, notes: &mut Notes) -> String {
+    const LEN_MAX: usize = 82;
+    let name = text(node);
+    if name.is_empty() || name.len() > LEN_MAX || name.contains(|c: char| c.is_control() || c == '/') {
+        let problem = Problem::at(node.at, "this is not a channel");
+        notes.add(problem.help("write its id such as C0123456789, or its name such as `#ops`"));
+    }
+    name.to_owned()
+}
+
+/// The address under which people reach this server.
+fn public_url(node: &Node, notes: &mut Notes) -> String {
+    let plain = |c: char| c.is_ascii_graphic() && !matches!(c, '<' | '>' | '|' | '"' | '`' | '?' | '#' | '@');
+    let url = text(node);
+    let web = url.starts_with("https://") || url.starts_with("http://");
+    if !web || !url.chars().all(plain) {
+        notes.add(Problem::at(node.at, "this is not an address such as https://windlass.example.com"));
+    }
+    url.trim_end_matches('/').to_owned()
 }
 
 fn hook(node: &Node, notes: &mut Notes) -> HookSource {

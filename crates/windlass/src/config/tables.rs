@@ -17,6 +17,7 @@ pub(super) static FILE: Table = Table {
         key("groups", Map(Keys::Name, &NAMES), "who belongs to which group"),
         key("models", Of(&MODELS), "the models that are asked"),
         key("http", Of(&HTTP), "where the `http` tool may go"),
+        key("public_url", Text, "the address under which people reach this server"),
         key("policy", Text, "the folder with policies"),
         key("tools", Text, "the folder with descriptions of tools"),
     ],
@@ -57,7 +58,24 @@ static SLACK: Table = Table {
         key("secrets", NAMES, "the names of its signing secrets"),
         key("team", Name, "the only workspace that is listened to"),
         key("channel", Text, "where approvals are shown"),
+        key(
+            "channels",
+            Map(Keys::Name, &Text),
+            "where approvals are shown that an approver or a group is asked for",
+        ),
+        key("link_only", List(&Words(&["low", "medium", "high"])), "tiers that are not decided in Slack"),
+        key("remind", Duration, "how often people are reminded of an approval"),
+        key("escalate", Of(&ESCALATE), "when an approval is shown in another channel too"),
         key("users", Map(Keys::Name, &Name), "which of our users a Slack user is"),
+    ],
+    one_of: &[],
+};
+
+static ESCALATE: Table = Table {
+    name: "escalate",
+    keys: &[
+        key("after", Duration, "how long nobody has decided").required(),
+        key("channel", Text, "where it is shown then").required(),
     ],
     one_of: &[],
 };

@@ -69,6 +69,23 @@ fn everything_it_may_say_is_understood() {
 }
 
 #[test]
+fn where_and_how_approvals_are_shown_is_said_for_each_tenant() {
+    let config = read(
+        "public_url: https://w.example/\ntenants: { acme: { slack: { channel: C1 } } }\n\
+         slack: { channel: C2, channels: { sre: C3 }, link_only: [high, medium], remind: 15m, \
+         escalate: { after: 30m, channel: C4 } }\n",
+    )
+    .unwrap();
+    let (own, acme) = (config.slack("default"), config.slack("acme"));
+    assert_eq!((own.channel.as_deref(), acme.channel.as_deref()), (Some("C2"), Some("C1")));
+    assert_eq!(own.channels.get("sre").map(String::as_str), Some("C3"));
+    assert_eq!(own.link_only, [Tier::High, Tier::Medium]);
+    assert_eq!((own.remind, acme.remind), (Some(Span::mins(15)), None));
+    assert_eq!(own.escalate, Some((Span::mins(30), "C4".to_owned())));
+    assert_eq!(config.public_url.as_deref(), Some("https://w.example"));
+}
+
+#[test]
 fn mistakes_are_shown_where_they_stand() {
     for (text, expected) in [
         ("hook: {}", "did you mean `hooks`?"),
@@ -76,6 +93,13 @@ fn mistakes_are_shown_where_they_stand() {
         ("github: { secrets: [A, B, C] }", "2 secrets may be good at once"),
         ("github: { secrets: 'hunter2.x' }", "WINDLASS_SECRET_<NAME>"),
         ("slack: { users: { U1: ann, U1: bob } }", "a second time"),
+        ("slack: { channel: 'a/b' }", "not a channel"),
+        ("slack: { channels: { sre: '' } }", "not a channel"),
+        ("slack: { link_only: [huge] }", "low, medium, high"),
+        ("slack: { remind: 10ms }", "every 1s at most"),
+        ("slack: { escalate: { after: 1h } }", "needs `channel`"),
+        ("public_url: 'javascript:x'", "not an address"),
+        ("public_url: 'https://x|y>'", "not an address"),
         ("hooks: { x: { header: S } }", "needs `delivery`"),
         ("hooks: { x: { header: S, delivery: body, signed: 'x' } }", "exactly once"),
         ("hooks: { x: { header: S, delivery: body, signed: '{timestamp}{body}' } }", "go together"),

@@ -14,7 +14,7 @@ use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
 
 /// Private values that are there whatever the exporter chose: what a reader of the report has to see as it was.
-const SHOWN: [&str; 5] = ["action", "message", "reason", "source", "text"];
+const SHOWN: [&str; 6] = ["action", "card", "message", "reason", "source", "text"];
 
 /// What a bundle is to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

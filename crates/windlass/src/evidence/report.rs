@@ -161,10 +161,25 @@ fn approvals(verdict: &Verdict) -> Section {
             None => text.push_str("what was shown was redacted\n"),
         }
         let _ = writeln!(text, "hash {}", approval.action_hash);
+        for card in &approval.cards {
+            let _ = writeln!(
+                text,
+                "card {} ({} in {}) {}",
+                card.hash,
+                card.showing,
+                card.channel,
+                at(&card.place)
+            );
+            match &card.text {
+                Some(shown) => text.extend(shown.lines().map(|line| format!("  | {line}\n"))),
+                None => text.push_str("  its text was redacted\n"),
+            }
+        }
         for vote in &approval.votes {
             let own = if vote.own_request { ", who asked for it" } else { "" };
-            let _ =
-                writeln!(text, "{} by {}{own}, {} {}", vote.verdict, vote.by, vote.channel, at(&vote.place));
+            let (verdict, by, channel, place) = (vote.verdict, &vote.by, vote.channel, at(&vote.place));
+            let card = vote.card.map(|card| format!(" on card {card}")).unwrap_or_default();
+            let _ = writeln!(text, "{verdict} by {by}{own}, {channel} {place}{card}");
         }
         (approval.id.to_string(), text.trim_end().to_owned())
     };

@@ -3,11 +3,12 @@
 //! A message carries a mark of its key as metadata, so the channel's history tells whether it was posted.
 
 use super::session::Session;
-use super::wire::{Ask, Reply};
+use super::wire::{Ask, Reply, Wire};
 use super::{Again, Call, Current, Outcome, Seen, Success, Tools, Trouble};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use reqwest::{Method, Url};
 use serde_json::{Value, json};
+use std::time::Duration;
 
 /// The kind of metadata by which our messages are found.
 const EVENT: &str = "windlass";
@@ -158,10 +159,21 @@ async fn api(
         Some(token) => token.as_str().unwrap_or_default().to_owned(),
         None => session.credential("SLACK_BOT_TOKEN", &["WINDLASS_SLACK_BOT_TOKEN"])?,
     };
+    send(&tools.wire, &tools.settings.slack_url, &token, call.timeout, (method, name), body).await
+}
+
+/// The same for whoever has a token.
+pub(crate) async fn send(
+    wire: &Wire,
+    base: &str,
+    token: &str,
+    timeout: Duration,
+    (method, name): (Method, &str),
+    body: Value,
+) -> Result<Value, Trouble> {
     let wrong = |_| Trouble::input("the address or the token of Slack cannot be used");
-    let mut url: Url = format!("{}/{name}", tools.settings.slack_url)
-        .parse()
-        .map_err(|_| Trouble::input("the address of Slack"))?;
+    let mut url: Url =
+        format!("{base}/{name}").parse().map_err(|_| Trouble::input("the address of Slack"))?;
     let reads = method == Method::GET;
     if reads {
         let mut pairs = url.query_pairs_mut();
@@ -169,13 +181,13 @@ async fn api(
             pairs.append_pair(key, &value.as_str().map_or_else(|| value.to_string(), str::to_owned));
         }
     }
-    let mut ask = Ask::to_service(method, url, call.timeout);
+    let mut ask = Ask::to_service(method, url, timeout);
     ask.headers.insert(AUTHORIZATION, HeaderValue::from_str(&format!("Bearer {token}")).map_err(wrong)?);
     if !reads {
         ask.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json; charset=utf-8"));
         ask.body = Some(body.to_string().into_bytes());
     }
-    let reply = tools.wire.send(ask).await?;
+    let reply = wire.send(ask).await?;
     answer(&reply, name)
 }
 

@@ -308,6 +308,7 @@ fn human(watched: &Watched, op: &Op) -> Option<Command> {
             action_hash: if op.more.is_multiple_of(7) { Digest([9; 32]) } else { hash },
             channel: approval::Channel::Cli,
             reason: None,
+            card: None,
         }),
     };
     Some(Command::Decide { run, approval, input })

@@ -133,6 +133,7 @@ fn approvals(watched: &Watched, run: RunId, step: &Step) -> Vec<Command> {
             action_hash: a.action_hash,
             channel: approval::Channel::Cli,
             reason: None,
+            card: None,
         };
         Command::Decide { run, approval: a.id, input: approval::Input::Decide(attempt) }
     };

@@ -35,6 +35,7 @@ pub fn all() -> Vec<(&'static str, Shape)> {
         ("events", Event::json_schema),
         ("pushed", Pushed::json_schema),
         ("lines", String::json_schema),
+        ("card", String::json_schema),
         ("evidence", String::json_schema),
         ("key", Object::json_schema),
         ("queue", Object::json_schema),
@@ -248,6 +249,10 @@ pub struct Approval {
     pub expires_at: Time,
     /// What was decided.
     pub decisions: Vec<Decided>,
+    /// What people are shown.
+    pub card: Option<String>,
+    /// The hash of exactly that.
+    pub card_hash: Option<String>,
 }
 
 /// One human's word.
