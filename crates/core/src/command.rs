@@ -12,6 +12,7 @@ use crate::digest::Digest;
 use crate::effect::{Effect, Lease, Told};
 use crate::event::{
     CheckpointSaved, Event, EvidenceExported, KeyRotated, PolicyDecided, PolicyLoaded, SealCreated,
+    ValueRedacted,
 };
 use crate::guard::GuardInputs;
 use crate::id::{
@@ -308,6 +309,8 @@ pub enum Command {
     RotateKey(Box<KeyRotated>),
     /// Record that an evidence bundle was made.
     Exported(Box<EvidenceExported>),
+    /// Record that a private value is taken out of a record.
+    Redacted(Box<ValueRedacted>),
     /// Look at the clock for a stream.
     Tick(StreamId),
 }

@@ -7,7 +7,7 @@
 use crate::audit::{Input, Rotation, Sealer};
 use crate::code::Code;
 use crate::command::{Outcome, Refusal, Reply};
-use crate::event::{Event, EvidenceExported, KeyRotated, SealCreated};
+use crate::event::{Event, EvidenceExported, KeyRotated, SealCreated, ValueRedacted};
 use crate::id::Name;
 use crate::state::Body;
 use crate::stream::StreamId;
@@ -57,4 +57,10 @@ pub(crate) fn rotate(view: &dyn View, new: &KeyRotated, at: Millis) -> Result<Ou
 pub(crate) fn exported(view: &dyn View, made: &EvidenceExported) -> Result<Outcome, Refusal> {
     sealer(view)?;
     Ok(facts(vec![made.clone().into()]))
+}
+
+/// A private value is taken out of a record.
+pub(crate) fn redacted(view: &dyn View, gone: &ValueRedacted) -> Result<Outcome, Refusal> {
+    sealer(view)?;
+    Ok(facts(vec![gone.clone().into()]))
 }

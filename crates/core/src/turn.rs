@@ -335,6 +335,7 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
         Command::Seal(seal) => crate::system::seal(view, seal),
         Command::RotateKey(rotation) => crate::system::rotate(view, rotation, given.at),
         Command::Exported(made) => crate::system::exported(view, made),
+        Command::Redacted(gone) => crate::system::redacted(view, gone),
         Command::Tick(stream) => tick(view, stream, given),
     }
 }
