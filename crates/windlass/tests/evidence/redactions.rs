@@ -89,5 +89,5 @@ fn a_run_under_way_and_a_directory_in_use_are_left_alone() {
     project.windlass(&words).warns("has not ended");
     let mut server = project.start(&["serve", "--listen", "127.0.0.1:0"]);
     server.await_line("windlass serves ");
-    project.windlass(&words).code(6).warns("stop it first");
+    project.windlass(&words).code(75).warns("stop it first");
 }
