@@ -12,7 +12,7 @@ use crate::digest::Digest;
 use crate::effect::{Effect, Lease, Told};
 use crate::event::{
     CheckpointSaved, Event, EvidenceExported, KeyRotated, PolicyDecided, PolicyLoaded, SealCreated,
-    SystemRecovered,
+    SystemRecovered, ValueRedacted,
 };
 use crate::guard::GuardInputs;
 use crate::id::{
@@ -311,6 +311,8 @@ pub enum Command {
     Exported(Box<EvidenceExported>),
     /// Record what a start found and took up.
     Recovered(Box<SystemRecovered>),
+    /// Record that a private value is taken out of a record.
+    Redacted(Box<ValueRedacted>),
     /// Look at the clock for a stream.
     Tick(StreamId),
 }

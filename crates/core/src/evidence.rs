@@ -4,6 +4,7 @@
 //!  manifest (signed) ──covers──▶ parts: streams.json ──▶ records/0001.jsonl …   the lines as they were written
 //!                                       inclusions.json  each stream's head under a seal
 //!                                       seals.json       signed roots            keys.json  how keys took over
+//!                                       leaves.json      all that the seals of a period cover
 //!                                       artifacts.json   hashes; values stand in artifacts/… where they were wanted
 //! ```
 //!
@@ -28,13 +29,15 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+mod period;
 mod reading;
 mod verdict;
 mod verify;
 
+pub use period::{Open, Population, verify_period};
 pub use verdict::{
-    Approval, Card, Cost, Decided, Effected, Exceptions, Gap, Place, Policy, Proved, Received, Redaction,
-    Resolved, Unknown, Verdict, Vote,
+    Approval, Book, Card, Cost, Decided, Effected, Exceptions, Gap, Origin, Override, Place, Policy, Proved,
+    Received, Redaction, Refused, Resolved, Unknown, Verdict, Vote,
 };
 pub use verify::{CheckKey, FINDINGS_MAX, Finding, verify};
 
@@ -48,6 +51,7 @@ const STREAMS: &str = "streams.json";
 const SEALS: &str = "seals.json";
 const INCLUSIONS: &str = "inclusions.json";
 const KEYS: &str = "keys.json";
+const LEAVES: &str = "leaves.json";
 const ARTIFACTS: &str = "artifacts.json";
 const RECORDS: &str = "records/";
 const FILES: &str = "artifacts/";
@@ -68,7 +72,11 @@ pub struct Manifest {
     /// [`SCHEMA`].
     pub schema: String,
     /// The run it is about.
-    pub run: RunId,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<RunId>,
+    /// The period it is about, where it is not about one run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub period: Option<Period>,
     /// When it was made.
     pub made_at: Millis,
     /// Every part, in the order of the names.
@@ -77,6 +85,33 @@ pub struct Manifest {
     pub key_id: Name,
     /// The signature over [`Manifest::signed_bytes`].
     pub signature: Signature,
+}
+
+/// A stretch of time: everything from `from` on and before `to`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Period {
+    /// The first moment.
+    pub from: Millis,
+    /// The first moment after it.
+    pub to: Millis,
+}
+
+impl Period {
+    /// Whether a moment is in it.
+    #[must_use]
+    pub fn holds(&self, at: Millis) -> bool {
+        self.from <= at && at < self.to
+    }
+}
+
+/// What a bundle is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum About {
+    /// One run.
+    Run(RunId),
+    /// All runs of a period.
+    Period(Period),
 }
 
 /// One part of a bundle.
@@ -98,6 +133,7 @@ impl Manifest {
         let covered = json!({
             "schema": self.schema,
             "run": self.run,
+            "period": self.period,
             "made_at": self.made_at,
             "parts": self.parts,
             "key_id": self.key_id,
@@ -153,6 +189,16 @@ pub struct Inclusion {
     pub proof: InclusionProof,
 }
 
+/// Everything that a seal covers: who has all of it sees what is not there.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Opened {
+    /// The seal's number.
+    pub seal: u64,
+    /// All heads under it.
+    pub leaves: Vec<Leaf>,
+}
+
 /// An artifact of the run.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -179,6 +225,8 @@ pub struct Contents {
     pub seals: Vec<Seal>,
     /// How keys took over, oldest first.
     pub keys: Vec<Rotation>,
+    /// Seals with everything they cover, for a period.
+    pub opened: Vec<Opened>,
     /// Artifacts of the run.
     pub artifacts: Vec<Artifact>,
     /// The bytes of artifacts, where they were wanted, by their names.
@@ -199,7 +247,7 @@ impl Contents {
     #[must_use]
     pub fn bundle(
         &self,
-        run: RunId,
+        about: About,
         made_at: Millis,
         key_id: Name,
         sign: &dyn Fn(&[u8]) -> Signature,
@@ -221,15 +269,23 @@ impl Contents {
         parts.insert(SEALS.into(), canonical::bytes(&self.seals));
         parts.insert(KEYS.into(), canonical::bytes(&self.keys));
         parts.insert(ARTIFACTS.into(), canonical::bytes(&self.artifacts));
+        if !self.opened.is_empty() {
+            parts.insert(LEAVES.into(), canonical::bytes(&self.opened));
+        }
         parts.extend(self.files.iter().map(|(name, bytes)| (format!("{FILES}{name}"), bytes.clone())));
         let list = |(name, bytes): (&String, &Vec<u8>)| Part {
             name: name.clone(),
             sha256: Digest::of(&[bytes]),
             bytes: bytes.len() as u64,
         };
+        let (run, period) = match about {
+            About::Run(run) => (Some(run), None),
+            About::Period(period) => (None, Some(period)),
+        };
         let mut manifest = Manifest {
             schema: SCHEMA.into(),
             run,
+            period,
             made_at,
             parts: parts.iter().map(list).collect(),
             key_id,
@@ -253,10 +309,11 @@ impl Contents {
             inclusions: parse(parts, INCLUSIONS)?,
             seals: parse(parts, SEALS)?,
             keys: parse(parts, KEYS)?,
+            opened: if parts.contains_key(LEAVES) { parse(parts, LEAVES)? } else { Vec::new() },
             artifacts: parse(parts, ARTIFACTS)?,
             files: BTreeMap::new(),
         };
-        let mut placed: BTreeSet<&str> = [STREAMS, INCLUSIONS, SEALS, KEYS, ARTIFACTS].into();
+        let mut placed: BTreeSet<&str> = [STREAMS, INCLUSIONS, SEALS, KEYS, ARTIFACTS, LEAVES].into();
         for entry in &entries {
             if !entry.part.starts_with(RECORDS) || !placed.insert(&entry.part) {
                 return Err(fault(&entry.part, "two streams, or none, can have their records there"));

@@ -7,7 +7,7 @@
 use crate::audit::{Input, Rotation, Sealer};
 use crate::code::Code;
 use crate::command::{Outcome, Refusal, Reply};
-use crate::event::{Event, EvidenceExported, KeyRotated, SealCreated, SystemRecovered};
+use crate::event::{Event, EvidenceExported, KeyRotated, SealCreated, SystemRecovered, ValueRedacted};
 use crate::id::Name;
 use crate::state::Body;
 use crate::stream::StreamId;
@@ -63,4 +63,10 @@ pub(crate) fn exported(view: &dyn View, made: &EvidenceExported) -> Result<Outco
 pub(crate) fn recovered(view: &dyn View, found: &SystemRecovered) -> Result<Outcome, Refusal> {
     sealer(view)?;
     Ok(facts(vec![found.clone().into()]))
+}
+
+/// A private value is taken out of a record.
+pub(crate) fn redacted(view: &dyn View, gone: &ValueRedacted) -> Result<Outcome, Refusal> {
+    sealer(view)?;
+    Ok(facts(vec![gone.clone().into()]))
 }

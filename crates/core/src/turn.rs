@@ -336,6 +336,7 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
         Command::RotateKey(rotation) => crate::system::rotate(view, rotation, given.at),
         Command::Exported(made) => crate::system::exported(view, made),
         Command::Recovered(found) => crate::system::recovered(view, found),
+        Command::Redacted(gone) => crate::system::redacted(view, gone),
         Command::Tick(stream) => tick(view, stream, given),
     }
 }

@@ -31,7 +31,7 @@ use windlass_core::id::Name;
 use windlass_core::run::Actor;
 use windlass_core::time::Span;
 use windlass_engine::handle::{Message, inbox};
-use windlass_engine::port::{Fault, Outside};
+use windlass_engine::port::Fault;
 use windlass_engine::{Engine, Handle, Options, Parts};
 
 /// Why the application cannot start.
@@ -49,6 +49,9 @@ pub enum Error {
     /// The tools cannot be set up.
     #[error("{0}")]
     Tools(String),
+    /// There is no place for bundles.
+    #[error("WINDLASS_ARTIFACTS: {0}")]
+    Evidence(crate::evidence::Error),
     /// The system said no.
     #[error("{0}")]
     Io(#[from] std::io::Error),
@@ -61,7 +64,7 @@ impl Error {
         match self {
             Error::Store(error) => error.code(),
             Error::Fault(fault) => fault.code(),
-            Error::Tools(_) => windlass_core::code::Code::InvalidInput,
+            Error::Tools(_) | Error::Evidence(_) => windlass_core::code::Code::InvalidInput,
             Error::Shell(_) | Error::Io(_) => windlass_core::code::Code::Unavailable,
         }
     }
@@ -87,9 +90,6 @@ pub struct Settings {
     /// The policy folder that is named; one beside the data directory or in the working directory where it is not.
     pub policy: Option<PathBuf>,
 }
-
-/// What may stand between the engine and the outside: it gets the outside, and the way back to the engine.
-pub type Between = Box<dyn FnOnce(Arc<Local>, Handle<Embedded>) -> Arc<dyn Outside>>;
 
 /// A running application.
 pub struct App {
@@ -123,6 +123,8 @@ pub struct App {
     pub sealing: Sealing,
     /// The keys it seals with.
     pub keys: Keys,
+    /// Where bundles are kept.
+    pub shelf: Shelf,
     executes: bool,
     retention: Mutex<Option<Retention>>,
     attempts: Arc<Attempts>,
@@ -141,19 +143,6 @@ impl App {
     /// # Errors
     /// Another process has the directory, it is damaged, or the system says no.
     pub fn start(home: Home, exe: &Path, settings: Settings) -> Result<Arc<App>, Error> {
-        App::start_behind(home, exe, settings, Box::new(|outside, _| outside))
-    }
-
-    /// The same, with something between the engine and the outside.
-    ///
-    /// # Errors
-    /// As [`App::start`].
-    pub fn start_behind(
-        home: Home,
-        exe: &Path,
-        settings: Settings,
-        between: Between,
-    ) -> Result<Arc<App>, Error> {
         let tools = match settings.tools {
             Some(tools) => tools,
             None => {
@@ -161,6 +150,8 @@ impl App {
             }
         };
         crate::tools::described::announce(&tools).map_err(|error| Error::Tools(error.to_string()))?;
+        let named = settings.config.var("WINDLASS_ARTIFACTS");
+        let shelf = Shelf::find(named.as_deref(), &home.evidence()).map_err(Error::Evidence)?;
         let (mut store, recovery) = Embedded::open(Arc::new(Files), home.root(), &settings.store)?;
         let (log, tail, metrics) = (store.log(), store.tail(), store.metrics());
         let mut telling = None;
@@ -202,7 +193,7 @@ impl App {
             ids: Box::new(Sorted),
             evaluate: evaluate.clone(),
             policy: policy.clone(),
-            outside: between(outside.clone(), handle.clone()),
+            outside: outside.clone(),
         };
         let options =
             Options { slots: if settings.executes { settings.engine.slots } else { 0 }, ..settings.engine };
@@ -220,13 +211,13 @@ impl App {
         let retention = settings.executes.then(|| Retention::start(handle.clone(), kept)).transpose()?;
         let retention = Mutex::new(retention);
         let keys = Keys::open(&home.keys()).map_err(std::io::Error::other)?;
-        let shelf = Shelf::new(&home.evidence());
-        let sealing = Sealing::start(handle.clone(), log.clone(), keys.clone(), shelf)?;
+        let sealing = Sealing::start(handle.clone(), log.clone(), keys.clone(), shelf.clone())?;
         let draining = watch::Sender::new(false);
         let config = settings.config;
         let app = Arc::new(App {
             sealing,
             keys,
+            shelf,
             executes: settings.executes,
             retention,
             engine: handle,
@@ -332,7 +323,7 @@ impl App {
         if self.executes
             && let Err(error) = self.sealing.finish()
         {
-            eprintln!("windlass: what changed is not sealed: {error}");
+            eprintln!("windlass: what changed is not all sealed and kept: {error}");
         }
         self.engine.tell(Message::Stop);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();

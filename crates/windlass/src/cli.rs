@@ -9,6 +9,7 @@ mod holds;
 mod lists;
 mod policy;
 mod queues;
+mod redact;
 mod run;
 mod say;
 mod secret;
@@ -119,6 +120,9 @@ async fn dispatch(args: Args, say: &Say) -> Outcome {
         Verb::Store(verb) => return work::store(&args, verb, say).await,
         Verb::Evidence { verb: evidence::EvidenceVerb::Verify { file, pubkey, html } } => {
             return evidence::check(file, pubkey.as_deref(), html.as_deref(), say);
+        }
+        Verb::Evidence { verb: evidence::EvidenceVerb::Redact(wish) } => {
+            return redact::redact(&args, wish, say).await;
         }
         Verb::Secret { verb } => return secret::secret(&work::root(&args)?, verb, say),
         Verb::Doctor => return work::doctor(&args, say).await,

@@ -8,8 +8,10 @@
 //! What is proved and how is the core's; here are the keys, the signatures, the thread that seals and the archive.
 
 pub mod archive;
+pub mod bucket;
 pub mod bundle;
 pub mod keys;
+pub mod period;
 pub mod report;
 pub mod seal;
 pub mod shelf;

@@ -156,7 +156,7 @@ pub fn host_name() -> String {
 }
 
 /// A step's name as a file name: what is not plain is spelled in hexadecimal, and a long name ends in its hash.
-fn file_name(step: &StepId) -> String {
+pub(crate) fn file_name(step: &StepId) -> String {
     const MAX: usize = 120;
     let mut name = String::new();
     for byte in step.as_str().bytes() {

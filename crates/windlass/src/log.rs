@@ -33,7 +33,7 @@ mod tests;
 mod walk;
 
 pub use bench::{Figures, bench};
-pub use compact::Compacted;
+pub use compact::{Compacted, Cuts};
 pub use copy::{Verified, restore, verify};
 pub use error::Error;
 pub use read::Seqs;

@@ -1,49 +1,71 @@
 //! Reading a verdict from records that a walk and a seal have proved.
 
 use super::verdict::{
-    Approval, Card, Decided, Effected, Exceptions, Gap, Place, Policy, Proved, Received, Redaction, Resolved,
-    Unknown, Verdict, Vote,
+    Approval, Book, Card, Decided, Effected, Exceptions, Gap, Origin, Override, Place, Policy, Proved,
+    Received, Redaction, Refused, Resolved, Unknown, Verdict, Vote,
 };
 use super::verify::Walked;
-use super::{Contents, Manifest};
-use crate::event::{ApprovalRequested, Event, IntentRecorded, PolicyDecided};
-use crate::id::{ApprovalId, StepId};
+use super::{Artifact, Segment};
+use crate::digest::Digest;
+use crate::event::{ApprovalRequested, Event, IntentRecorded, PolicyDecided, RunbookLoaded};
+use crate::id::{ApprovalId, Name, RunId, StepId};
 use crate::record::Record;
 use crate::run::Status;
 use crate::stream::StreamId;
+use crate::time::Millis;
 use crate::{approval, policy};
-use alloc::collections::BTreeMap;
-use alloc::string::ToString;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use serde_json::Value;
 
+/// What a verdict on a run is read from.
+pub(super) struct Proofs<'a> {
+    /// The run.
+    pub(super) run: RunId,
+    /// When the bundle was made.
+    pub(super) made_at: Millis,
+    /// The run's own stream and those linked to it, walked.
+    pub(super) walked: BTreeMap<&'a StreamId, &'a Walked>,
+    /// Their lines.
+    pub(super) segments: Vec<&'a Segment>,
+    /// What the exporter lists.
+    pub(super) artifacts: &'a [Artifact],
+}
+
 /// Reads the verdict from proved records.
-pub(super) fn read(manifest: &Manifest, contents: &Contents, walked: &BTreeMap<StreamId, Walked>) -> Verdict {
+pub(super) fn read(proofs: &Proofs<'_>) -> Verdict {
+    let walked = &proofs.walked;
     let mut verdict = Verdict {
-        run: manifest.run,
+        run: proofs.run,
         tenant: None,
         pipeline: None,
         runbook: None,
+        origin: None,
+        book: None,
         status: None,
-        made_at: manifest.made_at,
+        made_at: proofs.made_at,
         streams: walked.iter().filter_map(|(stream, walked)| proved(stream, walked)).collect(),
         effects: Vec::new(),
         approvals: Vec::new(),
         policies: Vec::new(),
         costs: BTreeMap::new(),
-        artifacts: contents.artifacts.clone(),
-        exceptions: Exceptions { redactions: redactions(contents), ..Exceptions::default() },
+        artifacts: proofs.artifacts.to_vec(),
+        exceptions: Exceptions { redactions: redactions(&proofs.segments), ..Exceptions::default() },
         not_proved: Vec::new(),
     };
     let mut notes = Notes::default();
-    if let Some(run) = walked.get(&StreamId::Run(manifest.run)) {
+    if let Some(run) = walked.get(&StreamId::Run(proofs.run)) {
         verdict.tenant = run.records.first().map(|record| record.tenant.clone());
         run.records.iter().for_each(|record| verdict.on_run(record, &mut notes));
     }
     for (stream, walked) in walked {
+        let records = walked.records.iter();
         match stream {
-            StreamId::Effect(_) => walked.records.iter().for_each(|record| verdict.on_effect(record, &notes)),
-            StreamId::Tenant(_) => walked.records.iter().for_each(|record| verdict.on_tenant(record)),
+            StreamId::Effect(_) => records.for_each(|record| verdict.on_effect(record, &notes)),
+            StreamId::Tenant(_) => records.for_each(|record| verdict.on_tenant(record)),
+            StreamId::Runbook(_) => records.for_each(|record| verdict.on_runbook(record)),
+            StreamId::Deployment(_) => records.for_each(|record| notes.on_deployment(record)),
             StreamId::Run(_)
             | StreamId::Queue(_)
             | StreamId::Item(_)
@@ -52,8 +74,6 @@ pub(super) fn read(manifest: &Manifest, contents: &Contents, walked: &BTreeMap<S
             | StreamId::Worker(_)
             | StreamId::Schedule(_)
             | StreamId::Trigger(_)
-            | StreamId::Runbook(_)
-            | StreamId::Deployment(_)
             | StreamId::Workspace(_)
             | StreamId::Session(_)
             | StreamId::System
@@ -70,6 +90,16 @@ struct Notes {
     decisions: Vec<(PolicyDecided, Place)>,
     /// Attempts with an outside action.
     acting: Vec<(StepId, u64)>,
+    /// Versions that were made the active one, by whom and when.
+    deployed: Vec<(Digest, Option<Name>, Place)>,
+}
+
+impl Notes {
+    fn on_deployment(&mut self, record: &Record) {
+        if let Event::RunbookDeployed(e) = &record.event {
+            self.deployed.push((e.hash, e.deployed_by.clone(), place(record)));
+        }
+    }
 }
 
 impl Verdict {
@@ -79,6 +109,14 @@ impl Verdict {
             Event::PipelineCreated(e) => {
                 self.pipeline = Some(e.kind.clone());
                 self.runbook = Some(e.runbook_hash);
+                self.origin = Some(Origin {
+                    trigger: e.trigger.clone(),
+                    subject: e.subject.clone(),
+                    namespace: e.namespace.clone(),
+                    lineage: e.lineage.clone(),
+                    parent: e.parent,
+                    place: place(),
+                });
             }
             Event::PipelineCompleted(_) => self.status = Some(Status::Completed),
             Event::PipelineFailed(_) => self.status = Some(Status::Failed),
@@ -99,6 +137,7 @@ impl Verdict {
                         channel: e.channel,
                         own_request: e.own_request,
                         card: e.card,
+                        reason: e.reason.as_ref().and_then(|reason| reason.get()),
                         place: place(),
                     });
                     if e.settled {
@@ -123,11 +162,32 @@ impl Verdict {
             }
             Event::StepResolved(e) => {
                 let open = |unknown: &&mut Unknown| unknown.step == e.step && unknown.resolved.is_none();
-                if let Some(unknown) = self.exceptions.unknown.iter_mut().find(open) {
-                    let (resolution, probed) = (e.resolution, e.probed);
-                    unknown.resolved = Some(Resolved { resolution, probed, place: place() });
+                let (resolution, probed) = (e.resolution, e.probed);
+                match self.exceptions.unknown.iter_mut().find(open) {
+                    Some(unknown) => {
+                        let reason = e.reason.clone();
+                        unknown.resolved = Some(Resolved { resolution, probed, reason, place: place() });
+                    }
+                    None => self.exceptions.overrides.push(Override::Settled {
+                        step: e.step.clone(),
+                        resolution,
+                        place: place(),
+                    }),
                 }
             }
+            Event::PipelineUpdated(_) => {
+                self.exceptions.overrides.push(Override::Variables { place: place() });
+            }
+            Event::GuardWarned(e) => {
+                let (step, guard) = (e.step.clone(), e.guard.clone());
+                self.exceptions.overrides.push(Override::Guard { step, guard, place: place() });
+            }
+            Event::ApprovalRefused(e) => self.exceptions.refused.push(Refused {
+                by: e.decided_by.clone(),
+                refusal: e.refusal,
+                approval: e.approval_id,
+                place: place(),
+            }),
             Event::CostRecorded(e) => {
                 let cost = self.costs.entry(alloc::format!("{}/{}", e.provider, e.model)).or_default();
                 cost.usd_micros = cost.usd_micros.saturating_add(e.usd_micros);
@@ -228,6 +288,14 @@ impl Verdict {
         }
     }
 
+    fn on_runbook(&mut self, record: &Record) {
+        if let Event::RunbookLoaded(e) = &record.event
+            && self.runbook == Some(e.hash)
+        {
+            self.book = Some(book(e, place(record)));
+        }
+    }
+
     /// What only shows when everything was read.
     fn conclude(&mut self, notes: &Notes) {
         self.effects.sort_by_key(|effect| effect.intent.at);
@@ -240,6 +308,16 @@ impl Verdict {
             }
         });
         self.exceptions.undecided = undecided.map(|effect| effect.intent.clone()).collect();
+        match &mut self.book {
+            None => self.not_proved.push(Gap::NoRunbook),
+            Some(book) => {
+                let of_this = notes.deployed.iter().filter(|(hash, ..)| self.runbook == Some(*hash));
+                book.deployed = of_this.map(|(_, by, place)| (by.clone(), place.clone())).collect();
+                if !book.secrets.is_empty() {
+                    self.not_proved.push(Gap::SecretVersions);
+                }
+            }
+        }
         if self.status.is_none() {
             self.not_proved.push(Gap::NotEnded);
         }
@@ -294,6 +372,13 @@ fn requested(e: &ApprovalRequested, place: Place) -> Approval {
         action: e.action.get(),
         action_hash: e.action_hash,
         policy_version: e.policy_version,
+        message: e.message.as_ref().and_then(|message| message.get()),
+        reasons: e.reasons.clone(),
+        tier: e.tier,
+        count: e.count,
+        two_person: e.two_person,
+        approvers: e.approvers.clone(),
+        expires_at: e.expires_at,
         requested_by: e.requested_by.clone(),
         place,
         cards: Vec::new(),
@@ -302,15 +387,36 @@ fn requested(e: &ApprovalRequested, place: Place) -> Approval {
     }
 }
 
+fn book(e: &RunbookLoaded, place: Place) -> Book {
+    let mut secrets = BTreeSet::new();
+    let text = e.source.as_ref().and_then(|source| source.get());
+    secrets_in(&e.runbook, &mut secrets);
+    Book { name: e.name.clone(), text, secrets, place, deployed: Vec::new() }
+}
+
+/// The names of secrets in a runbook as it was loaded, where a template for one is `{"secret": NAME}`.
+fn secrets_in(value: &Value, into: &mut BTreeSet<String>) {
+    match value {
+        Value::Array(items) => items.iter().for_each(|item| secrets_in(item, into)),
+        Value::Object(fields) => {
+            if let (1, Some(Value::String(name))) = (fields.len(), fields.get("secret")) {
+                into.insert(name.clone());
+            }
+            fields.values().for_each(|field| secrets_in(field, into));
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
 /// Private fields whose digest stands before the chain and whose value does not stand after it.
-fn redactions(contents: &Contents) -> Vec<Redaction> {
+fn redactions(segments: &[&Segment]) -> Vec<Redaction> {
     let mut private: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for spec in Event::specs() {
         let fields = spec.fields.iter().filter(|(_, kind)| kind.starts_with("private"));
         private.insert(spec.tag, fields.map(|(field, _)| *field).collect());
     }
     let mut found = Vec::new();
-    for segment in &contents.streams {
+    for segment in segments {
         for (line, ver) in segment.lines.iter().zip(segment.after.ver.saturating_add(1)..) {
             let Ok(Value::Object(fields)) = serde_json::from_str(line) else { continue };
             let tag = fields.get("type").and_then(Value::as_str).unwrap_or_default();

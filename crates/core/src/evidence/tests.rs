@@ -19,20 +19,20 @@ use proptest::prelude::*;
 
 const RUN: RunId = RunId(1);
 
-fn effect_stream() -> StreamId {
+pub(super) fn effect_stream() -> StreamId {
     StreamId::Effect(Scoped::parse("default/default/key").unwrap())
 }
 
-fn public(key: &str) -> Digest {
+pub(super) fn public(key: &str) -> Digest {
     Digest::of(&[b"public ", key.as_bytes()])
 }
 
 /// The test's keys sign with their public halves, which only a test may do.
-fn sign_with(key: &str, bytes: &[u8]) -> Signature {
+pub(super) fn sign_with(key: &str, bytes: &[u8]) -> Signature {
     sign(&Name::clean(&alloc::format!("{}", public(key))), bytes)
 }
 
-fn check(public: &Digest, bytes: &[u8], signature: &Signature) -> bool {
+pub(super) fn check(public: &Digest, bytes: &[u8], signature: &Signature) -> bool {
     sign(&Name::clean(&alloc::format!("{public}")), bytes) == *signature
 }
 
@@ -46,7 +46,7 @@ fn action() -> Action {
     }
 }
 
-fn run_events() -> Vec<(Actor, Event)> {
+pub(super) fn run_events() -> Vec<(Actor, Event)> {
     let (step, hash, version) = (name("resolve"), action().hash(), Digest([5; 32]));
     let ann = Actor::new(Initiator::User, "ann");
     vec![
@@ -232,7 +232,7 @@ fn effect_events() -> Vec<(Actor, Event)> {
     events
 }
 
-fn sealed(number: u64, previous: Option<&Seal>, leaves: &[Leaf], key: &str) -> Seal {
+pub(super) fn sealed(number: u64, previous: Option<&Seal>, leaves: &[Leaf], key: &str) -> Seal {
     let mut seal = Seal {
         number,
         root: root(leaves),
@@ -247,7 +247,7 @@ fn sealed(number: u64, previous: Option<&Seal>, leaves: &[Leaf], key: &str) -> S
 }
 
 /// Two streams, two seals, a key that took over between them.
-fn contents() -> Contents {
+pub(super) fn contents() -> Contents {
     let streams = [(StreamId::Run(RUN), run_events()), (effect_stream(), effect_events())];
     let mut contents = Contents::default();
     let mut leaves = vec![Leaf { stream: StreamId::System, ver: 3, head: Digest([9; 32]) }];
@@ -275,7 +275,7 @@ fn contents() -> Contents {
 }
 
 fn bundle(contents: &Contents) -> Bundle {
-    contents.bundle(RUN, Millis(3_000), name("k2"), &|bytes| sign_with("k2", bytes))
+    contents.bundle(About::Run(RUN), Millis(3_000), name("k2"), &|bytes| sign_with("k2", bytes))
 }
 
 fn verified(bundle: &Bundle) -> Result<Verdict, Vec<Finding>> {
@@ -302,11 +302,14 @@ fn a_good_bundle_tells_the_whole_story() {
     assert_eq!((effect.intent.ver, effect.receipt.as_ref().unwrap().receipt), (4, ReceiptId(8)));
     assert_eq!(verdict.approvals[0].action, Some(action()));
     assert_eq!(verdict.costs["acme/m1"].usd_micros, 40);
-    let Exceptions { self_approvals, unknown, redactions, undecided } = &verdict.exceptions;
+    let Exceptions { self_approvals, unknown, redactions, undecided, overrides, refused } =
+        &verdict.exceptions;
+    assert!(overrides.is_empty() && refused.is_empty());
     assert_eq!((self_approvals.len(), redactions.len(), undecided.len()), (1, 0, 0));
     let resolved = unknown[0].resolved.as_ref().unwrap();
     assert_eq!(resolved.place.by, Actor::new(Initiator::User, "ann"));
-    assert_eq!(verdict.not_proved, [Gap::NoPolicyText { version: Digest([5; 32]) }]);
+    assert_eq!(verdict.not_proved, [Gap::NoRunbook, Gap::NoPolicyText { version: Digest([5; 32]) }]);
+    assert_eq!(verdict.origin.unwrap().place.by, Actor::new(Initiator::User, "ann"));
     assert!(verdict.streams.iter().all(|proved| proved.sealed_through == proved.through));
 }
 
@@ -397,7 +400,8 @@ fn another_keys_signature_is_found() {
     assert!(swapped.contains(&Finding::Seal { number: 1, why: Unsound::Number }));
     let detached = found(|c| c.seals[0] = sealed(1, None, &[], "k1"));
     assert!(detached.contains(&Finding::Seal { number: 2, why: Unsound::Previous }));
-    let unsigned = contents().bundle(RUN, Millis(3_000), name("k2"), &|bytes| sign_with("evil", bytes));
+    let unsigned =
+        contents().bundle(About::Run(RUN), Millis(3_000), name("k2"), &|bytes| sign_with("evil", bytes));
     assert_eq!(verified(&unsigned).unwrap_err(), [Finding::Manifest(name("k2"))]);
     // Without any trusted key nothing is believed.
     assert!(verify(&bundle(&contents()), &BTreeMap::new(), &check).is_err());

@@ -9,11 +9,11 @@ use crate::digest::Digest;
 use crate::id::{ApprovalId, Name, ReceiptId, RunId, StepId};
 use crate::policy;
 use crate::receipt::{Action, Outcome, Settled};
-use crate::run::{Actor, Status};
+use crate::run::{Actor, Lineage, Status, Subject, Trigger};
 use crate::step::Resolution;
 use crate::stream::StreamId;
 use crate::time::Millis;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::Serialize;
@@ -107,6 +107,38 @@ pub struct Effected {
     pub reversed_by: Option<RunId>,
 }
 
+/// Where a run came from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Origin {
+    /// What made it.
+    pub trigger: Trigger,
+    /// What it is about, where it is about a repository.
+    pub subject: Option<Subject>,
+    /// Its namespace.
+    pub namespace: Name,
+    /// Its place among retries and forks.
+    pub lineage: Lineage,
+    /// The run that called it.
+    pub parent: Option<RunId>,
+    /// Where it stands, when it was and who did it.
+    pub place: Place,
+}
+
+/// The runbook that a run was pinned to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Book {
+    /// Its name.
+    pub name: Name,
+    /// What was read, unless it was redacted.
+    pub text: Option<String>,
+    /// The names of the secrets that it may ask for.
+    pub secrets: BTreeSet<String>,
+    /// When it became known, and through whom.
+    pub place: Place,
+    /// When it was made the active version of its name, and by whom.
+    pub deployed: Vec<(Option<Name>, Place)>,
+}
+
 /// A human's decision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Vote {
@@ -120,6 +152,8 @@ pub struct Vote {
     pub own_request: bool,
     /// The hash of the card it was made on, where that is known.
     pub card: Option<Digest>,
+    /// Why, in their words, unless it was redacted.
+    pub reason: Option<String>,
     /// Where it stands.
     pub place: Place,
 }
@@ -152,6 +186,20 @@ pub struct Approval {
     pub action_hash: Digest,
     /// The policy that asked.
     pub policy_version: Digest,
+    /// What was said with it, unless it was redacted.
+    pub message: Option<String>,
+    /// Why it was asked for.
+    pub reasons: Vec<String>,
+    /// How grave it was said to be.
+    pub tier: approval::Tier,
+    /// How many had to say yes.
+    pub count: u32,
+    /// Whether two humans had to, neither of them the requester.
+    pub two_person: bool,
+    /// Who was asked; empty: whoever may approve.
+    pub approvers: Vec<Name>,
+    /// Until when.
+    pub expires_at: Millis,
     /// Who wanted it.
     pub requested_by: Name,
     /// Where it stands.
@@ -195,6 +243,8 @@ pub struct Resolved {
     pub resolution: Resolution,
     /// Whether a probe found out.
     pub probed: bool,
+    /// Why, where somebody said so.
+    pub reason: Option<String>,
     /// By whom, and where it stands.
     pub place: Place,
 }
@@ -221,9 +271,55 @@ pub struct Redaction {
     pub field: String,
 }
 
+/// An attempt to decide that was refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Refused {
+    /// Who tried.
+    pub by: Name,
+    /// Why not.
+    pub refusal: approval::Refusal,
+    /// The approval.
+    pub approval: ApprovalId,
+    /// Where it stands.
+    pub place: Place,
+}
+
+/// What a human, or the runbook, let pass although a rule said otherwise.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
+pub enum Override {
+    /// Variables were changed while the run was under way.
+    Variables {
+        /// Where it stands.
+        place: Place,
+    },
+    /// A step that had asked for help was settled by hand.
+    Settled {
+        /// Which step.
+        step: StepId,
+        /// How.
+        resolution: Resolution,
+        /// Where it stands.
+        place: Place,
+    },
+    /// A guard did not hold, and the step went on with a warning.
+    Guard {
+        /// Which step.
+        step: StepId,
+        /// Which guard.
+        guard: Name,
+        /// Where it stands.
+        place: Place,
+    },
+}
+
 /// What an auditor asks for first. Empty lists say that there was none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Exceptions {
+    /// What was let pass although a rule said otherwise.
+    pub overrides: Vec<Override>,
+    /// Attempts to decide that were refused.
+    pub refused: Vec<Refused>,
     /// Approvals by the one who asked.
     pub self_approvals: Vec<Place>,
     /// Outcomes that nobody knew, and who settled them.
@@ -268,6 +364,10 @@ pub enum Gap {
     },
     /// Artifacts are listed by the exporter alone; no record covers their hashes.
     Artifacts,
+    /// The runbook's record is not there.
+    NoRunbook,
+    /// Which version of a secret was used is not recorded, only which ones the runbook may ask for.
+    SecretVersions,
 }
 
 /// What a verified bundle says.
@@ -281,6 +381,10 @@ pub struct Verdict {
     pub pipeline: Option<Name>,
     /// In which version.
     pub runbook: Option<Digest>,
+    /// Where it came from.
+    pub origin: Option<Origin>,
+    /// The runbook itself.
+    pub book: Option<Book>,
     /// How it ended, if it did.
     pub status: Option<Status>,
     /// When the bundle was made.

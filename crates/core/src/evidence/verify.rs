@@ -1,14 +1,15 @@
 //! Checking a bundle: manifest, keys, seals, chains, inclusion; then, and only then, reading it.
 
-use super::reading;
+use super::reading::{self, Proofs};
 use super::verdict::Verdict;
-use super::{Artifact, Bundle, Contents, SCHEMA};
-use crate::audit::{self, Break, Head, Rotation, Seal, Unsound, verify_inclusion};
+use super::{Artifact, Bundle, Contents, Manifest, Opened, SCHEMA};
+use crate::audit::{self, Break, Head, Leaf, Rotation, Seal, Unsound, verify_inclusion};
 use crate::digest::{Digest, Signature};
 use crate::id::Name;
 use crate::record::Record;
 use crate::stream::StreamId;
-use alloc::collections::BTreeMap;
+use crate::time::Millis;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -62,6 +63,28 @@ pub enum Finding {
     /// A stream of which no head is under a seal.
     #[error("{0}: no seal covers it")]
     NotSealed(StreamId),
+    /// Neither one run nor one period.
+    #[error("manifest: it names neither one run nor one period, or not the kind that was asked for")]
+    Subject,
+    /// The leaves of a seal are not all there, or are others.
+    #[error("seal {0}: what it covers is not what the bundle lists")]
+    Leaves(u64),
+    /// A seal is missing among those of a period.
+    #[error("seal {0}: it belongs to the period and is not opened in the bundle")]
+    NotOpened(u64),
+    /// The seals begin after the period does.
+    #[error("seal {0}: the period begins before it, and the seal before is not there")]
+    Begin(u64),
+    /// A stream is under a seal of the period and was left out.
+    #[error("{stream}: it changed under seal {seal}, and version {ver} is not in the bundle")]
+    LeftOut {
+        /// Which stream.
+        stream: StreamId,
+        /// Which version.
+        ver: u64,
+        /// Which seal.
+        seal: u64,
+    },
     /// The run's own stream is not there from its start.
     #[error("{0}: its records are not there from the first")]
     Incomplete(StreamId),
@@ -77,7 +100,33 @@ pub(super) struct Walked {
     pub(super) sealed: Option<(u64, u64)>,
 }
 
-/// Verifies a bundle with the public keys that the reader trusts, by their ids. Keys that took over from them
+impl Walked {
+    /// Whether a head is one of these records.
+    pub(super) fn has(&self, leaf: &Leaf) -> bool {
+        let index = leaf.ver.checked_sub(self.after.ver.saturating_add(1));
+        let record = index.and_then(|index| self.records.get(usize::try_from(index).ok()?));
+        record.is_some_and(|record| record.chain == leaf.head)
+    }
+}
+
+/// What was looked at of a bundle, with everything that was found wrong with it so far.
+pub(super) struct Looked<'a> {
+    pub(super) contents: Contents,
+    pub(super) walked: BTreeMap<StreamId, Walked>,
+    /// The numbers of the seals that hold, and when they were made.
+    pub(super) seals: BTreeMap<u64, Millis>,
+    pub(super) findings: Vec<Finding>,
+    pub(super) manifest: &'a Manifest,
+}
+
+impl Looked<'_> {
+    /// Nothing, or everything that was found.
+    pub(super) fn sound(self) -> Result<(Contents, BTreeMap<StreamId, Walked>), Vec<Finding>> {
+        if self.findings.is_empty() { Ok((self.contents, self.walked)) } else { Err(bounded(self.findings)) }
+    }
+}
+
+/// Verifies a run's bundle with the public keys that the reader trusts, by their ids. Keys that took over from them
 /// are trusted too, where the old key signed that.
 ///
 /// # Errors
@@ -87,11 +136,38 @@ pub fn verify(
     trusted: &BTreeMap<Name, Digest>,
     check: CheckKey<'_>,
 ) -> Result<Verdict, Vec<Finding>> {
+    let mut looked = look(bundle, trusted, check)?;
+    let Some(run) = bundle.manifest.run else { return Err(alloc::vec![Finding::Subject]) };
+    let own = StreamId::Run(run);
+    let is_whole = |walked: &Walked| walked.after == Head::default() && !walked.records.is_empty();
+    if !looked.walked.get(&own).is_some_and(is_whole) {
+        looked.findings.push(Finding::Incomplete(own));
+    }
+    let made_at = bundle.manifest.made_at;
+    let (contents, walked) = looked.sound()?;
+    Ok(reading::read(&Proofs {
+        run,
+        made_at,
+        walked: walked.iter().collect(),
+        segments: contents.streams.iter().collect(),
+        artifacts: &contents.artifacts,
+    }))
+}
+
+/// Checks everything that bundles of runs and of periods have in common.
+pub(super) fn look<'a>(
+    bundle: &'a Bundle,
+    trusted: &BTreeMap<Name, Digest>,
+    check: CheckKey<'_>,
+) -> Result<Looked<'a>, Vec<Finding>> {
     let Bundle { manifest, parts } = bundle;
     if manifest.schema != SCHEMA {
         return Err(alloc::vec![Finding::Schema(crate::wire::shorten(&manifest.schema))]);
     }
     let mut findings = manifest.covers(parts).err().unwrap_or_default();
+    if manifest.run.is_some() == manifest.period.is_some() {
+        findings.push(Finding::Subject);
+    }
     let contents = match Contents::read(parts) {
         Ok(contents) => contents,
         Err(finding) => {
@@ -108,15 +184,38 @@ pub fn verify(
     if !signed(&manifest.key_id, &manifest.signed_bytes(), &manifest.signature) {
         findings.push(Finding::Manifest(manifest.key_id.clone()));
     }
-    let seals = sound_seals(&contents.seals, &signed, &mut findings);
+    let sound = sound_seals(&contents.seals, &signed, &mut findings);
     let mut walked = walk(&contents, &mut findings);
-    include(&contents, &seals, &mut walked, &mut findings);
-    let run = StreamId::Run(manifest.run);
-    if walked.get(&run).is_none_or(|walked| walked.after != Head::default() || walked.records.is_empty()) {
-        findings.push(Finding::Incomplete(run));
-    }
+    open(&contents, &sound, &mut walked, &mut findings);
+    include(&contents, &sound, &mut walked, &mut findings);
     files(&contents.artifacts, &contents.files, &mut findings);
-    if findings.is_empty() { Ok(reading::read(manifest, &contents, &walked)) } else { Err(bounded(findings)) }
+    let seals = sound.iter().map(|(number, seal)| (*number, seal.at)).collect();
+    Ok(Looked { contents, walked, seals, findings, manifest })
+}
+
+/// Checks the seals whose leaves are all there, and binds the streams that are among them.
+fn open(
+    contents: &Contents,
+    seals: &BTreeMap<u64, &Seal>,
+    walked: &mut BTreeMap<StreamId, Walked>,
+    findings: &mut Vec<Finding>,
+) {
+    for Opened { seal: number, leaves } in &contents.opened {
+        let streams: BTreeSet<&StreamId> = leaves.iter().map(|leaf| &leaf.stream).collect();
+        let holds = seals.get(number).is_some_and(|seal| {
+            let all = leaves.len() as u64 == seal.leaves && streams.len() == leaves.len();
+            all && audit::root(leaves) == seal.root
+        });
+        if !holds {
+            findings.push(Finding::Leaves(*number));
+            continue;
+        }
+        for leaf in leaves {
+            if let Some(walked) = walked.get_mut(&leaf.stream).filter(|walked| walked.has(leaf)) {
+                walked.sealed = walked.sealed.max(Some((leaf.ver, *number)));
+            }
+        }
+    }
 }
 
 fn bounded(mut findings: Vec<Finding>) -> Vec<Finding> {
@@ -203,12 +302,7 @@ fn include(
         let seal = seals.get(&inclusion.seal).filter(|seal| {
             seal.leaves == inclusion.proof.leaves && verify_inclusion(&seal.root, leaf, &inclusion.proof)
         });
-        let is_there = |walked: &&mut Walked| {
-            let index = leaf.ver.checked_sub(walked.after.ver.saturating_add(1));
-            let record = index.and_then(|index| walked.records.get(usize::try_from(index).ok()?));
-            record.is_some_and(|record| record.chain == leaf.head)
-        };
-        match (stream.filter(is_there), seal) {
+        match (stream.filter(|walked| walked.has(leaf)), seal) {
             (Some(walked), Some(_)) => {
                 walked.sealed = walked.sealed.max(Some((leaf.ver, inclusion.seal)));
             }

@@ -3,7 +3,7 @@
 use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Problem, Query, json};
 use crate::app::App;
-use crate::evidence::{self, archive, bundle, keys};
+use crate::evidence::{self, archive, bundle, keys, period};
 use axum::extract::{Path, State};
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::IntoResponse as _;
@@ -15,7 +15,9 @@ use windlass_core::code::Code;
 use windlass_core::command::Command;
 use windlass_core::digest::Digest;
 use windlass_core::event::EvidenceExported;
+use windlass_core::evidence::Period;
 use windlass_core::id::RunId;
+use windlass_core::time::Millis;
 use windlass_engine::port::Clock as _;
 
 /// Everything about evidence.
@@ -29,6 +31,15 @@ pub(super) fn routes() -> Routes {
             Scope::Read,
             exported.gives_as(200, TAR, "evidence").refuses(REFUSED),
             export,
+        )
+        .get(
+            "/v1/evidence",
+            Scope::Owner,
+            doc("Prove a period: all runs that began in it, in an archive that verifies offline")
+                .query::<Stretch>()
+                .gives_as(200, TAR, "evidence")
+                .refuses(&[Code::RunInvalidTransition]),
+            export_period,
         )
         .get(
             "/v1/keys",
@@ -52,6 +63,18 @@ pub(super) struct Wanted {
     values: bool,
 }
 
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Stretch {
+    /// The first moment, as RFC 3339.
+    from: String,
+    /// The first moment after it.
+    to: String,
+    /// Whether variables, outputs, requests and responses are in it as values.
+    #[serde(default)]
+    values: bool,
+}
+
 impl From<evidence::Error> for Problem {
     fn from(error: evidence::Error) -> Problem {
         Problem::new(error.code(), error.to_string())
@@ -64,16 +87,25 @@ impl From<evidence::Error> for Problem {
 /// As [`bundle::gather`] says.
 pub(crate) fn make(app: &App, run: RunId, values: bool) -> Result<Vec<u8>, evidence::Error> {
     app.sealing.now()?;
+    let key = key(app)?;
     let gone = |refusal: windlass_core::command::Refusal| evidence::Error::Engine(refusal.to_string());
-    let (first_seq, key) = app
-        .engine
-        .read(move |store| (store.first_seq(run), evidence::seal::key_in_force(store)))
-        .map_err(gone)?;
-    let id = key.ok_or_else(|| evidence::Error::Unprovable("nothing was sealed yet".to_owned()))?;
-    let key = app.keys.load(&id)?;
+    let first_seq = app.engine.read(move |store| store.first_seq(run)).map_err(gone)?;
     let what = bundle::What { run, first_seq, values };
-    let made = bundle::gather(&app.log, what, &key, crate::clock::System.now())?;
-    archive::write(&made)
+    match bundle::gather(&app.log, what, &key, crate::clock::System.now()) {
+        Ok(made) => archive::write(&made),
+        // What was kept when it ended proves it still, when the log does not hold all of the proof any more.
+        Err(evidence::Error::Unprovable(why)) if !values => {
+            app.shelf.get(run)?.ok_or(evidence::Error::Unprovable(why))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The key that signs bundles.
+fn key(app: &App) -> Result<keys::Key, evidence::Error> {
+    let gone = |refusal: windlass_core::command::Refusal| evidence::Error::Engine(refusal.to_string());
+    let id = app.engine.read(|store| evidence::seal::key_in_force(store)).map_err(gone)?;
+    app.keys.load(&id.ok_or_else(|| evidence::Error::Unprovable("nothing was sealed yet".to_owned()))?)
 }
 
 async fn export(
@@ -90,7 +122,31 @@ async fn export(
     let fact =
         EvidenceExported { pipeline_id: run, sha256, bytes: bytes.len() as u64, location: "export".into() };
     app.ask(&caller, Command::Exported(Box::new(fact))).await?;
-    let name = format!("attachment; filename=\"{run}.evidence.tar\"");
+    Ok(attached(&format!("{run}.evidence.tar"), sha256, bytes))
+}
+
+async fn export_period(State(app): State<Arc<App>>, _: Caller, Query(wanted): Query<Stretch>) -> Answer {
+    let moment = |name: &str, text: &str| {
+        let stamp: jiff::Timestamp =
+            text.parse().map_err(|error| Problem::new(Code::InvalidInput, format!("`{name}`: {error}")))?;
+        Ok::<_, Problem>(Millis(u64::try_from(stamp.as_millisecond()).unwrap_or(0)))
+    };
+    let asked = Period { from: moment("from", &wanted.from)?, to: moment("to", &wanted.to)? };
+    if asked.from >= asked.to {
+        return Err(Problem::new(Code::InvalidInput, "the period ends before it begins"));
+    }
+    let made = tokio::task::spawn_blocking(move || {
+        app.sealing.now()?;
+        let made = period::gather(&app.log, asked, wanted.values, &key(&app)?, crate::clock::System.now())?;
+        archive::write(&made)
+    });
+    let bytes = made.await.map_err(|_| Problem::new(Code::Internal, "the bundle could not be made"))??;
+    Ok(attached("period.evidence.tar", Digest::of(&[&bytes]), bytes))
+}
+
+/// An archive as an answer.
+fn attached(name: &str, sha256: Digest, bytes: Vec<u8>) -> axum::response::Response {
+    let name = format!("attachment; filename=\"{name}\"");
     let mut response = (StatusCode::OK, [(header::CONTENT_TYPE, "application/x-tar")], bytes).into_response();
     let headers =
         [(header::CONTENT_DISPOSITION, name), (HeaderName::from_static("x-sha256"), sha256.to_string())];
@@ -99,7 +155,7 @@ async fn export(
             response.headers_mut().insert(header, value);
         }
     }
-    Ok(response)
+    response
 }
 
 async fn list(State(app): State<Arc<App>>, _: Caller) -> Answer {

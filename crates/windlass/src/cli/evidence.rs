@@ -2,9 +2,11 @@
 
 use super::Outcome;
 use super::follow::escape;
+use super::lists::since;
 use super::say::{Say, text};
 use crate::client::{Client, Failure};
-use crate::evidence::{archive, keys, report};
+use crate::evidence::report::Report;
+use crate::evidence::{archive, keys};
 use axum::http::Method;
 use clap::Subcommand;
 use serde_json::json;
@@ -12,15 +14,24 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use windlass_core::code::Code;
 use windlass_core::digest::Digest;
-use windlass_core::evidence::{Bundle, Contents, verify};
+use windlass_core::evidence::{Bundle, Contents, verify, verify_period};
 
 #[derive(Subcommand, Debug)]
 pub(super) enum EvidenceVerb {
-    /// Write a bundle that proves a run
-    #[command(after_help = "examples:\n  windlass evidence export RUN -o run.evidence.tar")]
+    /// Write a bundle that proves a run, or all runs of a period
+    #[command(
+        after_help = "examples:\n  windlass evidence export RUN -o run.evidence.tar\n  windlass evidence export --from 2026-01-01T00:00:00Z --to 2026-02-01T00:00:00Z -o january.evidence.tar"
+    )]
     Export {
         /// The run, or the beginning of its id
-        run: String,
+        #[arg(required_unless_present = "from", conflicts_with = "from")]
+        run: Option<String>,
+        /// All runs that began at this time or later: a time, or a duration such as 24h
+        #[arg(long, value_name = "T", requires = "to")]
+        from: Option<String>,
+        /// And before this time
+        #[arg(long, value_name = "T", requires = "from")]
+        to: Option<String>,
         /// Where to
         #[arg(short, long, value_name = "FILE")]
         output: PathBuf,
@@ -42,6 +53,11 @@ pub(super) enum EvidenceVerb {
         #[arg(long, value_name = "F")]
         html: Option<PathBuf>,
     },
+    /// Take a private value out of what is stored about a run; its proof stays whole
+    #[command(
+        after_help = "examples:\n  windlass evidence redact RUN --step fetch --field output --reason 'a customer asked' --yes\n\nThe run must have ended, and no server may hold the data directory. The value goes from the log, the snapshot and\nthe step's kept output; its digest stays. Who did it and why is recorded. Backups and bundles made before still hold it."
+    )]
+    Redact(super::redact::RedactArgs),
     /// Print the public keys that bundles are checked with
     #[command(after_help = "examples:\n  windlass evidence pubkey > keys.txt")]
     Pubkey,
@@ -52,7 +68,22 @@ pub(super) enum EvidenceVerb {
 
 pub(super) async fn ask(client: &Client, verb: &EvidenceVerb, say: &Say) -> Outcome {
     match verb {
-        EvidenceVerb::Export { run, output, values } => export(client, run, output, *values, say).await,
+        EvidenceVerb::Export { run, from, to, output, values } => {
+            let path = match (run, from, to) {
+                (Some(run), _, _) => format!("/v1/runs/{}/evidence?values={values}", escape(run)),
+                (None, Some(from), Some(to)) => {
+                    let (from, to) = (since(from)?, since(to)?);
+                    format!("/v1/evidence?from={}&to={}&values={values}", escape(&from), escape(&to))
+                }
+                (None, _, _) => {
+                    return Err(Failure::new(
+                        Code::InvalidInput,
+                        "name a run, or a period with --from and --to",
+                    ));
+                }
+            };
+            export(client, &path, output, say).await
+        }
         EvidenceVerb::Pubkey => {
             let known = client.get("/v1/keys").await?;
             say.answer(&known, || text(&known, "text").trim_end().to_owned());
@@ -63,13 +94,14 @@ pub(super) async fn ask(client: &Client, verb: &EvidenceVerb, say: &Say) -> Outc
             say.answer(&made, || format!("{} seals from now on", text(&made, "id")));
             Ok(0)
         }
+        // It needs the directory for itself, so it never comes here.
+        EvidenceVerb::Redact(_) => Err(Failure::new(Code::Internal, "a redaction asks no server")),
         EvidenceVerb::Verify { file, pubkey, html } => check(file, pubkey.as_deref(), html.as_deref(), say),
     }
 }
 
-async fn export(client: &Client, run: &str, output: &Path, values: bool, say: &Say) -> Outcome {
-    let path = format!("/v1/runs/{}/evidence?values={values}", escape(run));
-    let answer = client.send(Method::GET, &path, None, &[]).await?;
+async fn export(client: &Client, path: &str, output: &Path, say: &Say) -> Outcome {
+    let answer = client.send(Method::GET, path, None, &[]).await?;
     if !answer.status.is_success() {
         return Err(answer
             .json()
@@ -115,18 +147,24 @@ pub(super) fn check(file: &Path, pubkey: Option<&Path>, html: Option<&Path>, say
         Some(path) => keys::read_public(path).map_err(failed)?,
         None => own_keys(&bundle),
     };
-    let verdict = match verify(&bundle, &trusted, &keys::check) {
-        Ok(verdict) => verdict,
+    let is_trusted = pubkey.is_some();
+    let report = match bundle.manifest.period {
+        None => verify(&bundle, &trusted, &keys::check).map(|verdict| Report::of_run(&verdict, is_trusted)),
+        Some(_) => verify_period(&bundle, &trusted, &keys::check)
+            .map(|population| Report::of_period(&population, is_trusted)),
+    };
+    let report = match report {
+        Ok(report) => report,
         Err(findings) => {
             let findings: Vec<String> = findings.iter().map(ToString::to_string).collect();
             return Ok(rejected(&findings, say));
         }
     };
     if let Some(path) = html {
-        fs::write(path, report::html(&verdict, pubkey.is_some()))?;
+        fs::write(path, report.html())?;
     }
-    say.answer(&report::json(&verdict, pubkey.is_some()), || report::text(&verdict, pubkey.is_some()));
-    Ok(u8::from(pubkey.is_none()))
+    say.answer(&report.json, || report.text());
+    Ok(u8::from(!is_trusted))
 }
 
 /// The keys that the bundle itself brings along: good for seeing that it holds together, and for nothing else.

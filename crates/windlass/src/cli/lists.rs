@@ -40,7 +40,7 @@ fn items(page: &Value) -> Vec<Value> {
 }
 
 /// A time, or how long ago.
-fn since(text: &str) -> Result<String, Failure> {
+pub(super) fn since(text: &str) -> Result<String, Failure> {
     if text.parse::<jiff::Timestamp>().is_ok() {
         return Ok(text.to_owned());
     }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use windlass_core::audit::{Head, Leaf, Rotation, Seal, proof, root};
 use windlass_core::event::Event;
-use windlass_core::evidence::{Bundle, Contents, Inclusion, Segment};
+use windlass_core::evidence::{About, Bundle, Contents, Inclusion, Segment};
 use windlass_core::id::{Name, RunId, Scoped};
 use windlass_core::redact::redact;
 use windlass_core::stream::StreamId;
@@ -29,17 +29,17 @@ pub struct What {
 
 /// A stream's lines, and where the last of them stands.
 #[derive(Default)]
-struct Taken {
-    lines: Vec<String>,
-    last: Option<(Head, u64)>,
+pub(super) struct Taken {
+    pub(super) lines: Vec<String>,
+    pub(super) last: Option<(Head, u64)>,
 }
 
 /// Everything that is needed of the installation's own stream.
 #[derive(Default)]
-struct Seals {
+pub(super) struct Seals {
     /// By number: the seal and the last record it covers.
-    all: BTreeMap<u64, (Seal, u64)>,
-    rotations: Vec<Rotation>,
+    pub(super) all: BTreeMap<u64, (Seal, u64)>,
+    pub(super) rotations: Vec<Rotation>,
 }
 
 /// Puts a bundle together and signs it. Everything in it must be sealed already.
@@ -65,18 +65,19 @@ pub fn gather(log: &Log, what: What, key: &Key, at: Millis) -> Result<Bundle, Er
         });
         contents.streams.push(Segment { stream, after: Head::default(), lines: taken.lines });
     }
+    let mut opened = seals.open(log, &needed.keys().copied().collect())?;
     for (number, leaves) in needed {
-        let (seal, all) = seals.leaves(log, number)?;
+        let all = opened.remove(&number).unwrap_or_default();
         for leaf in leaves {
             let proof = proof(&all, &leaf.stream).ok_or_else(|| unsealed(&leaf.stream))?;
             contents.inclusions.push(Inclusion { leaf, seal: number, proof });
         }
-        contents.seals.push(seal);
+        contents.seals.extend(seals.all.get(&number).map(|(seal, _)| seal.clone()));
     }
-    Ok(contents.bundle(what.run, at, key.id.clone(), &|bytes| key.sign(bytes)))
+    Ok(contents.bundle(About::Run(what.run), at, key.id.clone(), &|bytes| key.sign(bytes)))
 }
 
-fn unsealed(stream: &StreamId) -> Error {
+pub(super) fn unsealed(stream: &StreamId) -> Error {
     Error::Unprovable(format!("no seal covers the last record of {stream}"))
 }
 
@@ -108,7 +109,7 @@ fn linked(log: &Log, what: What) -> Result<BTreeSet<StreamId>, Error> {
 }
 
 /// Who made the runbook the active version of its name, where somebody did.
-fn deployment(
+pub(super) fn deployment(
     log: &Log,
     tenant: &Name,
     namespace: &Name,
@@ -125,7 +126,11 @@ fn deployment(
 }
 
 /// All lines of the streams, with or without private values.
-fn take(log: &Log, streams: &BTreeSet<StreamId>, values: bool) -> Result<BTreeMap<StreamId, Taken>, Error> {
+pub(super) fn take(
+    log: &Log,
+    streams: &BTreeSet<StreamId>,
+    values: bool,
+) -> Result<BTreeMap<StreamId, Taken>, Error> {
     let wanted: Vec<StreamId> = streams.iter().cloned().collect();
     let mut taken: BTreeMap<StreamId, Taken> = BTreeMap::new();
     let mut broken = None;
@@ -153,7 +158,7 @@ fn take(log: &Log, streams: &BTreeSet<StreamId>, values: bool) -> Result<BTreeMa
     }
 }
 
-fn seals(log: &Log) -> Result<Seals, Error> {
+pub(super) fn seals(log: &Log) -> Result<Seals, Error> {
     let mut seals = Seals::default();
     log.scan(&[StreamId::System], Seqs::ALL, &mut |record, _| {
         match &record.event {
@@ -172,35 +177,61 @@ fn seals(log: &Log) -> Result<Seals, Error> {
 
 impl Seals {
     /// The first seal that covers a record.
-    fn covering(&self, seq: u64) -> Option<u64> {
+    pub(super) fn covering(&self, seq: u64) -> Option<u64> {
         self.all.iter().find(|(_, (_, through))| *through >= seq).map(|(number, _)| *number)
     }
 
-    /// A seal and its leaves: the last record of each stream between the seal before and this one.
-    fn leaves(&self, log: &Log, number: u64) -> Result<(Seal, Vec<Leaf>), Error> {
-        let gone = |why: &str| Error::Unprovable(format!("seal {number} cannot be opened: {why}"));
-        let (seal, through) = self.all.get(&number).cloned().ok_or_else(|| gone("it is not in the log"))?;
-        let after =
-            number.checked_sub(1).and_then(|before| self.all.get(&before)).map_or(0, |before| before.1);
-        let mut heads: BTreeMap<StreamId, (Head, u64)> = BTreeMap::new();
-        log.read(after + 1, &mut |record, _| {
-            if record.seq > through {
-                return ControlFlow::Break(());
+    /// The leaves of some seals: the last record of each stream between the seal before and each. The log is read once.
+    ///
+    /// # Errors
+    /// What a seal covers is not all there any more.
+    pub(super) fn open(&self, log: &Log, wanted: &BTreeSet<u64>) -> Result<BTreeMap<u64, Vec<Leaf>>, Error> {
+        let gone =
+            |number: u64, why: &str| Error::Unprovable(format!("seal {number} cannot be opened: {why}"));
+        // The range of each: first and last seq, in ascending order.
+        let mut ranges: Vec<(u64, u64, u64)> = Vec::new();
+        for number in wanted {
+            let (_, through) = self.all.get(number).ok_or_else(|| gone(*number, "it is not in the log"))?;
+            let before = number.checked_sub(1).and_then(|before| self.all.get(&before));
+            ranges.push((before.map_or(0, |before| before.1) + 1, *through, *number));
+        }
+        let mut heads: BTreeMap<u64, BTreeMap<StreamId, (Head, u64)>> = BTreeMap::new();
+        let mut at = 0;
+        let first = ranges.first().map_or(u64::MAX, |range| range.0);
+        log.read(first, &mut |record, _| {
+            while ranges.get(at).is_some_and(|range| range.1 < record.seq) {
+                at += 1;
             }
-            if !matches!(record.event, Event::SealCreated(_)) {
-                heads.insert(record.stream, (Head { ver: record.ver, head: record.chain }, record.seq));
+            let Some((from, _, number)) = ranges.get(at) else { return ControlFlow::Break(()) };
+            if record.seq >= *from && !matches!(record.event, Event::SealCreated(_)) {
+                let place = (Head { ver: record.ver, head: record.chain }, record.seq);
+                heads.entry(*number).or_default().insert(record.stream, place);
             }
             ControlFlow::Continue(())
         })?;
-        let mut ordered: Vec<(StreamId, (Head, u64))> = heads.into_iter().collect();
-        ordered.sort_unstable_by_key(|(_, (_, seq))| *seq);
-        let leaf =
-            |(stream, (head, _)): (StreamId, (Head, u64))| Leaf { stream, ver: head.ver, head: head.head };
-        let leaves: Vec<Leaf> = ordered.into_iter().map(leaf).collect();
-        if leaves.len() as u64 == seal.leaves && root(&leaves) == seal.root {
-            Ok((seal, leaves))
-        } else {
-            Err(gone("records beside it were dropped from the log after their retention"))
+        let mut opened = BTreeMap::new();
+        for number in wanted {
+            let mut ordered: Vec<(StreamId, (Head, u64))> =
+                heads.remove(number).unwrap_or_default().into_iter().collect();
+            ordered.sort_unstable_by_key(|(_, (_, seq))| *seq);
+            let leaf = |(stream, (head, _)): (StreamId, (Head, u64))| Leaf {
+                stream,
+                ver: head.ver,
+                head: head.head,
+            };
+            let leaves: Vec<Leaf> = ordered.into_iter().map(leaf).collect();
+            let holds = self
+                .all
+                .get(number)
+                .is_some_and(|(seal, _)| leaves.len() as u64 == seal.leaves && root(&leaves) == seal.root);
+            if !holds {
+                return Err(gone(
+                    *number,
+                    "records beside it were dropped from the log after their retention",
+                ));
+            }
+            opened.insert(*number, leaves);
         }
+        Ok(opened)
     }
 }

@@ -1,11 +1,16 @@
 //! The report of a verified bundle, for people: as text and as a page without scripts. It is made from what was proved,
 //! never from what the bundle says about itself.
 
+mod period;
+
 use crate::shape;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
-use windlass_core::evidence::{Gap, Place, Verdict};
+use windlass_core::evidence::{Gap, Override, Place, Population, Verdict};
 use windlass_core::time::Millis;
+
+/// What a browser may do with the page: show it, and nothing else.
+const CSP: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
 
 /// One section: a heading, and rows of a name and a text.
 struct Section {
@@ -15,56 +20,90 @@ struct Section {
     none: &'static str,
 }
 
-/// The verdict as JSON.
-#[must_use]
-pub fn json(verdict: &Verdict, trusted: bool) -> Value {
-    json!({ "valid": true, "trusted": trusted, "verdict": verdict })
+/// A report, in whichever form.
+pub struct Report {
+    /// For programs.
+    pub json: Value,
+    title: String,
+    headline: String,
+    sections: Vec<Section>,
 }
 
-/// The report as text.
-#[must_use]
-pub fn text(verdict: &Verdict, trusted: bool) -> String {
-    let mut out = format!("{}\n", headline(verdict, trusted));
-    for section in sections(verdict) {
-        let _ = write!(out, "\n{}\n", section.title);
-        if section.rows.is_empty() {
-            let _ = writeln!(out, "  {}", section.none);
-        }
-        for (name, value) in section.rows {
-            let _ = writeln!(out, "  {name}: {}", value.replace('\n', "\n    "));
+impl Report {
+    /// The report of one run.
+    #[must_use]
+    pub fn of_run(verdict: &Verdict, is_trusted: bool) -> Report {
+        Report {
+            json: json!({ "valid": true, "trusted": is_trusted, "verdict": verdict }),
+            title: format!("Evidence of {}", verdict.run),
+            headline: headline(verdict, is_trusted),
+            sections: sections(verdict),
         }
     }
-    out
+
+    /// The report of a period.
+    #[must_use]
+    pub fn of_period(population: &Population, is_trusted: bool) -> Report {
+        Report {
+            json: json!({ "valid": true, "trusted": is_trusted, "population": population }),
+            title: "Evidence of a period".to_owned(),
+            headline: period::headline(population, is_trusted),
+            sections: period::sections(population),
+        }
+    }
+
+    /// As text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut out = format!("{}\n", plain(&self.headline));
+        for section in &self.sections {
+            let _ = write!(out, "\n{}\n", section.title);
+            if section.rows.is_empty() {
+                let _ = writeln!(out, "  {}", section.none);
+            }
+            for (name, value) in &section.rows {
+                let _ = writeln!(out, "  {}: {}", plain(name), plain(value).replace('\n', "\n    "));
+            }
+        }
+        out
+    }
+
+    /// As a page that can be printed.
+    #[must_use]
+    pub fn html(&self) -> String {
+        let mut out = format!(
+            "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">\
+             <meta http-equiv=\"Content-Security-Policy\" content=\"{CSP}\"><title>{title}</title><style>\
+             body{{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#1b1f24}}\
+             h1{{font-size:1.4rem}}h2{{font-size:1.05rem;margin-top:2rem;border-bottom:1px solid #d0d7de}}\
+             table{{border-collapse:collapse;width:100%}}td{{padding:.25rem .5rem;vertical-align:top;border-bottom:1px solid #eaeef2}}\
+             td:first-child{{width:14rem;color:#57606a;word-break:break-word}}pre{{margin:0;white-space:pre-wrap;word-break:break-word;font:13px/1.45 ui-monospace,monospace}}\
+             .none{{color:#57606a}}@media print{{body{{margin:0}}h2{{break-after:avoid}}}}</style></head><body>\
+             <h1>{headline}</h1>",
+            title = escape(&self.title),
+            headline = escape(&self.headline),
+        );
+        for section in &self.sections {
+            let _ = write!(out, "<h2>{}</h2>", escape(section.title));
+            if section.rows.is_empty() {
+                let _ = write!(out, "<p class=\"none\">{}</p>", escape(section.none));
+                continue;
+            }
+            out.push_str("<table>");
+            for (name, value) in &section.rows {
+                let _ =
+                    write!(out, "<tr><td>{}</td><td><pre>{}</pre></td></tr>", escape(name), escape(value));
+            }
+            out.push_str("</table>");
+        }
+        out.push_str("</body></html>\n");
+        out
+    }
 }
 
-/// The report as a page that can be printed.
-#[must_use]
-pub fn html(verdict: &Verdict, trusted: bool) -> String {
-    let mut out = format!(
-        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>Evidence of {run}</title><style>\
-         body{{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#1b1f24}}\
-         h1{{font-size:1.4rem}}h2{{font-size:1.05rem;margin-top:2rem;border-bottom:1px solid #d0d7de}}\
-         table{{border-collapse:collapse;width:100%}}td{{padding:.25rem .5rem;vertical-align:top;border-bottom:1px solid #eaeef2}}\
-         td:first-child{{width:14rem;color:#57606a}}pre{{margin:0;white-space:pre-wrap;word-break:break-word;font:13px/1.45 ui-monospace,monospace}}\
-         .none{{color:#57606a}}@media print{{body{{margin:0}}h2{{break-after:avoid}}}}</style></head><body>\
-         <h1>{headline}</h1>",
-        run = escape(&verdict.run.to_string()),
-        headline = escape(&headline(verdict, trusted)),
-    );
-    for section in sections(verdict) {
-        let _ = write!(out, "<h2>{}</h2>", escape(section.title));
-        if section.rows.is_empty() {
-            let _ = write!(out, "<p class=\"none\">{}</p>", escape(section.none));
-            continue;
-        }
-        out.push_str("<table>");
-        for (name, value) in section.rows {
-            let _ = write!(out, "<tr><td>{}</td><td><pre>{}</pre></td></tr>", escape(&name), escape(&value));
-        }
-        out.push_str("</table>");
-    }
-    out.push_str("</body></html>\n");
-    out
+/// Text as it may stand on a terminal: nothing in it moves the cursor or hides what follows.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c }).collect()
 }
 
 /// Text as it may stand in a page.
@@ -111,10 +150,12 @@ fn pretty(value: &impl serde::Serialize) -> String {
 fn sections(verdict: &Verdict) -> Vec<Section> {
     vec![
         origin(verdict),
+        runbook(verdict),
         policies(verdict),
         approvals(verdict),
         effects(verdict),
         exceptions(verdict),
+        secrets(verdict),
         costs(verdict),
         proofs(verdict),
         gaps(verdict),
@@ -123,15 +164,62 @@ fn sections(verdict: &Verdict) -> Vec<Section> {
 
 fn origin(verdict: &Verdict) -> Section {
     let text = |value: Option<String>| value.unwrap_or_else(|| "not known".to_owned());
-    let rows = vec![
+    let mut rows = vec![
         ("Run".to_owned(), verdict.run.to_string()),
         ("Tenant".to_owned(), text(verdict.tenant.as_ref().map(ToString::to_string))),
         ("Pipeline".to_owned(), text(verdict.pipeline.as_ref().map(ToString::to_string))),
-        ("Runbook".to_owned(), text(verdict.runbook.as_ref().map(ToString::to_string))),
         ("Ended".to_owned(), text(verdict.status.map(|status| status.to_string()))),
         ("Bundle made".to_owned(), when(verdict.made_at)),
     ];
+    if let Some(origin) = &verdict.origin {
+        let trigger = &origin.trigger;
+        rows.push(("Began".to_owned(), at(&origin.place)));
+        rows.push(("Namespace".to_owned(), origin.namespace.to_string()));
+        rows.push(("Triggered by".to_owned(), format!("{}", trigger.source)));
+        let more = [
+            ("User", trigger.user.as_ref().map(ToString::to_string)),
+            ("Key", trigger.key.as_ref().map(ToString::to_string)),
+            ("Event", trigger.event_id.as_ref().map(ToString::to_string)),
+            ("Repository", origin.subject.as_ref().and_then(|subject| subject.repo.clone())),
+            ("Pull request", origin.subject.as_ref().and_then(|subject| subject.pr.clone())),
+            ("Goes on from", origin.lineage.resumed_from.map(|run| run.to_string())),
+            ("Called by", origin.parent.map(|run| run.to_string())),
+        ];
+        rows.extend(more.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
+    }
     Section { title: "Origin", rows, none: "" }
+}
+
+fn runbook(verdict: &Verdict) -> Section {
+    let mut rows = Vec::new();
+    if let Some(hash) = &verdict.runbook {
+        rows.push(("Hash".to_owned(), hash.to_string()));
+    }
+    if let Some(book) = &verdict.book {
+        rows.push(("Name".to_owned(), book.name.to_string()));
+        rows.push(("Loaded".to_owned(), at(&book.place)));
+        let deployed: Vec<String> = book
+            .deployed
+            .iter()
+            .map(|(by, place)| {
+                let by = by.as_ref().map_or_else(String::new, |by| format!("{by}: "));
+                format!("{by}{}", at(place))
+            })
+            .collect();
+        let never = "never: the run was started from a file".to_owned();
+        rows.push(("Deployed by".to_owned(), if deployed.is_empty() { never } else { deployed.join("\n") }));
+        let missing = "its text is not there".to_owned();
+        rows.push(("Text".to_owned(), book.text.clone().unwrap_or(missing)));
+    }
+    Section { title: "Runbook, in full", rows, none: "the runbook is not known" }
+}
+
+fn secrets(verdict: &Verdict) -> Section {
+    let names = verdict.book.iter().flat_map(|book| &book.secrets);
+    let row = |name: &String| {
+        (name.clone(), "the runbook may ask for it; which version it got is not recorded".to_owned())
+    };
+    Section { title: "Secrets, by name", rows: names.map(row).collect(), none: "none" }
 }
 
 fn policies(verdict: &Verdict) -> Section {
@@ -153,7 +241,19 @@ fn approvals(verdict: &Verdict) -> Section {
             "{} for step {}, asked for by {}\n",
             approval.status, approval.step, approval.requested_by
         );
-        let _ = writeln!(text, "asked {}", at(&approval.place));
+        let _ = writeln!(text, "asked {}, until {}", at(&approval.place), when(approval.expires_at));
+        let who = match &approval.approvers[..] {
+            [] => "whoever may approve".to_owned(),
+            named => named.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+        };
+        let two = if approval.two_person { ", two humans besides the requester" } else { "" };
+        let _ = writeln!(text, "tier {}, {} of: {who}{two}", approval.tier, approval.count);
+        for reason in &approval.reasons {
+            let _ = writeln!(text, "because: {reason}");
+        }
+        if let Some(message) = &approval.message {
+            let _ = writeln!(text, "said: {message}");
+        }
         match &approval.action {
             Some(action) => {
                 let _ = writeln!(text, "shown exactly:\n{}", pretty(action));
@@ -180,6 +280,9 @@ fn approvals(verdict: &Verdict) -> Section {
             let (verdict, by, channel, place) = (vote.verdict, &vote.by, vote.channel, at(&vote.place));
             let card = vote.card.map(|card| format!(" on card {card}")).unwrap_or_default();
             let _ = writeln!(text, "{verdict} by {by}{own}, {channel} {place}{card}");
+            if let Some(reason) = &vote.reason {
+                let _ = writeln!(text, "  because: {reason}");
+            }
         }
         (approval.id.to_string(), text.trim_end().to_owned())
     };
@@ -238,7 +341,9 @@ fn exceptions(verdict: &Verdict) -> Section {
         .map(|unknown| {
             let settled = unknown.resolved.as_ref().map_or("not settled".to_owned(), |resolved| {
                 let who = if resolved.probed { "a probe" } else { "a human" };
-                format!("{} by {who}, {}", resolved.resolution, at(&resolved.place))
+                let reason =
+                    resolved.reason.as_ref().map_or_else(String::new, |why| format!(" because {why}"));
+                format!("{} by {who}, {}{reason}", resolved.resolution, at(&resolved.place))
             });
             format!("step {}: {} — {settled}", unknown.step, at(&unknown.place))
         })
@@ -249,13 +354,33 @@ fn exceptions(verdict: &Verdict) -> Section {
         .map(|gone| format!("{} of record {} of {}", gone.field, gone.ver, gone.stream))
         .collect();
     let or_none = |rows: Vec<String>| if rows.is_empty() { "none".to_owned() } else { rows.join("\n") };
+    let overrides = found.overrides.iter().map(overridden).collect();
+    let refused = found
+        .refused
+        .iter()
+        .map(|refused| format!("{} by {}, {}", refused.refusal, refused.by, at(&refused.place)))
+        .collect();
     let rows = vec![
+        ("Overrides".to_owned(), or_none(overrides)),
+        ("Refused decisions".to_owned(), or_none(refused)),
         ("Approved by who asked".to_owned(), list(&found.self_approvals)),
         ("Effects without an allow".to_owned(), list(&found.undecided)),
         ("Outcomes nobody knew".to_owned(), or_none(unknown)),
         ("Values that are not there".to_owned(), or_none(redactions)),
     ];
     Section { title: "Exceptions", rows, none: "" }
+}
+
+fn overridden(found: &Override) -> String {
+    match found {
+        Override::Variables { place } => format!("variables were changed, {}", at(place)),
+        Override::Settled { step, resolution, place } => {
+            format!("step {step} was settled as {resolution}, {}", at(place))
+        }
+        Override::Guard { step, guard, place } => {
+            format!("step {step} went on although guard {guard} did not hold, {}", at(place))
+        }
+    }
 }
 
 fn costs(verdict: &Verdict) -> Section {
@@ -299,8 +424,10 @@ fn gaps(verdict: &Verdict) -> Section {
             "Artifacts".to_owned(),
             "they are listed by the exporter; no record covers their hashes".to_owned(),
         ),
+        Gap::NoRunbook => ("Runbook".to_owned(), "its record is not in the bundle".to_owned()),
+        Gap::SecretVersions => ("Secrets".to_owned(), "which versions were used is not recorded".to_owned()),
     };
     let mut rows: Vec<(String, String)> = verdict.not_proved.iter().map(row).collect();
-    rows.push(("Never proved".to_owned(), "that the other side did what its answer said; what happened after the last seal; that nothing was done beside windlass".to_owned()));
+    rows.push(("Never proved".to_owned(), "that the other side did what its answer said; what happened after the last seal; that nothing was done beside windlass; that the clock of the server was right".to_owned()));
     Section { title: "What is not proved", rows, none: "" }
 }

@@ -6,11 +6,11 @@
 
 use super::bundle::{self, What};
 use super::keys::{Key, Keys};
-use super::shelf::Shelf;
+use super::shelf::{Kept, Shelf};
 use super::{Error, archive};
 use crate::log::Log;
 use crate::store::{Embedded, ends};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -26,6 +26,9 @@ use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_engine::Handle;
 use windlass_engine::port::Clock as _;
+
+/// How many records before the last seal are looked at for runs whose bundles a process before did not come to make.
+const LOOK_BACK: u64 = 10_000;
 
 enum Wish {
     /// Seal everything that is durable.
@@ -54,8 +57,17 @@ impl Sealing {
         shelf: Shelf,
     ) -> std::io::Result<Sealing> {
         let (wishes, inbox) = channel();
-        let mut worker =
-            Worker { engine, log, keys, sealer: None, next: 0, said: false, ended: Vec::new(), shelf };
+        let mut worker = Worker {
+            engine,
+            log,
+            keys,
+            sealer: None,
+            next: 0,
+            said: false,
+            looked_back: false,
+            ended: Vec::new(),
+            shelf,
+        };
         let thread =
             std::thread::Builder::new().name("sealing".into()).spawn(move || worker.serve(&inbox))?;
         Ok(Sealing { wishes: Some(wishes), thread: Some(thread) })
@@ -115,6 +127,8 @@ struct Worker {
     next: u64,
     /// Whether it was said why nothing is sealed.
     said: bool,
+    /// Whether it was seen to what a process before may have left.
+    looked_back: bool,
     /// Runs that ended since their bundles were last seen to.
     ended: Vec<RunId>,
     /// Where bundles are kept.
@@ -139,7 +153,7 @@ impl Worker {
                 Err(RecvTimeoutError::Timeout) => {
                     let sealed = self.seal().and_then(|()| self.keep());
                     if let (Err(error), false) = (&sealed, self.said) {
-                        eprintln!("windlass: what changed is not sealed: {error}");
+                        eprintln!("windlass: what changed is not all sealed and kept: {error}");
                     }
                     self.said = sealed.is_err();
                 }
@@ -154,6 +168,9 @@ impl Worker {
             let known = self.engine.read(|store| recorded(store).cloned().unwrap_or_default());
             let recorded = known.map_err(|refusal| Error::Engine(refusal.to_string()))?;
             self.next = recorded.through + 1;
+            if !std::mem::replace(&mut self.looked_back, true) {
+                self.ended.extend(unkept(&self.log, recorded.through)?);
+            }
             self.sealer = Some(recorded);
         }
         Ok(self.sealer.get_or_insert_default())
@@ -221,13 +238,12 @@ impl Worker {
         while let Some(&run) = self.ended.last() {
             let looked = self.engine.read(move |store| (store.first_seq(run), is_governed(store, run)));
             let (first_seq, governed) = looked.map_err(gone)?;
-            if governed && !self.shelf.has(run) {
+            if governed && !self.shelf.has(run)? {
                 let key = self.key()?;
                 let what = What { run, first_seq, values: false };
                 let made =
                     archive::write(&bundle::gather(&self.log, what, &key, crate::clock::System.now())?)?;
-                let (sha256, bytes) = (Digest::of(&[&made]), made.len() as u64);
-                let location = self.shelf.put(run, &made)?;
+                let Kept { location, sha256, bytes } = self.shelf.put(run, &made)?;
                 let fact = EvidenceExported { pipeline_id: run, sha256, bytes, location };
                 self.call(Command::Exported(Box::new(fact)))?;
             }
@@ -267,6 +283,27 @@ impl Worker {
         }
         Ok(key)
     }
+}
+
+/// Governed runs that ended shortly before the last seal, and of which no bundle is recorded: the process died, or the
+/// place for bundles could not be reached.
+fn unkept(log: &Log, through: u64) -> Result<BTreeSet<RunId>, Error> {
+    let (mut governed, mut ended, mut kept) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    log.read((through + 1).saturating_sub(LOOK_BACK), &mut |record, _| {
+        if record.seq > through {
+            return ControlFlow::Break(());
+        }
+        match (&record.stream, &record.event) {
+            (_, Event::EvidenceExported(e)) => drop(kept.insert(e.pipeline_id)),
+            (_, Event::IntentRecorded(e)) => drop(governed.insert(e.pipeline_id)),
+            (_, Event::ApprovalRequested(e)) => drop(governed.insert(e.pipeline_id)),
+            (StreamId::Run(run), event) if ends(event) => drop(ended.insert(*run)),
+            // tidy: nothing else says that a bundle is due.
+            (_, _) => {}
+        }
+        ControlFlow::Continue(())
+    })?;
+    Ok(ended.into_iter().filter(|run| governed.contains(run) && !kept.contains(run)).collect())
 }
 
 /// Whether a run did something that has to be proved: a human was asked, or an outside action was intended.

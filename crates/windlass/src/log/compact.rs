@@ -12,7 +12,7 @@ use super::layout::Piece;
 use super::read::{Seqs, each_batch, each_line, stream_of};
 use super::{Log, commit};
 use crate::disk::{File, How, write_full};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -35,6 +35,9 @@ pub struct Compacted {
     pub streams_dropped: u64,
 }
 
+/// Private values to take out: by the stream's name and the record's version, the names of the fields.
+pub type Cuts = BTreeMap<String, BTreeMap<u64, BTreeSet<String>>>;
+
 /// Which streams stay, by their names; each is asked for once.
 type Verdicts = HashMap<String, bool>;
 
@@ -52,15 +55,39 @@ impl Log {
         if done.bytes_dropped == 0 {
             return Ok(Compacted::default());
         }
-        let carried = self.carry(&view, &verdicts)?;
+        done.files = view.ended.len() as u64;
+        self.replace(&view, &verdicts, &Cuts::new(), true)?;
+        Ok(done)
+    }
+
+    /// Takes private values out of the records; their digests stay, and with them the chains. Files that held them are
+    /// removed and not used again. It ends the file that is written first, so that nothing escapes it.
+    ///
+    /// # Errors
+    /// As for any compaction; the log is as it was then.
+    pub fn redact(&self, cuts: &Cuts) -> Result<(), Error> {
+        let _one_at_a_time = lock(&self.compacting);
+        self.space.discard()?;
+        self.roll()?;
+        let view = self.shared.view();
+        self.replace(&view, &Verdicts::new(), cuts, false)
+    }
+
+    /// Puts one file into the place of all that are ended.
+    fn replace(
+        &self,
+        view: &Arc<View>,
+        verdicts: &Verdicts,
+        cuts: &Cuts,
+        recycle: bool,
+    ) -> Result<(), Error> {
+        let carried = self.carry(view, verdicts, cuts)?;
         let path = carried.path.clone();
         let count = view.ended.len();
-        done.files = count as u64;
         self.shared.change_view(|view| {
             view.ended.splice(..count, [Arc::new(carried)]);
         });
-        self.drop_files(&view, &path)?;
-        Ok(done)
+        self.drop_files(view, &path, recycle)
     }
 
     /// Ends the file that is written, so that compaction can take it too.
@@ -118,7 +145,7 @@ impl Log {
     }
 
     /// Writes what stays.
-    fn carry(&self, view: &View, verdicts: &Verdicts) -> Result<Piece, Error> {
+    fn carry(&self, view: &View, verdicts: &Verdicts, cuts: &Cuts) -> Result<Piece, Error> {
         let through = view.last.before();
         let header = Header {
             kind: Kind::Carried,
@@ -129,7 +156,7 @@ impl Log {
         };
         let path = self.layout.carried(through);
         let temporary = path.with_extension("tmp");
-        let written = self.write_carried(view, verdicts, header, &temporary);
+        let written = self.write_carried(view, (verdicts, cuts), header, &temporary);
         let written = written.and_then(|file| {
             self.disk.rename(&temporary, &path).map_err(Error::io("cannot rename", &temporary))?;
             self.disk.sync_dir(&self.layout.log).map_err(Error::sync(&self.layout.log))?;
@@ -154,7 +181,7 @@ impl Log {
     fn write_carried(
         &self,
         view: &View,
-        verdicts: &Verdicts,
+        (verdicts, cuts): (&Verdicts, &Cuts),
         header: Header,
         path: &Path,
     ) -> Result<Arc<dyn File>, Error> {
@@ -170,9 +197,20 @@ impl Log {
             prev: 0,
         };
         out.start = out.bytes.len();
-        self.each_ended(view, &mut |_, _, line| {
-            let stays = stream_of(line).is_some_and(|stream| verdicts.get(&*stream).copied().unwrap_or(true));
-            if stays { out.line(line) } else { Ok(()) }
+        self.each_ended(view, &mut |piece, offset, line| {
+            let stream = stream_of(line);
+            if !stream.as_ref().is_some_and(|stream| verdicts.get(&**stream).copied().unwrap_or(true)) {
+                return Ok(());
+            }
+            match stream.and_then(|stream| cuts.get(&*stream)) {
+                None => out.line(line),
+                Some(cuts) => {
+                    let cut = cut(line, cuts).map_err(|error| {
+                        piece.corrupt(offset, format!("a record is not readable: {error}"))
+                    })?;
+                    out.line(&cut)
+                }
+            }
         })?;
         out.flush(None)?;
         file.sync_data().map_err(Error::sync(path))?;
@@ -181,18 +219,27 @@ impl Log {
 
     /// Removes the files that were replaced, or keeps their room. A file that a reader may be in is never written again.
     /// A carried file that stands for the same records has its successor's name, and is gone already.
-    fn drop_files(&self, view: &Arc<View>, carried: &Path) -> Result<(), Error> {
+    fn drop_files(&self, view: &Arc<View>, carried: &Path, recycle: bool) -> Result<(), Error> {
         let alone = Arc::strong_count(view) == 1;
         for piece in view.ended.iter().filter(|piece| piece.path != carried) {
             let len = piece.file.len().map_err(Error::io("cannot read", &piece.path))?;
             let unread = alone && Arc::strong_count(piece) == 1 && Arc::strong_count(&piece.file) == 1;
-            if unread && piece.header.kind == Kind::Segment {
+            if recycle && unread && piece.header.kind == Kind::Segment {
                 self.space.recycle(&piece.path, len)?;
             } else {
                 self.disk.remove(&piece.path).map_err(Error::io("cannot remove", &piece.path))?;
             }
         }
         self.disk.sync_dir(&self.layout.log).map_err(Error::sync(&self.layout.log))
+    }
+}
+
+/// A line without the values that are to go.
+fn cut(line: &str, cuts: &BTreeMap<u64, BTreeSet<String>>) -> Result<String, windlass_core::wire::Error> {
+    let ver = Record::decode(line, Check::Form)?.ver;
+    match cuts.get(&ver) {
+        None => Ok(line.to_owned()),
+        Some(fields) => windlass_core::redact::redact(line, &|name| fields.contains(name)),
     }
 }
 

@@ -117,6 +117,15 @@ impl Space {
         Ok(())
     }
 
+    /// Removes what is set aside: it holds what its segments held, and somebody wants that gone.
+    pub(super) fn discard(&self) -> Result<(), Error> {
+        let mut spares = self.lock();
+        while let Some(path) = spares.ready.pop() {
+            self.disk.remove(&path).map_err(Error::io("cannot remove", &path))?;
+        }
+        Ok(())
+    }
+
     fn make(&self, bytes: u64) -> Result<(PathBuf, Arc<dyn File>), Error> {
         let number = {
             let mut spares = self.lock();

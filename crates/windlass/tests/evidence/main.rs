@@ -4,6 +4,11 @@
 // A test may panic: that is how it fails. Clippy grants it to `#[test]` functions, not to what they call.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "../support/outside.rs"]
+mod outside;
+mod pages;
+mod periods;
+mod redactions;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -41,14 +46,22 @@ fn proved() -> (Project, String) {
     (project, run)
 }
 
-/// Verifies where there is no data directory at all.
+/// Verifies files of a project where there is nothing else: no data directory, no home, no server, no environment. What
+/// is written stays in the project.
 fn verify(project: &Project, words: &[&str]) -> Done {
     let elsewhere = tempfile::tempdir().unwrap();
-    let words = [&["evidence", "verify"], words].concat();
-    let mut command = project.command(&words);
-    command.env("WINDLASS_DATA", elsewhere.path().join("nothing"));
+    let files = |word: &&str| match word.starts_with("--") {
+        true => (*word).to_owned(),
+        false => project.path(word).display().to_string(),
+    };
+    let words: Vec<String> = words.iter().map(files).collect();
+    let words: Vec<&str> =
+        ["evidence", "verify"].into_iter().chain(words.iter().map(String::as_str)).collect();
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_windlass"));
+    command.args(&words).env_clear().env("HOME", elsewhere.path()).current_dir(elsewhere.path());
     let done = Process::spawn(command, &words).wait();
-    assert!(!elsewhere.path().join("nothing").exists(), "a verifier made a data directory");
+    let left = fs::read_dir(elsewhere.path()).unwrap().count();
+    assert_eq!(left, 0, "a verifier left something behind");
     done
 }
 
@@ -91,8 +104,10 @@ fn any_changed_byte_is_found() {
         Err(_) => false,
     };
     assert!(accepts(&good));
-    // Every byte would take long; a stride that shares no factor with the blocks gets everywhere.
-    for at in (0..good.len()).step_by(5) {
+    // Every byte would take long; a stride that shares no factor with the blocks gets everywhere. The long form tries
+    // all of them.
+    let stride = if std::env::var_os("WINDLASS_TEST_LONG").is_some() { 1 } else { 5 };
+    for at in (0..good.len()).step_by(stride) {
         let mut bad = good.clone();
         bad[at] ^= 1 << (at % 8);
         assert!(!accepts(&bad), "byte {at} of {} was changed and nobody noticed", good.len());
@@ -120,4 +135,61 @@ fn another_key_is_refused_and_a_rotated_one_is_trusted_through_the_old() {
     // Whoever has the old key alone trusts the new one, because the old one signed for it.
     verify(&project, &["later.tar", "--pubkey", "keys.txt"]).code(0);
     verify(&project, &["later.tar", "--pubkey", "others.txt"]).code(1);
+    // A run that was sealed with the new key alone.
+    project.windlass(&["run", "book.yaml", "short"]).code(0);
+    let after = project.newest();
+    project.windlass(&["evidence", "export", &after, "-o", "after.tar"]).code(0);
+    let both = project.windlass(&["evidence", "pubkey"]).code(0).out;
+    assert_eq!(both.lines().filter(|line| line.starts_with("windlass-ed25519")).count(), 2, "{both}");
+    project.write("both.txt", &both);
+    let old = project.read("keys.txt");
+    let new: String =
+        both.lines().filter(|line| !old.contains(line)).map(|line| format!("{line}\n")).collect();
+    project.write("new.txt", new);
+    for bundle in ["bundle.tar", "later.tar", "after.tar"] {
+        verify(&project, &[bundle, "--pubkey", "both.txt"]).code(0);
+        verify(&project, &[bundle, "--pubkey", "keys.txt"]).code(0);
+    }
+    // The new key vouches for nothing that the old one signed.
+    verify(&project, &["bundle.tar", "--pubkey", "new.txt"]).code(1).says("rejected");
+    verify(&project, &["later.tar", "--pubkey", "new.txt"]).code(1).says("rejected");
+    // Rotated once more, and again: trust goes the whole way.
+    project.windlass(&["evidence", "rotate-key"]).code(0);
+    project.windlass(&["evidence", "rotate-key"]).code(0);
+    project.windlass(&["evidence", "export", &after, "-o", "last.tar"]).code(0);
+    verify(&project, &["last.tar", "--pubkey", "keys.txt"]).code(0);
+}
+
+/// The records of a stream of a bundle, damaged by somebody who can write an archive but has no key.
+fn forged(good: &[u8], damage: impl Fn(&mut Vec<&str>)) -> Vec<u8> {
+    let mut bundle = windlass::evidence::archive::read(good).unwrap();
+    let (name, _) =
+        bundle.parts.iter().max_by_key(|(name, bytes)| (name.starts_with("records/"), bytes.len())).unwrap();
+    let name = name.clone();
+    let text = String::from_utf8(bundle.parts[&name].clone()).unwrap();
+    let mut lines: Vec<&str> = text.lines().collect();
+    damage(&mut lines);
+    let bytes = lines.iter().map(|line| format!("{line}\n")).collect::<String>().into_bytes();
+    let part = bundle.manifest.parts.iter_mut().find(|part| part.name == name).unwrap();
+    (part.sha256, part.bytes) = (windlass_core::digest::Digest::of(&[&bytes]), bytes.len() as u64);
+    bundle.parts.insert(name, bytes);
+    windlass::evidence::archive::write(&bundle).unwrap()
+}
+
+#[test]
+fn what_was_done_to_records_is_named() {
+    let (project, _) = proved();
+    let good = fs::read(project.path("bundle.tar")).unwrap();
+    let check = |name: &str, bad: Vec<u8>, says: &str| {
+        project.write(name, bad);
+        verify(&project, &[name, "--pubkey", "keys.txt"]).code(1).says(says).says("manifest: the signature");
+    };
+    check("dropped.tar", forged(&good, |lines| drop(lines.remove(2))), "version 3");
+    check("swapped.tar", forged(&good, |lines| lines.swap(2, 3)), "version 3");
+    check("doubled.tar", forged(&good, |lines| lines.insert(3, lines[2])), "version 4");
+    check("cut.tar", forged(&good, |lines| drop(lines.pop())), "is not proved to be under seal");
+    // A good bundle with somebody else's signature on the manifest.
+    let mut bundle = windlass::evidence::archive::read(&good).unwrap();
+    bundle.manifest.signature.0[7] ^= 1;
+    check("signed.tar", windlass::evidence::archive::write(&bundle).unwrap(), "rejected");
 }

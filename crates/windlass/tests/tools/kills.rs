@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 
 /// When the holder dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Dies {
+pub(crate) enum Dies {
     /// After the intent, before the effect.
     Before,
     /// After the effect, before the receipt.
@@ -22,18 +22,19 @@ enum Dies {
 
 /// The other side: it does each effect once per key, as far as the way of asking allows, and kills once.
 #[derive(Clone)]
-struct Other {
+pub(crate) struct Other {
     world: World,
     /// Keys of plain requests that had their effect, and how many effects there were in all.
     keys: Arc<Mutex<BTreeSet<String>>>,
-    effects: Arc<AtomicU32>,
-    victim: Arc<AtomicU32>,
+    pub(crate) effects: Arc<AtomicU32>,
+    /// Who is killed.
+    pub(crate) victim: Arc<AtomicU32>,
     armed: Arc<AtomicBool>,
     dies: Dies,
 }
 
 impl Other {
-    fn new(dies: Dies) -> Other {
+    pub(crate) fn new(dies: Dies) -> Other {
         Other {
             world: World::default(),
             keys: Arc::default(),
@@ -64,7 +65,7 @@ impl Other {
         self.world.answer(request)
     }
 
-    fn answer(&self, request: &Request) -> Answer {
+    pub(crate) fn answer(&self, request: &Request) -> Answer {
         let writes = matches!(request.method.as_str(), "POST" | "PUT" | "PATCH" | "DELETE");
         if !writes {
             return self.world.answer(request);
@@ -101,7 +102,7 @@ fn scene(step: &str, dies: Dies) -> (Project, Server, Other) {
 }
 
 /// Runs until the holder is killed, starts it again, and returns the run.
-fn killed(project: &Project, other: &Other) -> (crate::support::Process, String) {
+pub(crate) fn killed(project: &Project, other: &Other) -> (crate::support::Process, String) {
     let mut holder = hold(project);
     other.victim.store(holder.id(), Ordering::SeqCst);
     let started = project.windlass(&["run", "book.yaml", "--detach", "--json"]).code(0);
@@ -110,7 +111,7 @@ fn killed(project: &Project, other: &Other) -> (crate::support::Process, String)
     (hold(project), run)
 }
 
-fn settled(project: &Project, run: &str, what: &str, look: impl Fn(&Value) -> bool) -> Value {
+pub(crate) fn settled(project: &Project, run: &str, what: &str, look: impl Fn(&Value) -> bool) -> Value {
     until(what, || Some(project.show(run)).filter(|shown| look(shown)))
 }
 

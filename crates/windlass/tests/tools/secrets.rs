@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::Stdio;
 
 /// Sets a secret through the standard input.
-fn set(project: &Project, name: &str, value: &str) -> std::process::Output {
+pub(crate) fn set(project: &Project, name: &str, value: &str) -> std::process::Output {
     let mut command = project.command(&["secret", "set", name, "--json"]);
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
