@@ -110,7 +110,7 @@ fields = json.load(sys.stdin)["fields"]
 c = fields["secret"]
 print(c, file=sys.stderr)
 told = [c, base64.b64encode(c.encode()).decode(), c.encode().hex(), json.dumps(c)]
-bad = {"ok": False, "error": " ".join(told)}
+bad = {"ok": False, "error": " ".join(told), "happened": "no"}
 print(json.dumps(bad if fields["word"] == "bad" else {"ok": True, "output": {"told": told}}))
 '
 "#;
