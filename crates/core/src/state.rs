@@ -125,7 +125,7 @@ impl Snapshot {
     /// The form that this version writes, and the only one it reads: one of another form is left alone, and what it would
     /// have told is read from the log. It is raised whenever what is saved of any stream changes, which the file
     /// `tests/golden/saved.txt` tells.
-    pub const FORM: u32 = 2;
+    pub const FORM: u32 = 3;
 }
 
 /// Why a record does not follow, or a snapshot cannot be read.

@@ -11,10 +11,12 @@
 mod samples;
 
 use samples::{samples, stream};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use windlass_core::id::Name;
+use windlass_core::event::Event;
+use windlass_core::id::{Name, RunId};
 use windlass_core::state::{Snapshot, State};
+use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/saved.txt");
@@ -45,9 +47,20 @@ fn paths(value: &Value, path: &str, found: &mut BTreeSet<String>) {
 /// Every path of what is saved of a stream of each kind.
 fn saved() -> BTreeSet<String> {
     let (mut state, mut found) = (State::new(), BTreeSet::new());
+    let run = StreamId::Run(RunId::parse("run_0000000000000000000000001a").unwrap());
     let (tenant, mut at) = (Name::clean("acme"), Millis(1_763_245_800_000));
-    for sample in samples() {
-        let id = stream(sample.spec.stream);
+    for mut sample in samples() {
+        let id = match &mut sample.event {
+            // What is loaded as a runbook has to be one.
+            Event::RunbookLoaded(loaded) => {
+                loaded.runbook = json!({ "name": "b", "version": 1, "pipelines": { "p": {
+                    "nodes": [{ "id": "a", "kind": { "run": { "command": "true" } } }], "steps": [0] } } });
+                stream(sample.spec.stream)
+            }
+            // A run has the id that it was created with.
+            _ if sample.spec.stream == "run" => run.clone(),
+            _ => stream(sample.spec.stream),
+        };
         at = Millis(at.0 + 1);
         // An event that cannot begin a stream waits for nobody: others of its kind can.
         if state.apply_fact(&id, &tenant, &sample.event, at).is_err() {
@@ -57,6 +70,9 @@ fn saved() -> BTreeSet<String> {
         paths(&saved["state"], sample.spec.stream, &mut found);
         let back: Snapshot = serde_json::from_value(saved).unwrap();
         assert_eq!(Some(back), state.save(&id), "{}", sample.spec.tag);
+    }
+    for kind in Event::specs().iter().map(|spec| spec.stream) {
+        assert!(found.contains(&format!("{kind} object")), "nothing is saved of a {kind}");
     }
     found
 }
