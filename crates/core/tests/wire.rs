@@ -113,7 +113,7 @@ fn golden_records_read_and_write_back() {
 fn a_record_has_these_bytes() {
     let event = Event::from(PipelineUpdated {
         id: RunId(7),
-        vars: Private::New(json!({"b": 1, "a": "é\n"})),
+        vars: Private::New(json!({"a": "é\n", "b": 1})),
         message: None,
     });
     let stream = StreamId::Run(RunId(7));

@@ -56,7 +56,8 @@ async fn vouch(
 /// The socket cannot be served any longer.
 pub async fn serve_socket(app: Arc<App>, listener: UnixListener, user: &str) -> io::Result<()> {
     let pool = Pool::new(router(app.clone()), SOCKET_CONNECTIONS_MAX, &app);
-    accept_socket(&listener, &pool, &Door::Owner(Arc::new(Caller::owner(user)))).await
+    let door = Door::Owner { app, caller: Arc::new(Caller::owner(user)) };
+    accept_socket(&listener, &pool, &door).await
 }
 
 async fn accept_socket(listener: &UnixListener, pool: &Pool, door: &Door) -> io::Result<()> {
@@ -178,7 +179,7 @@ impl Server {
     pub async fn serve(self, app: Arc<App>, socket: UnixListener, user: &str) {
         let own = Pool::new(router(app.clone()), SOCKET_CONNECTIONS_MAX, &app);
         let all = Pool::new(router(app.clone()), CONNECTIONS_MAX, &app);
-        let owner = Door::Owner(Arc::new(Caller::owner(user)));
+        let owner = Door::Owner { app: app.clone(), caller: Arc::new(Caller::owner(user)) };
         tokio::select! {
             _ = accept_socket(&socket, &own, &owner) => {}
             () = self.accept(&app, &all) => {}

@@ -29,8 +29,10 @@ fn s3() -> String {
     std::env::var("WINDLASS_TEST_S3").expect("WINDLASS_TEST_S3 names a server: see scripts/outside-artifacts")
 }
 
-/// An answer of the server: its status and its body.
-fn ask(method: &str, path: &str, headers: &[(String, String)], body: &[u8]) -> (u16, Vec<u8>) {
+/// An answer of the server: its status, headers and body.
+type Told = (u16, Vec<(String, String)>, Vec<u8>);
+
+fn ask(method: &str, path: &str, headers: &[(String, String)], body: &[u8]) -> Told {
     let address = s3().trim_start_matches("http://").trim_end_matches('/').to_owned();
     let mut stream = TcpStream::connect(&address).unwrap();
     let mut head =
@@ -44,7 +46,10 @@ fn ask(method: &str, path: &str, headers: &[(String, String)], body: &[u8]) -> (
     stream.read_to_end(&mut answer).unwrap();
     let end = answer.windows(4).position(|part| part == b"\r\n\r\n").expect("a head") + 4;
     let status = String::from_utf8_lossy(&answer[9..12]).parse().unwrap();
-    (status, answer.split_off(end))
+    let body = answer.split_off(end);
+    let head = String::from_utf8_lossy(&answer);
+    let pairs = head.lines().skip(1).filter_map(|line| line.split_once(": "));
+    (status, pairs.map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned())).collect(), body)
 }
 
 /// A project whose bundles go to a bucket of its own, by way of `url`.
@@ -74,7 +79,8 @@ fn object(bucket: &str, run: &str) -> (u16, Vec<u8>) {
     // Objects are not for everybody. Who asks is not checked, but somebody has to.
     let who = "AWS4-HMAC-SHA256 Credential=someone/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=00";
     let headers = [("authorization".to_owned(), who.to_owned())];
-    ask("GET", &format!("/{bucket}/kept/here/{run}.evidence.tar"), &headers, b"")
+    let (status, _, body) = ask("GET", &format!("/{bucket}/kept/here/{run}.evidence.tar"), &headers, b"");
+    (status, body)
 }
 
 /// The bundle in the bucket is the recorded one, and proves the run.
@@ -134,8 +140,9 @@ fn forward(
             .filter(|(name, _)| !["host", "content-length", "connection"].contains(&name.as_str()))
             .map(passed)
             .collect();
-        let (status, body) = ask(&request.method, &request.path, &headers, &request.body);
-        Answer::Say(status, Vec::new(), body)
+        let (status, mut headers, body) = ask(&request.method, &request.path, &headers, &request.body);
+        headers.retain(|(name, _)| !["content-length", "connection"].contains(&name.as_str()));
+        Answer::Say(status, headers, body)
     }
 }
 

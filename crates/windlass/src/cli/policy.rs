@@ -180,10 +180,7 @@ pub(super) async fn in_force(client: &Client, say: &Say) -> Outcome {
     say.answer(&page, || {
         let mut out = String::new();
         for policy in page["items"].as_array().into_iter().flatten() {
-            let what = match policy["folder"].as_str() {
-                Some(folder) => folder,
-                None => "built-in",
-            };
+            let what = policy["folder"].as_str().unwrap_or("built-in");
             out.push_str(&format!("{what}  version {}\n", text(policy, "version")));
             if let Some(error) = policy["error"].as_str() {
                 out.push_str(&format!("✘ everything is denied: {error}\n"));

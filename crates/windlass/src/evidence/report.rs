@@ -3,6 +3,7 @@
 
 mod period;
 
+use crate::cards::text::visible;
 use crate::shape;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -101,15 +102,15 @@ impl Report {
     }
 }
 
-/// Text as it may stand on a terminal: nothing in it moves the cursor or hides what follows.
+/// Text in which everything can be seen, line by line: nothing in it moves the cursor, or what stands beside it.
 fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c }).collect()
+    text.lines().map(visible).collect::<Vec<_>>().join("\n")
 }
 
 /// Text as it may stand in a page.
 fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    for character in text.chars() {
+    for character in plain(text).chars() {
         match character {
             '&' => out.push_str("&amp;"),
             '<' => out.push_str("&lt;"),

@@ -24,6 +24,9 @@ use windlass_core::digest::Digest;
 pub const RULES_MAX: usize = 2_000;
 /// The most bytes of `@id` and of `@reason`.
 const TEXT_LEN_MAX: usize = 512;
+/// How deep brackets may stand within each other, and how many prefixes or conditions may follow each other: Cedar reads
+/// them by calling itself.
+const DEPTH_MAX: usize = 64;
 const ANNOTATIONS: [&str; 3] = ["id", "reason", "approval"];
 
 /// What is known about a rule beside its text.
@@ -142,6 +145,49 @@ impl Rules {
     }
 }
 
+/// Where a text goes deeper than it may: brackets, prefixes in a row, conditions of one rule. Strings and comments are passed
+/// over as Cedar does.
+fn too_deep(text: &str) -> Option<usize> {
+    let bytes = text.as_bytes();
+    let (mut depth, mut prefixes, mut conditions, mut at) = (0_usize, 0_usize, 0_usize, 0);
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'"' => {
+                at += 1;
+                while bytes.get(at).is_some_and(|byte| *byte != b'"') {
+                    at += if bytes[at] == b'\\' { 2 } else { 1 };
+                }
+            }
+            b'/' if bytes.get(at + 1) == Some(&b'/') => {
+                at += bytes[at..].iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len() - at);
+            }
+            b'(' | b'[' | b'{' => depth += 1,
+            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+            b'!' | b'-' => prefixes += 1,
+            b';' => conditions = 0,
+            b'i' if text
+                .get(at..at + 3)
+                .is_some_and(|word| word.starts_with("if") && !word.ends_with(is_word)) =>
+            {
+                conditions += 1;
+            }
+            _ => {}
+        }
+        if bytes.get(at).is_some_and(|byte| !matches!(byte, b'!' | b'-') && !byte.is_ascii_whitespace()) {
+            prefixes = 0;
+        }
+        if depth.max(prefixes).max(conditions) > DEPTH_MAX {
+            return Some(at);
+        }
+        at += 1;
+    }
+    None
+}
+
+fn is_word(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
+}
+
 /// Reads file by file.
 struct Reader {
     validator: Validator,
@@ -156,6 +202,11 @@ struct Reader {
 
 impl Reader {
     fn file(&mut self, file: u16, source: &Source) {
+        if let Some(at) = too_deep(&source.text) {
+            let text = format!("this is more than {DEPTH_MAX} levels deep");
+            let problem = Problem::at(Place::new(file, at, at + 1), text);
+            return self.notes.add(problem.help("split the rule into several"));
+        }
         let set = match PolicySet::from_str(&source.text) {
             Ok(set) => set,
             Err(errors) => {

@@ -314,10 +314,26 @@ fn hostile_text_is_refused_and_bounded() {
         "(".repeat(50_000),
         ")".repeat(50_000)
     );
-    // Taken or not, it does not bring the process down.
-    let _ = Rules::of(vec![Source { name: "a.cedar".into(), text: deep }]);
-    let nots = format!("permit (principal, action, resource) when {{ {}true }};", "!".repeat(100_000));
-    assert!(refused(&nots).len() < 100_000);
+    let nots = format!("permit (principal, action, resource) when {{ {}true }};", "! ".repeat(50_000));
+    let ifs = format!(
+        "permit (principal, action, resource) when {{ {}true }};",
+        "if true then false else ".repeat(5_000)
+    );
+    for text in [deep, nots, ifs] {
+        let shown = refused(&text);
+        assert!(shown.contains("levels deep") && shown.len() < 10_000, "{shown}");
+    }
+    // Brackets that are text are none, and prefixes apart are not in a row.
+    let quoted = format!(
+        "// {}\npermit (principal, action, resource) when {{ resource.id != \"\\\"{}\" }};",
+        "(".repeat(100),
+        "[".repeat(100)
+    );
+    assert!(
+        !Rules::of(vec![Source { name: "a.cedar".into(), text: quoted }])
+            .err()
+            .is_some_and(|problems| problems.to_string().contains("levels deep"))
+    );
     let many = ALL.replace("@id(\"all\") ", "").repeat(rules::RULES_MAX + 1);
     assert!(refused(&many).contains("more than 2000 rules"));
     let long = format!("@reason(\"{}\") permit (principal, action, resource);", "x".repeat(600));

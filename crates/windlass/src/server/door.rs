@@ -30,8 +30,8 @@ pub(super) struct Rules {
 /// Where a request comes in.
 #[derive(Clone)]
 pub(super) enum Door {
-    /// At the socket, which only the owner can open.
-    Owner(Arc<Caller>),
+    /// At the socket, which only the owner can open. Whoever shows a token there is who the token says, and no more.
+    Owner { app: Arc<App>, caller: Arc<Caller> },
     /// Over the network.
     Tcp { app: Arc<App>, peer: IpAddr, rules: Rules },
 }
@@ -43,7 +43,10 @@ impl Door {
         mut request: Request<Body>,
     ) -> Result<Request<Body>, Box<Response<Body>>> {
         let caller = match self {
-            Door::Owner(caller) => Some((**caller).clone()),
+            Door::Owner { app, .. } if request.headers().contains_key(header::AUTHORIZATION) => {
+                bearer(app, request.headers()).await
+            }
+            Door::Owner { caller, .. } => Some((**caller).clone()),
             Door::Tcp { app, peer, rules } => {
                 check_place(&request, *rules).map_err(|problem| Box::new(problem.into_response()))?;
                 who(app, *peer, *rules, request.headers()).await
@@ -61,6 +64,11 @@ async fn who(app: &App, peer: IpAddr, rules: Rules, headers: &HeaderMap) -> Opti
     if !headers.contains_key(header::AUTHORIZATION) {
         return (rules.trusts_loopback && peer.is_loopback()).then(Caller::local);
     }
+    bearer(app, headers).await
+}
+
+/// Whoever the token of a request belongs to.
+async fn bearer(app: &App, headers: &HeaderMap) -> Option<Caller> {
     let text = one(headers, header::AUTHORIZATION)?;
     let (scheme, token) = text.split_once(' ')?;
     if !scheme.eq_ignore_ascii_case("bearer") {

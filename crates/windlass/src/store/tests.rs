@@ -344,6 +344,7 @@ fn an_approval_is_answered_for_after_its_run_has_left_memory() {
         action_hash: found[0].action_hash,
         channel: Channel::Cli,
         reason: None,
+        card: None,
     };
     let input = windlass_core::approval::Input::Decide(attempt);
     assert_ne!(stage.ask(Command::Decide { run, approval: id, input }), Err(Code::NotFound));

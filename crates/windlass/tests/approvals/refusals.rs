@@ -78,6 +78,33 @@ pipelines:
     until("the end of the run", || (status() == "completed").then_some(()));
 }
 
+/// The socket is the owner's; a step runs as the same user, but what it shows there says who it is.
+#[test]
+fn the_token_of_an_attempt_decides_nothing_at_the_socket_either() {
+    let book = "
+name: sneaky
+pipelines:
+  p:
+    steps:
+      - parallel:
+          - { id: ok, approve: { message: 'Really?' } }
+          - { id: sneak, run: 'echo \"$WL_TOKEN\" > token; until [ -e go ]; do sleep 0.02; done' }
+";
+    let serving = Serving::new(Project::new(), &[book]);
+    let run = crate::office::start(&serving, "p");
+    let open = open(|| serving.get("/v1/approvals?status=requested").is(200).json());
+    let token = serving.project.await_file("token").trim().to_owned();
+    let body = json!({ "decision": "approved", "action_hash": open["action_hash"] }).to_string();
+    let path = format!("/v1/approvals/{}/decision", text(&open, "id"));
+    for (shown, status) in [(token, 403), ("wl_nobody".to_owned(), 401)] {
+        let bearer = format!("Bearer {shown}");
+        serving.post(&path, &[("authorization", &bearer)], body.as_bytes()).is(status);
+    }
+    serving.post(&path, &[], body.as_bytes()).is(200);
+    serving.project.write("go", "");
+    serving.await_status(&run, "completed");
+}
+
 #[test]
 fn an_action_that_changed_after_it_was_approved_is_asked_about_again() {
     let book = "

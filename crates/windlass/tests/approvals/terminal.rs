@@ -39,4 +39,5 @@ fn what_is_approved_is_the_text_that_was_shown_and_the_evidence_has_it() {
     let report = project.read("r.html");
     assert!(report.contains(text(&shown[0], "card_hash")), "the report names the card");
     assert!(report.contains("\\u{202e}now?"), "and shows it as it was shown");
+    assert!(!report.contains('\u{202e}'), "nothing in it turns around what is read");
 }

@@ -168,7 +168,8 @@ fn scene(server: &Server) -> Project {
 /// An answer of the server, as it came over the wire. The old protocol has no chunks that could part a secret.
 fn get(url: &str, token: &str, path: &str) -> Vec<u8> {
     let mut stream = TcpStream::connect(url.trim_start_matches("http://")).unwrap();
-    write!(stream, "GET {path} HTTP/1.0\r\nauthorization: Bearer {token}\r\n\r\n").unwrap();
+    write!(stream, "GET {path} HTTP/1.0\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n\r\n")
+        .unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
     assert!(answer.starts_with(b"HTTP/1.0 200"), "{path}: {}", String::from_utf8_lossy(&answer));
