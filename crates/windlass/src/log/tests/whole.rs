@@ -261,14 +261,14 @@ fn a_snapshot_of_another_form_is_left_alone_and_the_log_tells_all() {
     let form = format!("\"form\":{}", Snapshot::FORM);
     // Streams that would be taken for newer ones if anybody read them.
     let later = |text: &str| text.replace("\"state\":{\"ver\":", "\"state\":{\"ver\":9");
-    let versions: [(&str, &dyn Fn(&str) -> String); 3] = [
-        ("streams have form 1", &|text| later(&text.replace(&form, "\"form\":1"))),
-        ("format 1", &|text| later(&text.replace("_snapshot\":2", "_snapshot\":1"))),
-        ("format 3", &|text| later(&text.replace("_snapshot\":2", "_snapshot\":3"))),
+    let versions = [
+        ("streams have form 1", form.as_str(), "\"form\":1"),
+        ("format 1", "_snapshot\":2", "_snapshot\":1"),
+        ("format 3", "_snapshot\":2", "_snapshot\":3"),
     ];
     let sound = String::from_utf8(disk.contents()[&path].clone()).unwrap();
-    for (what, change) in versions {
-        rewrite(&disk, &path, |_| change(&sound));
+    for (what, from, to) in versions {
+        rewrite(&disk, &path, |_| later(&sound.replace(from, to)));
         let (log, recovery, state) = open(&disk).unwrap();
         assert!(recovery.snapshot.is_none() && recovery.streams == 0, "{recovery:?}");
         assert!(recovery.warnings[0].contains(what), "{recovery:?}");
