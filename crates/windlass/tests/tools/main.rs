@@ -17,5 +17,6 @@ mod holder;
 mod kills;
 mod kills_shell;
 mod receipts;
+mod rotation;
 mod secrets;
 mod stops;
