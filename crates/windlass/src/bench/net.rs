@@ -185,7 +185,8 @@ impl Times {
 pub(super) async fn load(connection: &mut Connection) -> Result<String, Failure> {
     let yaml =
         "name: bench\npipelines:\n  p:\n    steps:\n      - { id: s, run: 'true', runs_on: [bench] }\n";
-    let (status, answer) = connection.post("/v1/runbooks", yaml.as_bytes()).await?;
+    let body = json!({ "files": [{ "name": "bench.yaml", "text": yaml }] }).to_string();
+    let (status, answer) = connection.post("/v1/runbooks", body.as_bytes()).await?;
     let value: Value = serde_json::from_slice(answer).map_err(broken)?;
     match value["hash"].as_str() {
         Some(hash) if status < 300 => Ok(hash.to_owned()),
