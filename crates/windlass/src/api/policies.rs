@@ -1,6 +1,7 @@
 //! Policies: what is in force, and what other rules would have said of everything that was decided.
 
 use super::routes::{Routes, Scope, doc};
+use super::runbooks::Files;
 use super::{Answer, Caller, Json, Problem, json};
 use crate::app::App;
 use crate::policy::{Edition, Rules, folder, past};
@@ -8,8 +9,6 @@ use crate::runbook::problem::Source;
 use crate::shape;
 use axum::extract::State;
 use axum::http::StatusCode;
-use schemars::JsonSchema;
-use serde::Deserialize;
 use std::sync::Arc;
 use windlass_core::code::Code;
 
@@ -30,20 +29,6 @@ pub(super) fn routes() -> Routes {
 
 pub(super) async fn list(State(app): State<Arc<App>>, _: Caller) -> Answer {
     Ok(json(StatusCode::OK, &shape::list(vec![app.policy.json()], None)))
-}
-
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Files {
-    /// The policy files to ask.
-    files: Vec<File>,
-}
-
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct File {
-    name: String,
-    text: String,
 }
 
 pub(super) async fn replay(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<Files>) -> Answer {

@@ -55,19 +55,19 @@ pub(super) fn routes() -> Routes {
         .post("/v1/plan", Scope::Read, plan_doc.refuses(REFUSED), plan)
 }
 
-/// A runbook with its includes, as a client sends them.
+/// Files as a client sends them: a runbook with its includes, or those of a policy.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Files {
-    /// The first is the runbook; the others are what it includes.
-    files: Vec<File>,
+pub(super) struct Files {
+    /// Of a runbook, the first is the runbook; the others are what it includes.
+    pub(super) files: Vec<File>,
 }
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct File {
-    name: String,
-    text: String,
+pub(super) struct File {
+    pub(super) name: String,
+    pub(super) text: String,
 }
 
 #[derive(Deserialize, JsonSchema)]

@@ -7,6 +7,17 @@ use crate::support::{Project, text, until};
 use crate::wire::Serving;
 use serde_json::{Value, json};
 
+/// A step that shows its own token while a human is asked.
+const SNEAKY: &str = "
+name: sneaky
+pipelines:
+  p:
+    steps:
+      - parallel:
+          - { id: ok, approve: { message: 'Really?' } }
+          - { id: sneak, run: 'echo \"$WL_TOKEN\" > token; until [ -e go ]; do sleep 0.02; done' }
+";
+
 fn open(look: impl Fn() -> Value) -> Value {
     until("an approval", || look()["items"].get(0).cloned())
 }
@@ -49,16 +60,7 @@ fn a_caller_without_a_token_and_a_card_that_was_never_shown_are_refused_and_on_r
 
 #[test]
 fn the_token_of_an_attempt_decides_nothing() {
-    let book = "
-name: sneaky
-pipelines:
-  p:
-    steps:
-      - parallel:
-          - { id: ok, approve: { message: 'Really?' } }
-          - { id: sneak, run: 'echo \"$WL_TOKEN\" > token; until [ -e go ]; do sleep 0.02; done' }
-";
-    let (server, owner) = serve(book);
+    let (server, owner) = serve(SNEAKY);
     let run =
         server.ask("POST", "/v1/runs", Some(&owner), Some(&json!({ "pipeline": "p" }))).status(201).json();
     let open = open(|| requested(&server, &owner));
@@ -81,16 +83,7 @@ pipelines:
 /// The socket is the owner's; a step runs as the same user, but what it shows there says who it is.
 #[test]
 fn the_token_of_an_attempt_decides_nothing_at_the_socket_either() {
-    let book = "
-name: sneaky
-pipelines:
-  p:
-    steps:
-      - parallel:
-          - { id: ok, approve: { message: 'Really?' } }
-          - { id: sneak, run: 'echo \"$WL_TOKEN\" > token; until [ -e go ]; do sleep 0.02; done' }
-";
-    let serving = Serving::new(Project::new(), &[book]);
+    let serving = Serving::new(Project::new(), &[SNEAKY]);
     let run = crate::office::start(&serving, "p");
     let open = open(|| serving.get("/v1/approvals?status=requested").is(200).json());
     let token = serving.project.await_file("token").trim().to_owned();

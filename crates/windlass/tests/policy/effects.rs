@@ -1,10 +1,10 @@
 //! What policy lets happen: nothing without a recorded allow, and what it asks for is asked for.
 
+use crate::ALL;
 use crate::support::{Project, status_of, step, text, until};
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 
-const ALL: &str = "@id(\"all\")\npermit (principal, action, resource);\n";
 const BOOK: &str = "
 name: book
 pipelines:

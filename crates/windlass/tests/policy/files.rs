@@ -1,8 +1,8 @@
 //! Policy folders: checking them, testing them with cases and with history, and what a broken one means.
 
+use crate::ALL;
 use crate::support::{Project, text, until};
 
-const ALL: &str = "@id(\"all\")\npermit (principal, action, resource);\n";
 const BOOK: &str = "
 name: book
 pipelines:

@@ -9,3 +9,6 @@ mod effects;
 mod files;
 #[path = "../support/mod.rs"]
 mod support;
+
+/// The policy that allows everything.
+const ALL: &str = "@id(\"all\")\npermit (principal, action, resource);\n";
