@@ -34,11 +34,16 @@ const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 const ID_LEN: usize = 26;
 
 fn encode_base32(value: u128, out: &mut [u8; ID_LEN]) {
-    let mut rest = value;
-    for slot in out.iter_mut().rev() {
-        *slot = ALPHABET[(rest & 31) as usize];
-        rest >>= 5;
-    }
+    // Twelve characters are sixty bits: words are taken apart faster than a whole.
+    let word = |mut rest: u64, slots: &mut [u8]| {
+        for slot in slots.iter_mut().rev() {
+            *slot = ALPHABET[(rest & 31) as usize];
+            rest >>= 5;
+        }
+    };
+    word((value >> 120) as u64, &mut out[..2]);
+    word((value >> 60) as u64, &mut out[2..14]);
+    word(value as u64, &mut out[14..]);
 }
 
 fn decode_base32(text: &[u8]) -> Option<u128> {
@@ -73,6 +78,8 @@ const DIGITS: [u8; 256] = {
 macro_rules! ids {
     ($( $(#[$meta:meta])* $name:ident = $prefix:literal ),+ $(,)?) => {$(
         $(#[$meta])*
+        // Aligned like a pointer: what holds an id is then no larger than it must be, and quicker to allocate.
+        #[repr(Rust, packed(8))]
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(pub u128);
 

@@ -249,7 +249,11 @@ pub fn resume(
     let backoff: Vec<&Step> =
         run.live().filter(|step| step.status == step::Status::FailedRetryable).collect();
     if !run.suspended && backoff.is_empty() && vars.is_none() && message.is_none() {
-        return Err(run.refuse("be resumed"));
+        let unknown = run.live().find(|step| step.status == step::Status::OutcomeUnknown);
+        return Err(match unknown {
+            Some(step) => Error::Unknown(run.id(), step.id.clone()),
+            None => run.refuse("be resumed"),
+        });
     }
     let mut out = Decision::new();
     if let Some(vars) = vars {

@@ -223,6 +223,13 @@ pub fn scoped_key(
     declared: Option<&str>,
 ) -> Result<Name, Error> {
     let declared = declared.filter(|text| !text.is_empty());
+    if let (KeyScope::Lineage(root), None, None, false) =
+        (&scope, item, declared, step.as_str().starts_with('#') || step.as_str().contains(['%', '/']))
+        && let Ok(name) = Name::new(&alloc::format!("{root}/{step}"))
+    {
+        // Almost every key is this plain.
+        return Ok(name);
+    }
     let (head, tail) = match (scope, declared) {
         (KeyScope::Lineage(root), _) => {
             // Only the last part may hold a slash, so two different lists of parts never read the same.

@@ -301,6 +301,11 @@ pub enum Error {
         /// What was asked.
         input: &'static str,
     },
+    /// It stands at a step of which nobody knows what it did.
+    #[error(
+        "run {0} cannot be resumed: nobody knows what step `{1}` did. Find out, and settle it with `windlass resolve {0} {1} done|retry|fail`"
+    )]
+    Unknown(RunId, StepId),
     /// A step refuses it.
     #[error(transparent)]
     Step(#[from] step::Error),
@@ -331,6 +336,7 @@ impl Error {
         match self {
             Error::Terminal { .. } => Code::RunTerminalState,
             Error::Transition { .. } => Code::RunInvalidTransition,
+            Error::Unknown(..) => Code::RunResumeFailed,
             Error::Step(error) => error.code(),
             Error::Missing(..) => Code::NotFound,
             Error::Approval(error) => error.code(),

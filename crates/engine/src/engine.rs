@@ -10,16 +10,17 @@
 
 mod elsewhere;
 
+use crate::fast::Map;
 use crate::handle::{Answer, Handle, Inbox, Message};
 use crate::hold::{Holds, Over};
 use crate::port::{Batch, Clock, Decided, Fault, Ids, Outside, Policy, Store};
 use crate::release::{Waiting, Work};
 use crate::remote::{Place, Remote};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use windlass_core::budget::Amount;
 use windlass_core::code::Code;
 use windlass_core::command::{Command, Refusal, Reply};
@@ -48,6 +49,8 @@ const LOADS_MAX: usize = 64;
 const KEPT_MAX: usize = 100_000;
 /// How long to wait for a batch to land before looking again.
 const CROWDED: Duration = Duration::from_millis(100);
+/// How long to look out for the next message after a turn before going to sleep.
+const EAGER: Duration = Duration::from_micros(100);
 /// How long facts that nobody waits for may wait for a batch to go with, and how many of them.
 const HOLD_MAX: Span = Span(5);
 const HELD_MAX: usize = 4_096;
@@ -100,7 +103,7 @@ pub struct Engine<S> {
     /// The time of the last turn: time never decreases.
     at: Millis,
     /// Attempts that the executor in this process has, with their epochs.
-    executing: HashMap<(RunId, StepId), u64>,
+    executing: Map<(RunId, StepId), u64>,
     /// How many facts the last turn came to.
     facts_last: usize,
     /// Executors elsewhere, and the attempts that they have.
@@ -172,7 +175,7 @@ impl<S: Store + 'static> Engine<S> {
             options,
             handle,
             at,
-            executing: HashMap::new(),
+            executing: Map::default(),
             facts_last: 0,
             remote: Remote::default(),
             plain_elsewhere,
@@ -235,11 +238,13 @@ impl<S: Store + 'static> Engine<S> {
     /// What is stored cannot be read.
     pub fn serve(&mut self, inbox: &Inbox<S>) -> Result<(), Fault> {
         let mut messages = Vec::new();
+        let mut eager = false;
         self.turns = true;
         loop {
             let crowded = self.flying() >= FLIGHT_MAX && messages.len() < GATHER_MAX;
             let wait = if crowded { CROWDED } else { self.wait() };
-            match inbox.receiver.recv_timeout(wait) {
+            let first = if eager && !crowded { await_eagerly(inbox) } else { None };
+            match first.map_or_else(|| inbox.receiver.recv_timeout(wait), Ok) {
                 Ok(message) => messages.push(message),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
@@ -253,6 +258,7 @@ impl<S: Store + 'static> Engine<S> {
                 // More is decided when there is something to show for what was decided before.
                 continue;
             }
+            eager = !messages.is_empty();
             messages.iter().for_each(|message| inbox.took(message));
             let soon = messages.len() <= 8;
             self.turn(messages.drain(..), soon)?;
@@ -330,7 +336,8 @@ impl<S: Store + 'static> Engine<S> {
 
     fn take(&mut self, message: Message<S>, turn: &mut Turning) -> Result<(), Fault> {
         match message {
-            Message::Ask { by, command, must, answer } => self.ask(by, command, must, answer, turn),
+            Message::Ask { by, command, answer } => self.ask(&by, command, answer, turn),
+            Message::Report { by, command } => self.report(by, command, turn),
             Message::Read(look) => {
                 let then = look(&mut self.parts.store);
                 turn.waiting.answers.push(then);
@@ -362,31 +369,33 @@ impl<S: Store + 'static> Engine<S> {
         }
     }
 
-    fn ask(
-        &mut self,
-        by: Actor,
-        command: Command,
-        must: bool,
-        answer: Answer,
-        turn: &mut Turning,
-    ) -> Result<(), Fault> {
-        if let Some(full) = &mut self.full {
-            if must && full.kept.len() < KEPT_MAX {
-                full.kept.push((by, command));
-            }
+    fn ask(&mut self, by: &Actor, command: Command, answer: Answer, turn: &mut Turning) -> Result<(), Fault> {
+        if let Some(full) = &self.full {
             let refusal = refusal(&full.fault);
             turn.waiting.answers.push(Box::new(move |_| answer(Err(refusal))));
             return Ok(());
         }
-        let kept = must.then(|| (by.clone(), command.clone()));
-        let decided = self.decide_one(&by, command, turn)?;
-        turn.must.extend(kept);
+        let decided = self.decide_one(by, command, turn)?;
         turn.waiting.answers.push(Box::new(move |durable| {
             answer(match durable {
                 Ok(()) => decided,
                 Err(fault) => Err(refusal(fault)),
             });
         }));
+        Ok(())
+    }
+
+    /// Takes what has happened outside. A refusal means that it came too late.
+    fn report(&mut self, by: Actor, command: Command, turn: &mut Turning) -> Result<(), Fault> {
+        if let Some(full) = &mut self.full {
+            if full.kept.len() < KEPT_MAX {
+                full.kept.push((by, command));
+            }
+            return Ok(());
+        }
+        // One that is too late by what was decided before it is not, should that find no room.
+        let _ = self.decide_one(&by, command.clone(), turn)?;
+        turn.must.push((by, command));
         Ok(())
     }
 
@@ -565,7 +574,7 @@ impl<S: Store + 'static> Engine<S> {
 
     fn commit(&mut self, turn: Turning, soon: bool) {
         let Turning { mut facts, waiting, must, .. } = turn;
-        let patient = self.turns && waiting.is_empty() && !self.is_stopping();
+        let patient = self.turns && waiting.is_empty() && must.is_empty() && !self.is_stopping();
         if patient && self.hold_back(&mut facts) {
             return;
         }
@@ -664,7 +673,7 @@ impl<S: Store + 'static> Engine<S> {
         }
         let kept = self.full.take().map(|full| full.kept).unwrap_or_default();
         for (by, command) in kept {
-            self.ask(by, command, true, Box::new(|_| {}), turn)?;
+            self.report(by, command, turn)?;
         }
         Ok(())
     }
@@ -684,6 +693,19 @@ impl<S: Store + 'static> Engine<S> {
     pub fn store(&mut self) -> &mut S {
         &mut self.parts.store
     }
+}
+
+/// Looks out for a message for a moment without going to sleep: after a turn the next one is often near, and to be woken
+/// takes longer than most turns do. Whoever else could use the processor gets it meanwhile.
+fn await_eagerly<S>(inbox: &Inbox<S>) -> Option<Message<S>> {
+    let since = Instant::now();
+    while since.elapsed() < EAGER {
+        if let Ok(message) = inbox.receiver.try_recv() {
+            return Some(message);
+        }
+        std::thread::yield_now();
+    }
+    None
 }
 
 /// What a caller hears of a store that could not do what it was asked.

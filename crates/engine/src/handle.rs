@@ -23,9 +23,11 @@ pub type Look<S> = Box<dyn FnOnce(&mut S) -> Box<dyn FnOnce(Result<(), &Fault>) 
 
 /// Something for the loop.
 pub enum Message<S> {
-    /// A command. One that must not be refused for want of room (a report of what has happened) is kept until there
-    /// is room.
-    Ask { by: Actor, command: Command, must: bool, answer: Answer },
+    /// A command.
+    Ask { by: Actor, command: Command, answer: Answer },
+    /// What has happened outside. It is not refused for want of room but kept until there is some, and nobody waits for
+    /// an answer.
+    Report { by: Actor, command: Command },
     /// Several commands, each decided for itself. Reports on runs of another tenant are about runs that are not there.
     Many { by: Actor, tenant: Option<Name>, commands: Vec<Command>, answer: Answers },
     /// A look at committed state.
@@ -79,7 +81,11 @@ impl<S> Inbox<S> {
     pub(crate) fn took(&self, message: &Message<S>) {
         let counted = matches!(
             message,
-            Message::Ask { .. } | Message::Many { .. } | Message::Read(_) | Message::Hold { .. }
+            Message::Ask { .. }
+                | Message::Report { .. }
+                | Message::Many { .. }
+                | Message::Read(_)
+                | Message::Hold { .. }
         );
         if counted {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -114,7 +120,7 @@ impl<S> Handle<S> {
         answer: impl FnOnce(Result<Reply, Refusal>) + Send + 'static,
     ) {
         match self.enter() {
-            Ok(()) => self.send(Message::Ask { by, command, must: false, answer: Box::new(answer) }),
+            Ok(()) => self.send(Message::Ask { by, command, answer: Box::new(answer) }),
             Err(refusal) => answer(Err(refusal)),
         }
     }
@@ -160,7 +166,7 @@ impl<S> Handle<S> {
     /// Reports what has happened: it is not refused because the inbox or the disk is full.
     pub fn report(&self, by: Actor, command: Command) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        self.send(Message::Ask { by, command, must: true, answer: Box::new(|_| {}) });
+        self.send(Message::Report { by, command });
     }
 
     fn send(&self, message: Message<S>) {
@@ -170,7 +176,8 @@ impl<S> Handle<S> {
             Message::Many { commands, answer, .. } => answer(commands.iter().map(|_| Err(gone())).collect()),
             Message::Hold { answer, .. } => answer(Err(gone())),
             // Whoever waits for one of these hears that nobody will answer when the answer is dropped.
-            Message::Read(_)
+            Message::Report { .. }
+            | Message::Read(_)
             | Message::Wish(_)
             | Message::Extend(_)
             | Message::Leave(_)

@@ -3,7 +3,7 @@
 //! The line itself is in the stream, so it outlasts everybody. Here is only whom to tell. A grant is told when the batch
 //! that made it is durable; whoever is gone by then gives it back.
 
-use std::collections::HashMap;
+use crate::fast::Map;
 use windlass_core::code::Code;
 use windlass_core::command::{Command, Fact, Refusal, Reply};
 use windlass_core::event::Event;
@@ -60,7 +60,7 @@ struct Waiter {
 /// Everybody who waits to hear of a grant.
 #[derive(Default)]
 pub(crate) struct Holds {
-    waiting: HashMap<(StreamId, Holder), Waiter>,
+    waiting: Map<(StreamId, Holder), Waiter>,
 }
 
 /// A waiter whose waiting is over.

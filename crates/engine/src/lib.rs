@@ -13,6 +13,7 @@
 pub mod conformance;
 pub mod engine;
 pub mod fake;
+pub mod fast;
 pub mod handle;
 pub mod hold;
 pub mod port;

@@ -3,8 +3,9 @@
 //! None of it is a fact. What is leased is in the runs; after a start each attempt has one whole time-out to be heard
 //! of. An executor that waits costs nothing until there is something for it.
 
+use crate::fast::Map;
 use crate::release::Granted;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use windlass_core::command::Refusal;
@@ -98,7 +99,7 @@ struct Attempt {
 pub(crate) struct Remote {
     pub(crate) wishes: VecDeque<Wish>,
     pub(crate) watches: Vec<Watch>,
-    attempts: HashMap<(RunId, StepId), Attempt>,
+    attempts: Map<(RunId, StepId), Attempt>,
     ends: BTreeSet<(Millis, RunId, StepId)>,
     /// Something happened that one of those who watch must know.
     pub(crate) alarmed: bool,

@@ -49,7 +49,11 @@ pub fn main() -> ExitCode {
         Err(error) => return usage(&error),
     };
     let say = Say::new(args.global.json, args.global.quiet, args.global.no_color);
-    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(crate::server::workers())
+        .enable_all()
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => return say.failure(&Failure::new(Code::Internal, error.to_string())),
     };

@@ -55,13 +55,10 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use windlass_core::digest::Digest;
-use windlass_core::event::Event;
-use windlass_core::id::Name;
 use windlass_core::record::Record;
-use windlass_core::run::Actor;
 use windlass_core::state::Snapshot;
 use windlass_core::stream::StreamId;
-use windlass_core::time::Millis;
+use windlass_engine::port::Decided;
 
 /// How many parts of a snapshot may wait for the thread that writes it.
 const SAVING_MAX: usize = 1 << 16;
@@ -106,22 +103,13 @@ impl Default for Options {
 
 /// What a batch consists of.
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant)] // Nearly all are facts, and a box for each would cost more than it saves.
 pub enum Entry {
-    /// A fact: the next record of its stream.
-    Fact {
-        /// Which stream.
-        stream: StreamId,
-        /// Its version: one more than the last.
-        ver: u64,
-        /// When it was decided.
-        at: Millis,
-        /// Whose it is.
-        tenant: Name,
-        /// Who or what caused it.
-        by: Actor,
-        /// What happened.
-        event: Event,
+    /// Facts: each is the next record of its stream.
+    Facts {
+        /// What was decided.
+        facts: Vec<Decided>,
+        /// The version of each in its stream: one more than the last.
+        vers: Vec<u64>,
     },
     /// A snapshot begins: every stream that is live now and does not end before is to be handed over.
     Begin,
@@ -133,6 +121,16 @@ pub enum Entry {
     Forget(StreamId),
     /// A stream that was forgotten is to go on from here.
     Remember(StreamId, Head),
+}
+
+impl Entry {
+    /// How much there is to encode.
+    fn weight(&self) -> usize {
+        match self {
+            Entry::Facts { facts, .. } => facts.len(),
+            Entry::Begin | Entry::Snapshot(_) | Entry::End | Entry::Forget(_) | Entry::Remember(..) => 1,
+        }
+    }
 }
 
 /// What a batch is answered with, exactly once, by whichever thread made it durable. It must be quick and must not

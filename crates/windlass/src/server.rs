@@ -36,6 +36,12 @@ const DRAIN: Duration = Duration::from_secs(10);
 /// How long nothing is accepted after the system refused to.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// How many threads serve requests: half of the processors, because the loop, the log and what steps do need the others.
+#[must_use]
+pub fn workers() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1))
+}
+
 /// The router for a caller whom the transport vouches for.
 pub fn for_caller(app: Arc<App>, caller: Caller) -> Router {
     router(app).layer(from_fn_with_state(caller, vouch))

@@ -27,7 +27,7 @@ use crate::log::{self, Entry, Line, Log, Recovery, Seqs};
 use crate::metrics::{Metrics, Noted};
 use crate::telemetry::{Story, Teller};
 use live::Live;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -44,11 +44,15 @@ use windlass_core::stream::StreamId;
 use windlass_core::time::{Millis, Span};
 use windlass_core::turn::Overlay;
 use windlass_engine::fake;
+use windlass_engine::fast::{Map, Set};
 use windlass_engine::port::{Batch, Fault, Found, Leased, Store};
 
-/// A snapshot begins after so many records, or after so many for each stream in memory where that is more: so a start reads
-/// a short tail, and a store with much in it does not write it all the time. It takes so many streams a turn.
+/// A snapshot begins after so many records, or after so many for each stream in memory where that is more, but not within
+/// this time of the last one unless many records came: so a start reads a short tail, and a busy store does not write
+/// snapshots all the time. It takes so many streams a turn.
 const SNAPSHOT_EVERY: u64 = 100_000;
+const SNAPSHOT_PAUSE: Span = Span(5_000);
+const SNAPSHOT_EVERY_BUSY: u64 = 500_000;
 const SNAPSHOT_EVERY_STREAM: u64 = 2;
 const SNAPSHOT_STREAMS: usize = 256;
 /// How many streams one look at the store goes through, so that the loop is not held up by it.
@@ -107,9 +111,9 @@ pub struct Embedded {
     /// Items that are done and still in memory, with when and in which batch.
     done_items: VecDeque<(ItemId, Millis, u64)>,
     /// Where the records of runs in memory begin, for their listing.
-    first_seqs: HashMap<RunId, u64>,
+    first_seqs: Map<RunId, u64>,
     /// Runs that are leaving for good.
-    retiring: Arc<HashSet<RunId>>,
+    retiring: Arc<Set<RunId>>,
     /// Streams that were read back: the log has to remember their heads before they get facts.
     remember: Vec<(StreamId, Head)>,
     /// Batches handed over, and those that are durable.
@@ -122,6 +126,8 @@ pub struct Embedded {
     saving: Option<Option<StreamId>>,
     /// Snapshots that were begun.
     snapshots_begun: u64,
+    /// When the last of them was.
+    snapshot_at: Millis,
     metrics: Arc<Metrics>,
     teller: Option<Teller>,
     /// How many streams one look goes through.
@@ -135,7 +141,7 @@ impl Embedded {
     /// Another process has it, it is damaged, a newer version wrote it, or the system says no.
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &Options) -> Result<(Embedded, Recovery), Error> {
         let mut state = State::new();
-        let mut first_seqs = HashMap::new();
+        let mut first_seqs = Map::default();
         let mut folded = 0;
         let visit = &mut |line: Line<'_>| {
             let applied = match line {
@@ -179,6 +185,7 @@ impl Embedded {
             snapshot_every: options.snapshot_every,
             saving: None,
             snapshots_begun: 0,
+            snapshot_at: Millis(0),
             metrics: Arc::default(),
             teller: None,
             scan_max: SCAN_MAX,
@@ -241,20 +248,22 @@ impl Embedded {
             return Ok(());
         }
         // One pass over the records after it; a run that began before them is read as a whole.
-        let mut lost: Vec<RunId> = Vec::new();
+        let mut lost = BTreeSet::new();
         let state = &self.live.state;
         self.log.read(through + 1, &mut |record, _| {
-            if let (StreamId::Run(run), true) = (&record.stream, ends(&record.event))
+            // Whatever is not in memory has ended, and may have got facts after that.
+            if let StreamId::Run(run) = &record.stream
                 && state.run(*run).is_none()
             {
-                lost.push(*run);
+                lost.insert(*run);
             }
             ControlFlow::Continue(())
         })?;
+        let lost: Vec<RunId> = lost.into_iter().collect();
         for chunk in lost.chunks(4_096) {
             let streams: Vec<StreamId> = chunk.iter().map(|run| StreamId::Run(*run)).collect();
             let mut scratch = State::new();
-            let mut seqs: HashMap<RunId, (u64, u64)> = HashMap::new();
+            let mut seqs: Map<RunId, (u64, u64)> = Map::default();
             self.log.scan(&streams, Seqs::ALL, &mut |record, _| {
                 if let StreamId::Run(run) = &record.stream {
                     seqs.entry(*run).or_insert((record.seq, record.seq)).1 = record.seq;
@@ -298,20 +307,29 @@ impl Embedded {
     fn entries(&mut self, batch: &mut Batch, noted: &mut Noted) -> Vec<Entry> {
         let mut story = self.teller.as_ref().map(|_| Story::default());
         let mut vers = Vec::with_capacity(batch.facts.len());
-        let mut left: HashMap<&StreamId, u64> = HashMap::new();
+        let mut left: Map<&StreamId, u64> = Map::default();
+        let mut over = Vec::new();
         let state = &self.live.state;
         for decided in batch.facts.iter().rev() {
             let stream = &decided.fact.stream;
-            let ver = left.entry(stream).or_insert_with(|| state.stream(stream).map_or(0, |found| found.ver));
+            let ver = left.entry(stream).or_insert_with(|| {
+                let Some(found) = state.stream(stream) else { return 0 };
+                if let Body::Run(run) = &found.body
+                    && run.is_terminal()
+                {
+                    over.push(run.id());
+                }
+                found.ver
+            });
             vers.push(*ver);
             *ver = ver.saturating_sub(1);
         }
         drop(left);
+        vers.reverse();
         let mut entries: Vec<Entry> =
             self.remember.drain(..).map(|(stream, head)| Entry::Remember(stream, head)).collect();
-        entries.reserve(batch.facts.len());
-        for (decided, ver) in batch.facts.drain(..).zip(vers.into_iter().rev()) {
-            let fact = decided.fact;
+        for (decided, ver) in batch.facts.iter().zip(&vers) {
+            let fact = &decided.fact;
             noted.see(&fact.event);
             if let Some(story) = &mut story {
                 story.see(&self.live.state, &fact.event, &decided.by, batch.at);
@@ -330,21 +348,32 @@ impl Embedded {
             {
                 self.done_items.push_back((item, batch.at, self.batches));
             }
-            entries.push(Entry::Fact {
-                stream: fact.stream,
-                ver,
-                at: decided.at,
-                tenant: fact.tenant,
-                by: decided.by,
-                event: fact.event,
-            });
         }
+        entries.push(Entry::Facts { facts: std::mem::take(&mut batch.facts), vers });
+        self.list_again(&over);
         noted.moved(self.live.state.indexes_mut().take_moves());
         if let Some(mut story) = story {
             story.moved(&self.live.state, noted.moves(), batch.at);
             noted.story = story.into_lines();
         }
         entries
+    }
+
+    /// Facts came to runs that have ended. Where they were listed before, that is done anew: a listing says how far the
+    /// records of its run go.
+    fn list_again(&mut self, runs: &[RunId]) {
+        for run in runs {
+            let number = self.batches;
+            let Some(ended) = self.ended.iter_mut().rev().find(|ended| ended.run == *run) else { continue };
+            ended.batch = number;
+            if std::mem::replace(&mut ended.listed, false) {
+                // An old row that is still on its way must not count as the new one. Where it cannot be written, it is
+                // tried again with the new one.
+                let _ = self.live.history.flush();
+                self.live.flushed(self.live.history.flushed());
+                self.live.unlisted(*run);
+            }
+        }
     }
 
     /// Lists runs that have ended, and lets those leave memory whose listing is safe.
@@ -408,12 +437,13 @@ impl Embedded {
     }
 
     /// Hands a few more streams over to a snapshot, or begins one when it is time.
-    fn save_some(&mut self) -> bool {
+    fn save_some(&mut self, at: Millis) -> bool {
         let from = match self.saving.take() {
             Some(from) => from,
-            None if self.since_snapshot >= self.snapshot_after() && self.settled() => {
+            None if self.since_snapshot >= self.snapshot_after(at) && self.settled() => {
                 self.since_snapshot = 0;
                 self.snapshots_begun += 1;
+                self.snapshot_at = at;
                 self.submit(vec![Entry::Begin]);
                 None
             }
@@ -438,9 +468,11 @@ impl Embedded {
     }
 
     /// How many records lie between two snapshots.
-    fn snapshot_after(&self) -> u64 {
+    fn snapshot_after(&self, at: Millis) -> u64 {
         let streams = self.live.state.len() as u64;
-        self.snapshot_every.unwrap_or_else(|| SNAPSHOT_EVERY.max(streams * SNAPSHOT_EVERY_STREAM))
+        let busy = at < self.snapshot_at + SNAPSHOT_PAUSE;
+        let least = if busy { SNAPSHOT_EVERY_BUSY } else { SNAPSHOT_EVERY };
+        self.snapshot_every.unwrap_or_else(|| least.max(streams * SNAPSHOT_EVERY_STREAM))
     }
 
     /// How many runs have ended and are in memory still.
@@ -457,7 +489,7 @@ impl Embedded {
     /// Begins a snapshot and waits for it. Nobody else uses the store meanwhile.
     pub fn save_now(&mut self, at: Millis) {
         while self.saving.is_some() {
-            self.save_some();
+            self.save_some(at);
         }
         self.save();
         while !self.settled() {
@@ -523,8 +555,7 @@ impl Store for Embedded {
             };
             let (mut head, mut first) = (None, None);
             let state = &mut self.live.state;
-            // Facts that came after the listing stand later in the log.
-            let seqs = Seqs { first: row.first_seq, last: u64::MAX };
+            let seqs = Seqs { first: row.first_seq, last: row.last_seq };
             let scanned = self.log.scan(std::slice::from_ref(stream), seqs, &mut |record, _| {
                 first = first.or(Some(record.seq));
                 head = Some(Head { ver: record.ver, head: record.chain });
@@ -549,8 +580,8 @@ impl Store for Embedded {
     fn commit(&mut self, mut batch: Batch, soon: bool) {
         self.batches += 1;
         let mut noted = Noted::default();
+        self.since_snapshot += batch.facts.len() as u64;
         let entries = self.entries(&mut batch, &mut noted);
-        self.since_snapshot += entries.len() as u64;
         let (metrics, teller, at, began) =
             (self.metrics.clone(), self.teller.clone(), batch.at, Instant::now());
         let (number, durable, tail, done) =
@@ -644,7 +675,7 @@ impl Store for Embedded {
 
     fn idle(&mut self, at: Millis) -> bool {
         let leaving = self.let_leave(at);
-        let saving = self.save_some();
+        let saving = self.save_some(at);
         leaving || saving
     }
 }

@@ -464,7 +464,8 @@ mod tests {
                 prop_assert_eq!(index.timed.len(), index.deadlines.len());
                 for best in index.best(9, at) {
                     let take = Take { holder: Holder::Run(RunId(9)), worker: None, run: None, visibility: false };
-                    prop_assert!(items[&best.0].decide(&Input::Take(take), at).is_ok());
+                    let number = best.0;
+                    prop_assert!(items[&number].decide(&Input::Take(take), at).is_ok());
                 }
             }
         }

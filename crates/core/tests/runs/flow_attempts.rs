@@ -224,6 +224,8 @@ fn a_lost_write_that_may_happen_once_waits_for_a_human() {
         assert_eq!(world.status(id), Status::AwaitingApproval);
         assert!(world.effects.iter().any(|effect| matches!(effect, Effect::Notify { .. })));
         assert!(world.leasable(id).is_empty());
+        let resumed = world.send(&Command::Resume { run: id, message: None, vars: None });
+        assert_eq!(resumed.unwrap_err().code(), Some(Code::RunResumeFailed), "nobody knows what it did");
         world.resolve(id, "w", resolution, Some(json!({ "by": "hand" }))).unwrap();
         assert_eq!((world.step_status(id, "w"), world.status(id)), (step, run), "{resolution:?}");
         if resolution == Resolution::Done {

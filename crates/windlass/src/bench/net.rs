@@ -30,7 +30,10 @@ pub(super) struct Serving {
 
 impl Serving {
     pub(super) fn start(dir: &Path) -> Result<Serving, Failure> {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(crate::server::workers())
+            .enable_all()
+            .build()?;
         // Steps are carried out by the clients.
         let mut settings = Settings { executes: true, ..Settings::default() };
         settings.engine.slots = 0;

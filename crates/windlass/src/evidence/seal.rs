@@ -21,7 +21,7 @@ use windlass_core::command::Command;
 use windlass_core::digest::Digest;
 use windlass_core::event::{Event, EvidenceExported, KeyRotated};
 use windlass_core::id::{Name, RunId};
-use windlass_core::run::Actor;
+use windlass_core::run::{Actor, Run};
 use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_engine::Handle;
@@ -65,6 +65,8 @@ impl Sealing {
             next: 0,
             said: false,
             looked_back: false,
+            governed: BTreeSet::new(),
+            known_from: 0,
             ended: Vec::new(),
             shelf,
         };
@@ -129,6 +131,10 @@ struct Worker {
     said: bool,
     /// Whether it was seen to what a process before may have left.
     looked_back: bool,
+    /// Runs that are under way and have to be proved.
+    governed: BTreeSet<RunId>,
+    /// After which record they are all known.
+    known_from: u64,
     /// Runs that ended since their bundles were last seen to.
     ended: Vec<RunId>,
     /// Where bundles are kept.
@@ -137,6 +143,8 @@ struct Worker {
 
 impl Worker {
     fn serve(&mut self, inbox: &Receiver<Wish>) {
+        // What is found now need not be asked for later, run by run. Where it cannot be, it is tried again.
+        let _ = self.sealer();
         loop {
             match inbox.recv_timeout(Duration::from_millis(INTERVAL.0)) {
                 Ok(Wish::Now(answer)) => {
@@ -165,11 +173,18 @@ impl Worker {
     /// What is recorded of seals and keys.
     fn sealer(&mut self) -> Result<&mut Sealer, Error> {
         if self.sealer.is_none() {
-            let known = self.engine.read(|store| recorded(store).cloned().unwrap_or_default());
-            let recorded = known.map_err(|refusal| Error::Engine(refusal.to_string()))?;
+            let first = !self.looked_back;
+            let known = self.engine.read(move |store| {
+                let governed = if first { governed(store) } else { BTreeSet::new() };
+                (recorded(store).cloned().unwrap_or_default(), governed)
+            });
+            let (recorded, governed) = known.map_err(|refusal| Error::Engine(refusal.to_string()))?;
             self.next = recorded.through + 1;
-            if !std::mem::replace(&mut self.looked_back, true) {
+            if first {
+                // A read is answered when all that it saw is durable.
+                (self.governed, self.known_from) = (governed, self.log.durable_seq());
                 self.ended.extend(unkept(&self.log, recorded.through)?);
+                self.looked_back = true;
             }
             self.sealer = Some(recorded);
         }
@@ -181,10 +196,14 @@ impl Worker {
         self.sealer()?;
         let (next, mut more) = (self.next, false);
         let mut sealer = self.sealer.take().unwrap_or_default();
-        let ended = &mut self.ended;
+        let (governed, ended, known_from) = (&mut self.governed, &mut self.ended, self.known_from);
         let read = self.log.read(next, &mut |record, _| {
-            if let (StreamId::Run(run), true) = (&record.stream, ends(&record.event)) {
-                ended.push(*run);
+            if let StreamId::Run(run) = record.stream {
+                if governs(&record.event) {
+                    governed.insert(run);
+                } else if ends(&record.event) && (governed.remove(&run) || record.seq <= known_from) {
+                    ended.push(run);
+                }
             }
             sealer = std::mem::take(&mut sealer).observe(&record);
             more = sealer.dirty.len() >= LEAVES_MAX;
@@ -236,7 +255,7 @@ impl Worker {
     fn keep(&mut self) -> Result<(), Error> {
         let gone = |refusal: windlass_core::command::Refusal| Error::Engine(refusal.to_string());
         while let Some(&run) = self.ended.last() {
-            let looked = self.engine.read(move |store| (store.first_seq(run), is_governed(store, run)));
+            let looked = self.engine.read(move |store| (store.first_seq(run), was_governed(store, run)));
             let (first_seq, governed) = looked.map_err(gone)?;
             if governed && !self.shelf.has(run)? {
                 let key = self.key()?;
@@ -295,8 +314,7 @@ fn unkept(log: &Log, through: u64) -> Result<BTreeSet<RunId>, Error> {
         }
         match (&record.stream, &record.event) {
             (_, Event::EvidenceExported(e)) => drop(kept.insert(e.pipeline_id)),
-            (_, Event::IntentRecorded(e)) => drop(governed.insert(e.pipeline_id)),
-            (_, Event::ApprovalRequested(e)) => drop(governed.insert(e.pipeline_id)),
+            (StreamId::Run(run), event) if governs(event) => drop(governed.insert(*run)),
             (StreamId::Run(run), event) if ends(event) => drop(ended.insert(*run)),
             // tidy: nothing else says that a bundle is due.
             (_, _) => {}
@@ -306,13 +324,37 @@ fn unkept(log: &Log, through: u64) -> Result<BTreeSet<RunId>, Error> {
     Ok(ended.into_iter().filter(|run| governed.contains(run) && !kept.contains(run)).collect())
 }
 
-/// Whether a run did something that has to be proved: a human was asked, or an outside action was intended.
-fn is_governed(store: &mut Embedded, run: RunId) -> bool {
+/// Whether a fact makes its run one that has to be proved: a human is asked, or an outside action is proposed.
+fn governs(event: &Event) -> bool {
+    match event {
+        Event::ApprovalRequested(_) | Event::IntentRecorded(_) => true,
+        Event::PipelineAdvanced(e) => e.action_hash.is_some(),
+        Event::StepStarted(e) => e.action_hash.is_some(),
+        // tidy: nothing else asks for a proof.
+        _ => false,
+    }
+}
+
+/// The same of a run in memory.
+fn is_governed(run: &Run) -> bool {
+    !run.rare().approvals.is_empty() || run.steps.iter().any(|step| step.action_hash().is_some())
+}
+
+/// Runs in memory that have to be proved.
+fn governed(store: &Embedded) -> BTreeSet<RunId> {
+    let runs = store.state().streams().filter_map(|(_, stream)| match &stream.body {
+        Body::Run(run) if is_governed(run) => Some(run.id()),
+        // tidy: only runs are proved.
+        _ => None,
+    });
+    runs.collect()
+}
+
+/// The same of any run.
+fn was_governed(store: &mut Embedded, run: RunId) -> bool {
     // One that has left memory is read back; one that cannot be is gone.
     let _ = windlass_engine::port::Store::load(store, &[StreamId::Run(run)]);
-    store.state().run(run).is_some_and(|run| {
-        !run.rare().approvals.is_empty() || run.steps.iter().any(|step| step.action_hash().is_some())
-    })
+    store.state().run(run).is_some_and(is_governed)
 }
 
 fn recorded(store: &Embedded) -> Option<&Sealer> {

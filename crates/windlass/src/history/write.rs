@@ -1,7 +1,8 @@
 //! Writing the index: what is pending, and the thread that commits it.
 //!
 //! What is handed over is merged by run, and the thread takes all of it at once: one transaction for everything that
-//! came while the last one was written. When writing fails, what was taken goes back and is tried again.
+//! came in a moment, because a page that many rows share is then written once. Whoever waits for it ends the moment. When
+//! writing fails, what was taken goes back and is tried again.
 
 use super::file::{self, Found};
 use super::read::{Kind, NOBODY, find_name};
@@ -20,6 +21,9 @@ pub(super) const PENDING_MAX: usize = 65_536;
 const PENDING_BYTES_MAX: usize = 64 << 20;
 /// How many committed ids are remembered for somebody to ask.
 const FLUSHED_MAX: usize = 1 << 20;
+/// How long rows are gathered, and how many of them at most, before they are written.
+const GATHER: Duration = Duration::from_millis(50);
+const GATHER_MAX: usize = 2_048;
 /// How long to wait before a failed write is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 /// How many names the writer remembers the numbers of.
@@ -42,6 +46,8 @@ struct State {
     found: Found,
     flushed: VecDeque<RunId>,
     failure: Option<Error>,
+    /// Somebody waits.
+    hurried: bool,
     closing: bool,
     ended: bool,
 }
@@ -124,7 +130,9 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn wait<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        state.hurried = true;
+        self.wanted.notify_one();
         self.moved.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -149,6 +157,7 @@ impl Queue {
                 return;
             }
         };
+        let was_idle = state.idle();
         for row in rows {
             state.change(row.id, Some(row));
         }
@@ -156,7 +165,9 @@ impl Queue {
             state.through_next = state.through_next.max(through);
         }
         state.handed += 1;
-        self.wanted.notify_one();
+        if was_idle || state.changes.len() >= GATHER_MAX {
+            self.wanted.notify_one();
+        }
     }
 
     pub(super) fn remove(&self, ids: &[RunId]) {
@@ -228,7 +239,11 @@ impl Queue {
             self.moved.notify_all();
             state = self.wanted.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        state.bytes = 0;
+        let gathers =
+            |state: &mut State| !state.hurried && !state.closing && state.changes.len() < GATHER_MAX;
+        let waited = self.wanted.wait_timeout_while(state, GATHER, gathers);
+        (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        (state.bytes, state.hurried) = (0, false);
         let batch = Batch { handed: state.handed, through: state.through_next };
         let changes = std::mem::take(&mut state.changes);
         self.moved.notify_all();

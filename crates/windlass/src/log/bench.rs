@@ -6,11 +6,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
+use windlass_core::command::Fact;
 use windlass_core::event::{Custom, Event};
 use windlass_core::id::{Name, RunId};
 use windlass_core::run::Actor;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
+use windlass_engine::port::Decided;
 
 /// How many facts a committer commits at a time: those of a plain step.
 const FACTS: u64 = 3;
@@ -121,13 +123,16 @@ impl Load {
 
     fn batch(&mut self, answer: &Sender<Answer>) -> Batch {
         let committers = std::mem::take(&mut self.ready);
-        let mut entries = Vec::with_capacity(committers.len() * FACTS as usize);
+        let (mut facts, mut vers) = (Vec::new(), Vec::new());
+        facts.reserve(committers.len() * FACTS as usize);
         for &n in &committers {
             for _ in 0..FACTS {
                 self.vers[n] += 1;
-                entries.push(fact(n as u128, self.vers[n]));
+                vers.push(self.vers[n]);
+                facts.push(fact(n as u128));
             }
         }
+        let entries = vec![Entry::Facts { facts, vers }];
         let (answer, since) = (answer.clone(), Instant::now());
         let done = Box::new(move |result: Result<super::Durable, Error>| {
             // If nobody listens any more, somebody else's error ended it.
@@ -137,7 +142,7 @@ impl Load {
     }
 }
 
-fn fact(n: u128, ver: u64) -> Entry {
+fn fact(n: u128) -> Decided {
     let id = RunId(0x0190_1234_5678_7abc_8def_0123_4567_89ab + n);
     let event = Event::from(Custom {
         category: Name::clean("bench"),
@@ -145,14 +150,8 @@ fn fact(n: u128, ver: u64) -> Entry {
         pipeline_id: Some(id),
         data: serde_json::Value::from("x".repeat(VALUE_BYTES)).into(),
     });
-    Entry::Fact {
-        stream: StreamId::Run(id),
-        ver,
-        at: Millis(1_763_245_800_123),
-        tenant: Name::clean("default"),
-        by: Actor::SYSTEM,
-        event,
-    }
+    let fact = Fact { stream: StreamId::Run(id), tenant: Name::clean("default"), event };
+    Decided { fact, by: Actor::SYSTEM, at: Millis(1_763_245_800_123) }
 }
 
 /// How often in a second the disk syncs a small write into a file whose blocks are there.

@@ -14,7 +14,7 @@ use super::encode::{Encoder, Group, Saving};
 use super::error::Error;
 use super::layout::Piece;
 use super::tail::Tail;
-use super::{Batch, Options};
+use super::{Batch, Entry, Options};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError};
@@ -174,7 +174,7 @@ impl Shared {
 
     /// Writes a small batch on this thread if nothing is under way; otherwise puts it in line.
     pub(super) fn commit(&self, batch: Batch) {
-        if batch.entries.len() > self.options.inline_max {
+        if batch.entries.iter().map(Entry::weight).sum::<usize>() > self.options.inline_max {
             return self.submit(batch);
         }
         let Some(mut tail) = try_lock(&self.tail) else { return self.submit(batch) };

@@ -28,7 +28,7 @@ pub struct Verified {
 /// Checks everything: CRCs, form, chains, and private values against their digests.
 fn check(pieces: &[Piece], end: Option<u64>) -> Result<Verified, Error> {
     let plan = Plan { pieces, end, from: 0, values: true, lenient: false };
-    let Outcome { end, known, records, .. } = replay(&plan, KnownStreams::new(), &mut |_, _| Ok(()))?;
+    let Outcome { end, known, records, .. } = replay(&plan, KnownStreams::default(), &mut |_, _| Ok(()))?;
     Ok(Verified { records, streams: known.len() as u64, last_seq: end.tie.seq, warnings: Vec::new() })
 }
 

@@ -7,15 +7,17 @@ use super::error::Error;
 use super::salts::Salts;
 use super::walk::BATCH_MAX;
 use super::{Batch, Done, Durable, Entry};
-use std::collections::HashMap;
 use windlass_core::audit::Head;
+use windlass_core::command::Fact;
 use windlass_core::digest::Digest;
 use windlass_core::record::Draft;
 use windlass_core::state::Snapshot;
 use windlass_core::stream::StreamId;
+use windlass_engine::fast::Map;
+use windlass_engine::port::Decided;
 
 /// The head of every stream that facts may follow in.
-pub(super) type Heads = HashMap<StreamId, Head>;
+pub(super) type Heads = Map<StreamId, Head>;
 
 /// What a snapshot is told, once what came before is durable.
 pub(super) enum Saving {
@@ -109,8 +111,7 @@ impl Encoder {
             (self.group.bytes.len(), self.group.count, self.seq, self.group.saving.len());
         let saving = self.saving;
         self.line_start = len;
-        let mut undo = Vec::with_capacity(entries.len());
-        let mut chains = Vec::with_capacity(entries.len());
+        let (mut undo, mut chains) = (Vec::new(), Vec::new());
         let result = entries.into_iter().try_for_each(|entry| self.entry(entry, &mut undo, &mut chains));
         match result {
             Ok(()) => {
@@ -137,30 +138,12 @@ impl Encoder {
         chains: &mut Vec<Digest>,
     ) -> Result<(), Error> {
         match entry {
-            Entry::Fact { stream, ver, at, tenant, by, event } => {
-                let before = self.heads.get(&stream).copied();
-                let head = before.unwrap_or_default();
-                if head.ver.checked_add(1) != Some(ver) {
-                    return Err(Error::Gap { stream, have: head.ver, ver });
+            Entry::Facts { facts, vers } => {
+                undo.reserve(facts.len());
+                chains.reserve(facts.len());
+                for (decided, ver) in facts.into_iter().zip(vers) {
+                    self.fact(decided, ver, undo, chains)?;
                 }
-                let draft = Draft { stream: &stream, ver, at, tenant: &tenant, by: &by, event: &event };
-                let (seq, salts) = (self.seq + 1, &mut self.salts);
-                let bytes = &mut self.group.bytes;
-                let chain = draft.encode(&head.head, seq, &mut || salts.draw(), bytes);
-                bytes.push(b'\n');
-                let len = bytes.len() - self.line_start;
-                if len > BATCH_MAX {
-                    return Err(Error::TooLarge { bytes: len, max: BATCH_MAX });
-                }
-                self.seq = seq;
-                self.group.count += 1;
-                chains.push(chain);
-                let after = Head { ver, head: chain };
-                match self.heads.get_mut(&stream) {
-                    Some(head) => *head = after,
-                    None => drop(self.heads.insert(stream.clone(), after)),
-                }
-                undo.push((stream, before));
             }
             Entry::Remember(stream, head) => {
                 undo.push((stream.clone(), self.heads.insert(stream, head)));
@@ -183,6 +166,41 @@ impl Encoder {
                 self.group.saving.push(Saving::End);
             }
         }
+        Ok(())
+    }
+
+    fn fact(
+        &mut self,
+        Decided { fact, by, at }: Decided,
+        ver: u64,
+        undo: &mut Vec<(StreamId, Option<Head>)>,
+        chains: &mut Vec<Digest>,
+    ) -> Result<(), Error> {
+        let Fact { stream, tenant, event } = fact;
+        let known = self.heads.get_mut(&stream);
+        let before = known.as_deref().copied();
+        let head = before.unwrap_or_default();
+        if head.ver.checked_add(1) != Some(ver) {
+            return Err(Error::Gap { stream, have: head.ver, ver });
+        }
+        let draft = Draft { stream: &stream, ver, at, tenant: &tenant, by: &by, event: &event };
+        let (seq, salts) = (self.seq + 1, &mut self.salts);
+        let bytes = &mut self.group.bytes;
+        let chain = draft.encode(&head.head, seq, &mut || salts.draw(), bytes);
+        bytes.push(b'\n');
+        let len = bytes.len() - self.line_start;
+        if len > BATCH_MAX {
+            return Err(Error::TooLarge { bytes: len, max: BATCH_MAX });
+        }
+        self.seq = seq;
+        self.group.count += 1;
+        chains.push(chain);
+        let after = Head { ver, head: chain };
+        match known {
+            Some(head) => *head = after,
+            None => drop(self.heads.insert(stream.clone(), after)),
+        }
+        undo.push((stream, before));
         Ok(())
     }
 

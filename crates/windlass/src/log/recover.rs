@@ -129,7 +129,7 @@ fn create(
         ended: Vec::new(),
         spare: Default::default(),
     };
-    Ok(Recovered { tail, ended: Vec::new(), heads: Heads::new(), report: Recovery::default() })
+    Ok(Recovered { tail, ended: Vec::new(), heads: Heads::default(), report: Recovery::default() })
 }
 
 /// What a snapshot brought.

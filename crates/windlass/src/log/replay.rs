@@ -5,7 +5,7 @@ use super::error::Error;
 use super::frame::{Kind, newline};
 use super::layout::Piece;
 use super::walk::{Tie, Walk, later};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
@@ -13,6 +13,7 @@ use windlass_core::audit::Head;
 use windlass_core::digest::Digest;
 use windlass_core::record::{Check, Record};
 use windlass_core::stream::StreamId;
+use windlass_engine::fast::Map;
 
 /// How many bytes of lines go from one thread to the next at a time.
 const CHUNK: usize = 256 << 10;
@@ -29,7 +30,7 @@ pub(super) struct Known {
     pub(super) gone: bool,
 }
 
-pub(super) type KnownStreams = HashMap<StreamId, Known>;
+pub(super) type KnownStreams = Map<StreamId, Known>;
 
 /// How the log is read.
 pub(super) struct Plan<'a> {

@@ -1,9 +1,9 @@
 //! What the loop notes of a batch: numbers, no names.
 
-use std::collections::HashMap;
 use windlass_core::event::Event;
 use windlass_core::id::{RunId, StepId};
 use windlass_core::index::Move;
+use windlass_engine::fast::Map;
 
 /// What became of a step, by a number that stands for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct Noted {
     pub(super) steps: Vec<Step>,
     pub(super) moves: Vec<Move>,
     /// How long runs that ended took, in milliseconds.
-    pub(super) ends: HashMap<RunId, u64>,
+    pub(super) ends: Map<RunId, u64>,
     pub(super) facts: u64,
     /// What is told of runs, where somebody listens.
     pub(crate) story: Vec<crate::telemetry::Line>,

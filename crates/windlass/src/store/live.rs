@@ -1,7 +1,6 @@
 //! What decisions look at: the live streams, and the knowledge of which runs have left memory.
 
 use crate::history::History;
-use std::collections::HashSet;
 use windlass_core::caps;
 use windlass_core::command::Fact;
 use windlass_core::digest::Digest;
@@ -11,15 +10,16 @@ use windlass_core::state::State;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
 use windlass_core::turn::{Found, Overlay, View};
+use windlass_engine::fast::Set;
 
 /// The live streams, in front of the history.
 pub(super) struct Live {
     pub(super) state: State,
     pub(super) history: History,
     /// Runs whose listing is safe, and which may leave.
-    listed: HashSet<RunId>,
+    listed: Set<RunId>,
     /// Runs that somebody asked for in this turn and that are nowhere.
-    absent: HashSet<RunId>,
+    absent: Set<RunId>,
     /// The highest id of a run that has left.
     left_max: Option<RunId>,
 }
@@ -27,7 +27,7 @@ pub(super) struct Live {
 impl Live {
     pub(super) fn new(state: State, history: History) -> Live {
         let left_max = history.max_id();
-        Live { state, history, listed: HashSet::new(), absent: HashSet::new(), left_max }
+        Live { state, history, listed: Set::default(), absent: Set::default(), left_max }
     }
 
     /// These runs are in the history.
@@ -37,6 +37,11 @@ impl Live {
 
     pub(super) fn is_listed(&self, run: RunId) -> bool {
         self.listed.contains(&run)
+    }
+
+    /// The listing of a run no longer says everything.
+    pub(super) fn unlisted(&mut self, run: RunId) {
+        self.listed.remove(&run);
     }
 
     /// A run has left memory.

@@ -6,11 +6,11 @@
 use super::Embedded;
 use crate::history;
 use crate::log::{Compacted, Error, Log};
-use std::collections::HashSet;
 use std::sync::Arc;
 use windlass_core::id::RunId;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
+use windlass_engine::fast::Set;
 
 /// How many runs leave at once. More leave the next time.
 const RETIRED_MAX: usize = 200_000;
@@ -18,7 +18,7 @@ const RETIRED_MAX: usize = 200_000;
 /// Runs that leave, and the log that they leave. It is carried out wherever there is time for it.
 pub struct Retiring {
     log: Arc<Log>,
-    runs: Arc<HashSet<RunId>>,
+    runs: Arc<Set<RunId>>,
 }
 
 impl Retiring {

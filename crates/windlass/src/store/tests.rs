@@ -16,6 +16,7 @@ use windlass_core::code::Code;
 use windlass_core::command::{Command, Fact};
 use windlass_core::id::{ApprovalId, Name};
 use windlass_core::run::Actor;
+use windlass_core::stream::StreamId;
 use windlass_core::template::NoExpressions;
 use windlass_core::time::Millis;
 use windlass_engine::conformance::{BOOK, Subject, check, create};
@@ -55,7 +56,7 @@ impl Store for Disked {
     fn view(&mut self) -> &mut dyn windlass_core::turn::Overlay {
         self.store.view()
     }
-    fn load(&mut self, streams: &[windlass_core::stream::StreamId]) -> Result<(), Fault> {
+    fn load(&mut self, streams: &[StreamId]) -> Result<(), Fault> {
         self.store.load(streams)
     }
     fn commit(&mut self, batch: Batch, soon: bool) {
@@ -76,7 +77,7 @@ impl Store for Disked {
     fn put_back(&mut self, run: windlass_core::id::RunId) {
         self.store.put_back(run);
     }
-    fn pick_due(&mut self, at: Millis, max: usize) -> Vec<windlass_core::stream::StreamId> {
+    fn pick_due(&mut self, at: Millis, max: usize) -> Vec<StreamId> {
         self.store.pick_due(at, max)
     }
     fn next_due(&mut self) -> Option<Millis> {
@@ -347,7 +348,30 @@ fn an_approval_is_answered_for_after_its_run_has_left_memory() {
         card: None,
     };
     let input = windlass_core::approval::Input::Decide(attempt);
-    assert_ne!(stage.ask(Command::Decide { run, approval: id, input }), Err(Code::NotFound));
+    let late = Command::Decide { run, approval: id, input };
+    assert_ne!(stage.ask(late.clone()), Err(Code::NotFound));
+    // What was tried is on record, and is found again with the rest of the run, however often that leaves.
+    let stream = StreamId::Run(run);
+    let mut last = 0;
+    for _ in 0..3 {
+        assert_ne!(stage.ask(late.clone()), Err(Code::NotFound));
+        let store = stage.engine.store();
+        let ver = store.state().stream(&stream).unwrap().ver;
+        assert!(ver > last, "a refused attempt is on record");
+        last = ver;
+        while store.lingering() > 0 {
+            store.idle(Millis(u64::MAX / 2));
+            std::thread::yield_now();
+        }
+        assert!(store.state().run(run).is_none(), "it has left again");
+        store.load(std::slice::from_ref(&stream)).unwrap();
+        assert_eq!(store.state().stream(&stream).unwrap().ver, last);
+    }
+    drop(stage);
+    disk.crash(7);
+    let (mut store, _) = Embedded::open(Arc::new(disk.clone()), &path(&dir), &options()).unwrap();
+    store.load(std::slice::from_ref(&stream)).unwrap();
+    assert_eq!(store.state().stream(&stream).unwrap().ver, last);
 }
 
 #[test]

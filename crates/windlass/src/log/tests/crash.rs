@@ -306,11 +306,7 @@ fn go_on(disk: &Faulty, log: &Log, results: &[Answered], batches: &[Vec<(StreamI
         let vers =
             acknowledged.flat_map(|(_, facts)| facts).filter(|(id, _)| *id == stream(n)).map(|(_, ver)| *ver);
         let next = vers.max().unwrap_or(0) + 1;
-        let mut entry = fact(n, next, 0);
-        if let Entry::Fact { at, .. } = &mut entry {
-            *at = AFTERWARDS;
-        }
-        log.commit_and_wait(vec![entry]).unwrap();
+        log.commit_and_wait(vec![fact_at(n, next, 0, AFTERWARDS)]).unwrap();
     }
     log.verify().unwrap();
 }

@@ -7,12 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use windlass_core::command::Fact;
 use windlass_core::event::{Event, LockAcquired};
 use windlass_core::id::{Holder, Name, Scoped};
 use windlass_core::run::Actor;
 use windlass_core::state::{Body, State};
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
+use windlass_engine::port::Decided;
 
 pub(super) const DIR: &str = "data";
 
@@ -47,14 +49,12 @@ pub(super) fn event(ver: u64, size: usize) -> Event {
 }
 
 pub(super) fn fact(n: u64, ver: u64, size: usize) -> Entry {
-    Entry::Fact {
-        stream: stream(n),
-        ver,
-        at: Millis(1_000 + ver),
-        tenant: name("default"),
-        by: Actor::SYSTEM,
-        event: event(ver, size),
-    }
+    fact_at(n, ver, size, Millis(1_000 + ver))
+}
+
+pub(super) fn fact_at(n: u64, ver: u64, size: usize, at: Millis) -> Entry {
+    let fact = Fact { stream: stream(n), tenant: name("default"), event: event(ver, size) };
+    Entry::Facts { facts: vec![Decided { fact, by: Actor::SYSTEM, at }], vers: vec![ver] }
 }
 
 /// What a stream is, without its head: only the log knows that.
