@@ -21,6 +21,8 @@ const ENDINGS: [&str; 3] = ["pipeline:completed", "pipeline:failed", "pipeline:c
 const PAUSE: Duration = Duration::from_millis(100);
 /// How often a looker opens the data directory, which others may need, while nobody holds it.
 const LOOK: Duration = Duration::from_millis(500);
+/// How many steps a run may have to be fetched anew for each of its records.
+const STEPS_FEW: usize = 64;
 /// How often another way is looked for without anything new.
 const FRUITLESS_MAX: usize = 100;
 
@@ -169,7 +171,7 @@ async fn to_end_here(
     let mut lines = output(client, &id, stay).await?;
     screen.heard.restart();
     let mut frame = tokio::time::interval(FRAME);
-    let mut printed = false;
+    let (mut printed, mut stale) = (false, false);
     loop {
         tokio::select! {
             // What a step wrote comes before the news that it ended, where both are there.
@@ -182,11 +184,22 @@ async fn to_end_here(
                 ended = event.is_none();
                 if let Some(event) = event {
                     screen.event(&event);
-                    screen.update(&shown(client, &id).await?);
+                    stale = true;
                 }
             },
-            _ = frame.tick(), if screen.moves() => screen.draw(),
+            _ = frame.tick(), if screen.moves() || stale => {
+                if std::mem::take(&mut stale) {
+                    screen.update(&shown(client, &id).await?);
+                } else {
+                    screen.draw();
+                }
+            },
             _ = interrupt.recv() => return interrupted(client, &id, how, screen, say).await.map(Some),
+        }
+        // The whole of a large run is not fetched for each of its records.
+        if stale && screen.run["steps"].as_array().is_none_or(|steps| steps.len() <= STEPS_FEW) {
+            stale = false;
+            screen.update(&shown(client, &id).await?);
         }
         let waits = text(&screen.run, "status") == "awaiting_approval";
         if waits && !how.wait || ended && printed {
