@@ -238,6 +238,7 @@ impl Log {
             kept,
             progress: Arc::clone(&progress),
             lost: Arc::clone(&shared.save_lost),
+            backlog: Arc::clone(&shared.backlog),
             durable: Arc::clone(&shared.durable),
         };
         let compacting = Mutex::new(());
@@ -334,6 +335,12 @@ impl Log {
     #[must_use]
     pub fn snapshots(&self) -> (u64, Option<Result<Saved, Error>>) {
         self.progress.get()
+    }
+
+    /// How many parts of a snapshot wait to be written.
+    #[must_use]
+    pub fn snapshot_backlog(&self) -> usize {
+        self.shared.backlog.load(Ordering::Acquire)
     }
 
     /// Waits until more than `seen` snapshots ended, and says how the last one did. Somebody must have ended one.

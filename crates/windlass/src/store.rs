@@ -31,7 +31,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 use tokio::sync::watch;
 use windlass_core::audit::Head;
@@ -55,6 +55,8 @@ const SNAPSHOT_PAUSE: Span = Span(5_000);
 const SNAPSHOT_EVERY_BUSY: u64 = 500_000;
 const SNAPSHOT_EVERY_STREAM: u64 = 2;
 const SNAPSHOT_STREAMS: usize = 256;
+/// How many streams of a snapshot may wait to be written before more are handed over.
+const SNAPSHOT_AHEAD: usize = 4_096;
 /// How many streams one look at the store goes through, so that the loop is not held up by it.
 const SCAN_MAX: usize = 50_000;
 /// How long a run that has ended stays in memory for those who still ask about it, unless there are many.
@@ -103,6 +105,13 @@ struct Ended {
     listed: bool,
 }
 
+/// A part of a snapshot on its way.
+#[derive(Default)]
+struct Part {
+    pending: AtomicBool,
+    refused: AtomicBool,
+}
+
 /// The store.
 pub struct Embedded {
     live: Live,
@@ -124,9 +133,9 @@ pub struct Embedded {
     since_snapshot: u64,
     snapshot_every: Option<u64>,
     saving: Option<Option<StreamId>>,
-    /// Snapshots that were begun.
-    snapshots_begun: u64,
-    /// When the last of them was.
+    /// What became of the part of it that was handed over last.
+    part: Arc<Part>,
+    /// When the last snapshot was begun.
     snapshot_at: Millis,
     metrics: Arc<Metrics>,
     teller: Option<Teller>,
@@ -184,7 +193,7 @@ impl Embedded {
             since_snapshot: folded,
             snapshot_every: options.snapshot_every,
             saving: None,
-            snapshots_begun: 0,
+            part: Arc::default(),
             snapshot_at: Millis(0),
             metrics: Arc::default(),
             teller: None,
@@ -438,12 +447,20 @@ impl Embedded {
 
     /// Hands a few more streams over to a snapshot, or begins one when it is time.
     fn save_some(&mut self, at: Millis) -> bool {
+        let ahead = self.log.snapshot_backlog() > SNAPSHOT_AHEAD;
         let from = match self.saving.take() {
+            // One part after the other, and no faster than they can be written.
+            Some(from) if ahead || self.part.pending.load(Ordering::Acquire) => {
+                self.saving = Some(from);
+                return true;
+            }
+            // Without one of its parts it is none; the next one is whole.
+            Some(_) if self.part.refused.load(Ordering::Acquire) => return false,
             Some(from) => from,
             None if self.since_snapshot >= self.snapshot_after(at) && self.settled() => {
                 self.since_snapshot = 0;
-                self.snapshots_begun += 1;
                 self.snapshot_at = at;
+                self.part = Arc::default();
                 self.submit(vec![Entry::Begin]);
                 None
             }
@@ -490,14 +507,23 @@ impl Embedded {
     pub fn save_now(&mut self, at: Millis) {
         while self.saving.is_some() {
             self.save_some(at);
+            std::thread::yield_now();
         }
+        while self.log.snapshot_backlog() > 0 {
+            std::thread::yield_now();
+        }
+        let seen = self.log.snapshots().0;
         self.save();
         while !self.settled() {
             std::thread::yield_now();
         }
-        while self.idle(at) {}
-        // Each that was begun ends, well or not.
-        let _ = self.log.wait_for_snapshot(self.snapshots_begun.saturating_sub(1));
+        while self.idle(at) || self.part.pending.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        if !self.part.refused.load(Ordering::Acquire) {
+            // Each whose parts all came ends, well or not.
+            let _ = self.log.wait_for_snapshot(seen);
+        }
     }
 
     /// Nothing in memory waits for a batch that may still fail.
@@ -506,8 +532,15 @@ impl Embedded {
     }
 
     fn submit(&self, entries: Vec<Entry>) {
-        // A snapshot that fails is made again later; its own thread says why.
-        self.log.submit(log::Batch { entries, done: Box::new(|_| {}) });
+        let part = self.part.clone();
+        part.pending.store(true, Ordering::Release);
+        let done = Box::new(move |result: Result<log::Durable, log::Error>| {
+            if result.is_err() {
+                part.refused.store(true, Ordering::Release);
+            }
+            part.pending.store(false, Ordering::Release);
+        });
+        self.log.submit(log::Batch { entries, done });
     }
 }
 

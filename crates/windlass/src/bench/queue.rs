@@ -20,9 +20,8 @@ use windlass_core::command::{Command, Pushed, Reply};
 use windlass_core::id::{Holder, ItemId, Name, Scoped};
 use windlass_core::queue;
 use windlass_core::run::Actor;
-use windlass_core::time::Millis;
 use windlass_engine::handle::{Message, inbox};
-use windlass_engine::port::{Fault, Outside, Store as _};
+use windlass_engine::port::{Clock as _, Fault, Outside};
 use windlass_engine::{Engine, Handle, Options, Parts, Released};
 
 /// How many items one command pushes or takes.
@@ -175,10 +174,7 @@ fn open(dir: &Path) -> Result<Duration, Failure> {
 
 /// Lets the store make a whole snapshot.
 fn snapshot(dir: &Path) -> Result<(), Failure> {
-    let options = store::Options { snapshot_every: Some(0), ..store::Options::default() };
-    let (mut store, _) = Embedded::open(Arc::new(Files), dir, &options).map_err(broken)?;
-    let until = Instant::now() + Duration::from_secs(60);
-    while store.idle(Millis(u64::MAX / 2)) && Instant::now() < until {}
-    let _ = store.log().wait_for_snapshot(0);
+    let (mut store, _) = Embedded::open(Arc::new(Files), dir, &store::Options::default()).map_err(broken)?;
+    store.save_now(System.now());
     Ok(())
 }

@@ -16,7 +16,7 @@ use super::layout::Piece;
 use super::tail::Tail;
 use super::{Batch, Entry, Options};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
 use std::time::Instant;
@@ -71,6 +71,8 @@ pub(super) struct Shared {
     saver: Mutex<Option<SyncSender<Saving>>>,
     /// A part of a snapshot was lost on the way: it must not be finished.
     pub(super) save_lost: Arc<AtomicBool>,
+    /// How many parts of snapshots were handed over and not written yet.
+    pub(super) backlog: Arc<AtomicUsize>,
 }
 
 /// Locks even if another thread panicked while it held the lock: [`Shared::poison`] is what stops the log then.
@@ -121,6 +123,7 @@ impl Shared {
             poison: OnceLock::new(),
             saver: Mutex::new(Some(saver)),
             save_lost: Arc::default(),
+            backlog: Arc::default(),
         }
     }
 
@@ -315,7 +318,11 @@ impl Shared {
 
     /// Hands a part of a snapshot on. A snapshot that comes faster than it can be written is given up, not waited for.
     fn save(&self, saving: Saving) {
+        self.backlog.fetch_add(1, Ordering::AcqRel);
         let sent = lock(&self.saver).as_ref().map(|saver| saver.try_send(saving));
+        if !matches!(sent, Some(Ok(()))) {
+            self.backlog.fetch_sub(1, Ordering::AcqRel);
+        }
         if let Some(Err(TrySendError::Full(_))) = sent {
             self.save_lost.store(true, Ordering::Release);
         }

@@ -20,7 +20,7 @@ use super::frame::newline;
 use super::layout::Layout;
 use crate::disk::{Disk, File, How, read_full, write_full};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use windlass_core::audit::Head;
@@ -88,6 +88,8 @@ pub(super) struct Saver {
     pub(super) kept: usize,
     pub(super) progress: Arc<Progress>,
     pub(super) lost: Arc<AtomicBool>,
+    /// How many parts of snapshots were handed over and not written yet.
+    pub(super) backlog: Arc<AtomicUsize>,
     /// The last durable seq.
     pub(super) durable: Arc<std::sync::atomic::AtomicU64>,
 }
@@ -110,6 +112,7 @@ impl Saver {
         let mut draft: Option<Draft> = None;
         for saving in inbox {
             let step = self.step(&mut draft, saving);
+            self.backlog.fetch_sub(1, Ordering::AcqRel);
             if let Err(error) = step {
                 if let Some(draft) = draft.take() {
                     // If it stays, the next start removes it.
