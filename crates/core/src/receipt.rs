@@ -223,36 +223,41 @@ pub fn scoped_key(
     declared: Option<&str>,
 ) -> Result<Name, Error> {
     let declared = declared.filter(|text| !text.is_empty());
-    if let (KeyScope::Lineage(root), None, None, false) =
-        (&scope, item, declared, step.as_str().starts_with('#') || step.as_str().contains(['%', '/']))
-        && let Ok(name) = Name::new(&alloc::format!("{root}/{step}"))
-    {
-        // Almost every key is this plain.
-        return Ok(name);
-    }
-    let (head, tail) = match (scope, declared) {
-        (KeyScope::Lineage(root), _) => {
+    let mut key = match &scope {
+        KeyScope::Lineage(root) => alloc::format!("{root}/"),
+        KeyScope::Tenant => String::from("tenant/"),
+    };
+    let head_len = key.len();
+    match (&scope, declared) {
+        (KeyScope::Lineage(_), _) => {
             // Only the last part may hold a slash, so two different lists of parts never read the same.
-            let mut tail = step.as_str().replace('%', "%25").replace('/', "%2F");
+            for c in step.as_str().chars() {
+                match c {
+                    '%' => key.push_str("%25"),
+                    '/' => key.push_str("%2F"),
+                    c => key.push(c),
+                }
+            }
             if let Some(item) = item {
-                tail.push_str(&alloc::format!("/i{item}"));
+                key.push_str(&alloc::format!("/i{item}"));
             }
             if let Some(declared) = declared {
-                tail.push_str(&alloc::format!("/k:{declared}"));
+                key.push_str("/k:");
+                key.push_str(declared);
             }
-            (alloc::format!("{root}"), tail)
         }
-        (KeyScope::Tenant, Some(declared)) => (String::from("tenant"), String::from(declared)),
+        (KeyScope::Tenant, Some(declared)) => key.push_str(declared),
         (KeyScope::Tenant, None) => return Err(Error::KeyMissing),
-    };
+    }
+    let (head, tail) = key.split_at(head_len);
     // A tail that begins with `#` could pass for the hash of another one, so it is hashed too.
     if !tail.starts_with('#')
-        && let Ok(name) = Name::new(&alloc::format!("{head}/{tail}"))
+        && let Ok(name) = Name::new(&key)
     {
         return Ok(name);
     }
     let hash = Digest::of(&[b"windlass effect key v1\n", tail.as_bytes()]);
-    Ok(Name::clean(&alloc::format!("{head}/#{hash}")))
+    Ok(Name::clean(&alloc::format!("{head}#{hash}")))
 }
 
 #[cfg(test)]

@@ -49,11 +49,7 @@ pub fn main() -> ExitCode {
         Err(error) => return usage(&error),
     };
     let say = Say::new(args.global.json, args.global.quiet, args.global.no_color);
-    let runtime = match tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(crate::server::workers())
-        .enable_all()
-        .build()
-    {
+    let runtime = match crate::server::runtime() {
         Ok(runtime) => runtime,
         Err(error) => return say.failure(&Failure::new(Code::Internal, error.to_string())),
     };

@@ -36,10 +36,13 @@ const DRAIN: Duration = Duration::from_secs(10);
 /// How long nothing is accepted after the system refused to.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How many threads serve requests: half of the processors, because the loop, the log and what steps do need the others.
-#[must_use]
-pub fn workers() -> usize {
-    std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1))
+/// What serves requests: threads for half of the processors, because the loop, the log and what steps do need the others.
+///
+/// # Errors
+/// The system gives no threads.
+pub fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    let workers = std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1));
+    tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build()
 }
 
 /// The router for a caller whom the transport vouches for.

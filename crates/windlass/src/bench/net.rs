@@ -5,7 +5,7 @@ use crate::api::Caller;
 use crate::app::{App, Settings};
 use crate::client::Failure;
 use crate::home::Home;
-use crate::server::for_caller;
+use crate::server::{for_caller, runtime};
 use axum::serve::ListenerExt as _;
 use serde_json::{Value, json};
 use std::future::Future;
@@ -30,10 +30,7 @@ pub(super) struct Serving {
 
 impl Serving {
     pub(super) fn start(dir: &Path) -> Result<Serving, Failure> {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(crate::server::workers())
-            .enable_all()
-            .build()?;
+        let runtime = runtime()?;
         // Steps are carried out by the clients.
         let mut settings = Settings { executes: true, ..Settings::default() };
         settings.engine.slots = 0;

@@ -324,10 +324,11 @@ fn unkept(log: &Log, through: u64) -> Result<BTreeSet<RunId>, Error> {
     Ok(ended.into_iter().filter(|run| governed.contains(run) && !kept.contains(run)).collect())
 }
 
-/// Whether a fact makes its run one that has to be proved: a human is asked, or an outside action is proposed.
+/// Whether a fact makes its run one that has to be proved: a human is asked, or an outside action is proposed, without
+/// which there is no intent.
 fn governs(event: &Event) -> bool {
     match event {
-        Event::ApprovalRequested(_) | Event::IntentRecorded(_) => true,
+        Event::ApprovalRequested(_) => true,
         Event::PipelineAdvanced(e) => e.action_hash.is_some(),
         Event::StepStarted(e) => e.action_hash.is_some(),
         // tidy: nothing else asks for a proof.

@@ -123,8 +123,8 @@ impl Load {
 
     fn batch(&mut self, answer: &Sender<Answer>) -> Batch {
         let committers = std::mem::take(&mut self.ready);
-        let (mut facts, mut vers) = (Vec::new(), Vec::new());
-        facts.reserve(committers.len() * FACTS as usize);
+        let count = committers.len() * FACTS as usize;
+        let (mut facts, mut vers) = (Vec::with_capacity(count), Vec::with_capacity(count));
         for &n in &committers {
             for _ in 0..FACTS {
                 self.vers[n] += 1;
