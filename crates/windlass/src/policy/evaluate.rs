@@ -6,7 +6,7 @@
 
 use super::demand::Demand;
 use super::question::Question;
-use super::rules::Rules;
+use super::rules::{Bearing, Rules};
 use super::schema::{self, Type};
 use cedar_policy::{
     Authorizer, Context, Decision as Answer, Entities, Entity, EntityId, EntityUid, PolicyId, Request,
@@ -35,10 +35,12 @@ impl Rules {
     }
 
     fn ask(&self, question: &Question) -> Result<Decision, String> {
-        let entities = self.entities(question)?;
-        let request = self.request(question)?;
+        let action = uid(&self.types.action, question.action_name());
+        let bearing = self.bearing(&action)?;
+        let entities = self.entities(question, &bearing)?;
+        let request = self.request(question, action)?;
         let authorizer = Authorizer::new();
-        let plain = sound(authorizer.is_authorized(&request, &self.plain, &entities))?;
+        let plain = sound(authorizer.is_authorized(&request, &bearing.plain, &entities))?;
         if plain.decision() == Answer::Deny {
             let rules = names(self, &plain);
             let reasons = match rules.is_empty() {
@@ -47,7 +49,7 @@ impl Rules {
             };
             return Ok(decision(self, question, Verdict::Deny, rules, reasons));
         }
-        let asking = sound(authorizer.is_authorized(&request, &self.asking, &entities))?;
+        let asking = sound(authorizer.is_authorized(&request, &bearing.asking, &entities))?;
         let rules = names(self, &asking);
         if rules.is_empty() {
             let reasons = reasons(self, &plain, "is permitted");
@@ -75,8 +77,8 @@ impl Rules {
         })
     }
 
-    /// The target with every value of the action as a tag, and the actions with their groups.
-    fn entities(&self, question: &Question) -> Result<Entities, String> {
+    /// The target with every value of the action as a tag, and the action with its groups.
+    fn entities(&self, question: &Question, bearing: &Bearing) -> Result<Entities, String> {
         let mut tags = BTreeMap::new();
         if let Some(action) = &question.action {
             flatten(&action.fields, &mut String::new(), 0, &mut tags)?;
@@ -84,21 +86,20 @@ impl Rules {
         let tags = tags.into_iter().map(|(path, text)| (path, Expr::new_string(text)));
         let target = Entity::new_with_tags(self.target(question), [], [], tags);
         let target = target.map_err(|error| error.to_string())?;
-        self.actions.clone().add_entities([target], None).map_err(|error| error.to_string())
+        Entities::from_entities([target, bearing.action.clone()], None).map_err(|error| error.to_string())
     }
 
     fn target(&self, question: &Question) -> EntityUid {
         uid(&self.types.target, target_of(question))
     }
 
-    fn request(&self, question: &Question) -> Result<Request, String> {
+    fn request(&self, question: &Question, action: EntityUid) -> Result<Request, String> {
         let about = &question.about;
         let principal = match (&about.requester, about.parent) {
             (Some(user), _) => uid(&self.types.user, user.as_str()),
             (None, Some(parent)) => uid(&self.types.run, &parent.to_string()),
             (None, None) => uid(&self.types.service, about.source.as_str()),
         };
-        let action = uid(&self.types.action, question.action_name());
         let context = Context::from_pairs(self.context(question)?).map_err(|error| error.to_string())?;
         Request::new(principal, action, self.target(question), context, Some(&self.schema))
             .map_err(|error| format!("the action does not fit the schema: {error}"))

@@ -10,12 +10,14 @@ use super::{folder, schema};
 use crate::runbook::problem::{Notes, Place, Problem, Problems, Source, suggest};
 use cedar_policy::ffi::DetailedError;
 use cedar_policy::{
-    Effect, Entities, EntityTypeName, Policy, PolicyId, PolicySet, Schema, ValidationMode, Validator,
+    ActionConstraint, Effect, Entities, Entity, EntityTypeName, EntityUid, Policy, PolicyId, PolicySet,
+    Schema, ValidationMode, Validator,
 };
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::path::Path;
 use std::str::FromStr as _;
+use std::sync::{Arc, Mutex, PoisonError};
 use windlass_core::approval::COUNT_MAX;
 use windlass_core::code::Code;
 use windlass_core::digest::Digest;
@@ -57,12 +59,23 @@ pub struct Rules {
     pub rules: HashMap<PolicyId, Rule>,
     pub(super) schema: Schema,
     /// The actions with their groups.
-    pub(super) actions: Entities,
+    actions: Entities,
     /// What permits, and what forbids for good.
-    pub(super) plain: PolicySet,
+    plain: PolicySet,
     /// What forbids until humans have agreed.
-    pub(super) asking: PolicySet,
+    asking: PolicySet,
+    /// What of them can bear on an action, from the first question about it.
+    bearing: Mutex<HashMap<EntityUid, Arc<Bearing>>>,
     pub(super) types: Types,
+}
+
+/// What can bear on an action. A rule whose head names other actions is false whatever else it says.
+#[derive(Debug)]
+pub(super) struct Bearing {
+    /// The action with its groups.
+    pub(super) action: Entity,
+    pub(super) plain: PolicySet,
+    pub(super) asking: PolicySet,
 }
 
 /// The names of types, parsed once.
@@ -128,7 +141,29 @@ impl Rules {
         if !notes.is_empty() {
             return Err(notes.into_problems(sources));
         }
-        Ok(Rules { version, sources, rules, schema, actions, plain, asking, types })
+        let bearing = Mutex::default();
+        Ok(Rules { version, sources, rules, schema, actions, plain, asking, bearing, types })
+    }
+
+    /// What can bear on an action of the schema.
+    pub(super) fn bearing(&self, action: &EntityUid) -> Result<Arc<Bearing>, String> {
+        let mut known = self.bearing.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(bearing) = known.get(action) {
+            return Ok(bearing.clone());
+        }
+        let entity = self.actions.get(action).ok_or_else(|| format!("{action} is not in the schema"))?;
+        let within = |group: &EntityUid| group == action || self.actions.is_ancestor_of(group, action);
+        let of = |all: &PolicySet| {
+            let bears = |policy: &&Policy| match policy.action_constraint() {
+                ActionConstraint::Any => true,
+                ActionConstraint::In(groups) => groups.iter().any(within),
+                ActionConstraint::Eq(one) => one == *action,
+            };
+            let policies = all.policies().filter(bears).cloned();
+            PolicySet::from_policies(policies).map_err(|error| error.to_string())
+        };
+        let bearing = Bearing { action: entity.clone(), plain: of(&self.plain)?, asking: of(&self.asking)? };
+        Ok(known.entry(action.clone()).or_insert(Arc::new(bearing)).clone())
     }
 
     /// What is known of a rule; one that is not known is named by its id.

@@ -228,6 +228,29 @@ fn reads_writes_and_what_stays_here_are_groups() {
 }
 
 #[test]
+fn an_action_is_asked_of_the_rules_that_name_it_its_groups_or_none() {
+    let of = |id: &str, head: &str| format!("@id(\"{id}\") forbid (principal, {head}, resource);\n");
+    let action = |name: &str| format!("Windlass::Action::\"{name}\"");
+    let text = [
+        of("any", "action"),
+        of("own", &format!("action == {}", action("slack.post"))),
+        of("other", &format!("action == {}", action("slack.update"))),
+        of("family", &format!("action in {}", action("slack"))),
+        of("group", &format!("action in [{}, {}]", action("github"), action("write"))),
+        of("listed", &format!("action in [{}, {}]", action("github.merge"), action("slack.post"))),
+        of("elsewhere", &format!("action in [{}, {}]", action("read"), action("github"))),
+        ALL.to_owned(),
+    ];
+    let rules = rules(&text.concat());
+    assert_eq!(rules.decide(&post("#a")).rules, ["any", "family", "group", "listed", "own"]);
+    let merge =
+        question("github.merge", "acme/shop/7", json!({ "repo": "acme/shop", "number": 7 }), Risk::High);
+    assert_eq!(rules.decide(&merge).rules, ["any", "elsewhere", "group", "listed"]);
+    // Asked again, of what was remembered.
+    assert_eq!(rules.decide(&post("#a")).rules, ["any", "family", "group", "listed", "own"]);
+}
+
+#[test]
 fn rules_can_look_at_who_asks_and_when() {
     let rules = rules(
         "permit (principal == Windlass::User::\"ann\", action, resource)
