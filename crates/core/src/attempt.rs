@@ -7,7 +7,7 @@
 use crate::budget::{self, Amount, Cost, Limits};
 use crate::code::Code;
 use crate::effect::{Effect, Lease};
-use crate::event::{CheckpointSaved, CostRecorded, Event, ShellExited};
+use crate::event::{CheckpointSaved, CostRecorded, Event, SecretUsed, ShellExited};
 use crate::gate;
 use crate::id::{AgentId, Name, RunId, StepId};
 use crate::machine::{Decision, Given};
@@ -579,6 +579,24 @@ pub fn cost(
     let settle = budget::Input::Settle { step: step.clone(), epoch, costs: costs.to_vec() };
     let Decision { facts, effects, .. } = run.budget().decide(&settle, given.at)?;
     Ok(Decision { facts, effects, reply: () })
+}
+
+/// An attempt, or a probe for what became of one, is about to use secrets.
+///
+/// # Errors
+/// There is no such step, the epoch is stale, or the run has ended.
+pub fn secrets(run: &Run, step: &StepId, epoch: u64, used: &[(Name, Name)]) -> Result<Decision, Error> {
+    run.must_live()?;
+    let step = run.need(step)?;
+    fence(step, epoch)?;
+    let fact = |(secret, version): &(Name, Name)| SecretUsed {
+        pipeline_id: run.id(),
+        step: step.id.clone(),
+        epoch,
+        secret: secret.clone(),
+        version: version.clone(),
+    };
+    Ok(used.iter().map(fact).fold(Decision::default(), Decision::fact))
 }
 
 /// A human raises the budget: what waited for it goes on.

@@ -205,6 +205,7 @@ fn subjects(event: &Event) -> [Option<&Name>; 2] {
         Event::PipelineFailed(e) => [e.step.as_ref(), None],
         Event::CheckpointSaved(e) => [e.step.as_ref(), None],
         Event::PolicyDecided(e) => [e.step.as_ref(), Some(&e.tool)],
+        Event::HoldBroken(e) => [e.step.as_ref(), Some(&e.hold)],
         Event::Escalate(e) => [e.step.as_ref(), None],
         Event::NoticeRequested(e) => [e.step.as_ref(), None],
 
@@ -227,6 +228,7 @@ fn subjects(event: &Event) -> [Option<&Name>; 2] {
         | Event::StepSkipped(event::StepSkipped { step, .. })
         | Event::StepCancelled(event::StepCancelled { step, .. })
         | Event::ShellExited(event::ShellExited { step, .. })
+        | Event::SecretUsed(event::SecretUsed { step, .. })
         | Event::StrategyFallback(event::StrategyFallback { step, .. })
         | Event::StrategyExhausted(event::StrategyExhausted { step, .. })
         | Event::GuardPassed(event::GuardPassed { step, .. })

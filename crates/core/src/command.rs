@@ -233,6 +233,8 @@ pub enum Command {
     Checkpoint(Box<CheckpointSaved>),
     /// An attempt cost something.
     Cost { run: RunId, step: StepId, epoch: u64, costs: Vec<Cost> },
+    /// An attempt is about to use secrets: each by its name and version.
+    Secrets { run: RunId, step: StepId, epoch: u64, used: Vec<(Name, Name)> },
     /// A human raises the budget.
     Raise { run: RunId, to: Amount },
     /// Something happens to an agent's task.

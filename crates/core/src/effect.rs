@@ -94,7 +94,7 @@ pub enum Told {
     /// Slots were granted to the step.
     SlotsGranted { step: StepId, semaphore: Name, epoch: u64 },
     /// What the run or step held was taken from it: it held too long, or somebody broke the hold.
-    HoldLost { step: Option<StepId>, name: Name },
+    HoldLost { step: Option<StepId>, name: Name, broken: bool },
     /// The lock or semaphore cannot be waited for at all.
     HoldRefused { step: Option<StepId>, code: crate::code::Code, message: String },
     /// A run it waits for, or called, is terminal.

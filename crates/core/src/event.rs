@@ -188,7 +188,7 @@ events! {
     CostRecorded,
     // step.rs
     StepStarted, StepWaiting, StepReady, StepCompleted, StepFailed, StepRetrying, StepReturned, StepExpired,
-    StepUnknown, StepResolved, StepSkipped, StepCancelled, ShellExited, StrategyFallback, StrategyExhausted,
+    StepUnknown, StepResolved, StepSkipped, StepCancelled, ShellExited, SecretUsed, StrategyFallback, StrategyExhausted,
     GuardPassed, GuardWarned, GuardBlocked, GuardFailed,
     // agent.rs
     AgentWaiting, AgentWorking, AgentFailed, AgentExited, AgentGone, AgentSignal,
@@ -200,7 +200,7 @@ events! {
     QueueItemRetry, QueueItemRetried, QueueItemDead, QueueItemDropped,
     WorkerStarted, WorkerConfigured, WorkerWake, WorkerPollComplete, WorkerPolled, WorkerDelayed, WorkerItemDispatched, WorkerItemSettled, WorkerResized, WorkerStopped,
     // coordination.rs
-    LockConfigured, LockQueued, LockAcquired, LockReclaimed, LockReleased, LockAbandoned,
+    LockConfigured, LockQueued, LockAcquired, LockReclaimed, LockReleased, LockAbandoned, HoldBroken,
     SemaphoreConfigured, SemaphoreQueued, SemaphoreAcquired, SemaphoreIncreased, SemaphoreReclaimed, SemaphoreReleased,
     SemaphoreAbandoned,
     // governance.rs

@@ -37,7 +37,7 @@ mod verify;
 pub use period::{Open, Population, verify_period};
 pub use verdict::{
     Approval, Book, Card, Cost, Decided, Effected, Exceptions, Gap, Origin, Override, Place, Policy, Proved,
-    Received, Redaction, Refused, Resolved, Unknown, Verdict, Vote,
+    Received, Redaction, Refused, Resolved, Secret, Unknown, Verdict, Vote,
 };
 pub use verify::{CheckKey, FINDINGS_MAX, Finding, verify};
 

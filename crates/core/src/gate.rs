@@ -15,8 +15,8 @@ use crate::budget;
 use crate::code::Code;
 use crate::effect::{Effect, Notice, Told};
 use crate::event::{
-    ApprovalRequested, GuardBlocked, GuardFailed, GuardPassed, GuardWarned, NoticeRequested, PolicyDecided,
-    StepSkipped,
+    ApprovalRequested, GuardBlocked, GuardFailed, GuardPassed, GuardWarned, HoldBroken, NoticeRequested,
+    PolicyDecided, StepSkipped,
 };
 use crate::guard::{self, GuardInputs, GuardResult, OnFailure};
 use crate::id::{ApprovalId, Name, NoticeId};
@@ -548,13 +548,17 @@ pub fn told(run: &Run, def: &Pipeline, told: &Told, given: &mut Given<'_>) -> Re
             Ok(pipeline::failed(run, duration_ms, None, Failure::new(*code, message.clone())))
         }
         // The run goes on: whoever breaks a lock knows why, and the fencing epoch tells the resource.
-        Told::HoldLost { step: None, .. } => Ok(Decision::new()),
-        Told::HoldLost { step: Some(step), name } => {
+        Told::HoldLost { step: None, name, broken } => Ok(broken_hold(run, None, name, *broken)),
+        Told::HoldLost { step: Some(step), name, broken } => {
             let step = run.need(step)?;
             if !step.held().iter().any(|gate| gate_name(gate) == Some(name)) {
                 return Ok(Decision::new());
             }
-            Ok(hold_lost(run, step, name, given))
+            let mut out = broken_hold(run, Some(step), name, *broken);
+            let Decision { facts, effects, .. } = hold_lost(run, step, name, given);
+            out.facts.extend(facts);
+            out.effects.extend(effects);
+            Ok(out)
         }
         Told::RunEnded { run: other, step: None, status, .. } => {
             crate::lifecycle::needed_ended(run, *other, *status, given)
@@ -600,6 +604,15 @@ fn hold_lost(run: &Run, step: &Step, name: &Name, given: &mut Given<'_>) -> Deci
         &mut out,
     );
     out
+}
+
+/// That a hold was broken by hand is told in the run's own stream: it is an exception that its proof has to name.
+fn broken_hold(run: &Run, step: Option<&Step>, name: &Name, broken: bool) -> Decision {
+    if !broken || run.is_terminal() {
+        return Decision::new();
+    }
+    let step = step.map(|step| step.id.clone());
+    Decision::new().fact(HoldBroken { pipeline_id: run.id(), step, hold: name.clone() })
 }
 
 fn gate_name(gate: &Gate) -> Option<&Name> {

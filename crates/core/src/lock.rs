@@ -244,7 +244,7 @@ impl Lock {
             (State::Free, Input::Break { .. }) => Ok(Decision::reply(Reply::AlreadyFree)),
             (State::Held(hold), Input::Break { epoch }) => {
                 self.check_epoch(hold, *epoch)?;
-                let lost = self.hold_lost(&hold.holder);
+                let lost = self.hold_lost(&hold.holder, true);
                 Ok(with(self.end(hold, true, at), lost))
             }
 
@@ -389,7 +389,7 @@ impl Lock {
             last_seen: lost.last_seen,
             overdue: lost.overdue,
         });
-        self.hand_over(with(decision, self.hold_lost(&hold.holder)), asker, at)
+        self.hand_over(with(decision, self.hold_lost(&hold.holder, false)), asker, at)
     }
 
     /// Ends a hold by release or break, and hands the lock on.
@@ -483,8 +483,8 @@ impl Lock {
         tell(holder, |step| Some(Told::LockGranted { step, lock: self.local_name(), epoch }))
     }
 
-    fn hold_lost(&self, holder: &Holder) -> Option<Effect> {
-        tell(holder, |step| Some(Told::HoldLost { step, name: self.local_name() }))
+    fn hold_lost(&self, holder: &Holder, broken: bool) -> Option<Effect> {
+        tell(holder, |step| Some(Told::HoldLost { step, name: self.local_name(), broken }))
     }
 
     /// Whoever does not wait hears that it does not get the lock.

@@ -558,7 +558,7 @@ impl Semaphore {
     }
 
     fn hold_lost(&self, holder: &Holder) -> Option<Effect> {
-        tell(holder, |step| Some(Told::HoldLost { step, name: self.local_name() }))
+        tell(holder, |step| Some(Told::HoldLost { step, name: self.local_name(), broken: true }))
     }
 }
 

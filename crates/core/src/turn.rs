@@ -247,6 +247,10 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
             let run = load(view, *run)?.run;
             Ok(of_run(view, run, attempt::cost(run, step, *epoch, costs, given)?, Reply::Done))
         }
+        Command::Secrets { run, step, epoch, used } => {
+            let run = load(view, *run)?.run;
+            Ok(of_run(view, run, attempt::secrets(run, step, *epoch, used)?, Reply::Done))
+        }
         Command::Raise { run, to } => {
             let run = load(view, *run)?.run;
             Ok(of_run(view, run, attempt::raise(run, *to, given)?, Reply::Done))

@@ -77,7 +77,8 @@ enum Way {
         router: Router,
         serving: tokio::task::JoinHandle<()>,
     },
-    Socket(Home),
+    /// The socket of a data directory; with a token it is the token's bearer who asks, and its owner otherwise.
+    Socket(Home, Option<String>),
     Net(Net),
     /// Between two ways.
     Nowhere,
@@ -300,7 +301,7 @@ impl Place {
         let until = tokio::time::Instant::now() + PATIENCE;
         loop {
             if home.connect().await.is_ok() {
-                return Ok(Way::Socket(home));
+                return Ok(Way::Socket(home, None));
             }
             let settings = Settings { executes: self.need == Need::Executes, ..self.settings.clone() };
             let (at, exe) = (home.clone(), self.exe.clone());
@@ -323,9 +324,14 @@ impl Client {
     /// An address that is none, or certificates to trust that cannot be read.
     pub fn to_server(url: &str, token: Option<String>) -> Result<Client, Failure> {
         let invalid = |text: String| Failure::new(Code::InvalidInput, text);
+        if let Some(path) = url.strip_prefix("unix:") {
+            let home = Home::of_socket(Path::new(path))
+                .ok_or_else(|| invalid(format!("`{path}` is not the socket of a data directory")))?;
+            return Ok(Client { way: Way::Socket(home, token), place: None });
+        }
         let (secret, host, port) = parts_of(url).ok_or_else(|| {
             invalid(format!(
-                "`{url}` is not an address such as http://127.0.0.1:7433 or https://windlass.example"
+                "`{url}` is not an address such as http://127.0.0.1:7433, https://windlass.example or unix:.windlass/windlass.sock"
             ))
         })?;
         let tls = match secret {
@@ -397,7 +403,7 @@ impl Client {
     pub fn app(&self) -> Option<&Arc<App>> {
         match &self.way {
             Way::Local { app, .. } => Some(app),
-            Way::Socket(_) | Way::Net(_) | Way::Nowhere => None,
+            Way::Socket(..) | Way::Net(_) | Way::Nowhere => None,
         }
     }
 
@@ -415,13 +421,13 @@ impl Client {
         let asked = method == Method::GET;
         let host = match &self.way {
             Way::Net(net) => &net.address,
-            Way::Local { .. } | Way::Socket(_) | Way::Nowhere => "windlass",
+            Way::Local { .. } | Way::Socket(..) | Way::Nowhere => "windlass",
         };
         let mut request = Request::builder().method(method).uri(path).header(header::HOST, host);
         for (name, value) in headers {
             request = request.header(*name, value);
         }
-        if let Way::Net(Net { token: Some(token), .. }) = &self.way {
+        if let Way::Net(Net { token: Some(token), .. }) | Way::Socket(_, Some(token)) = &self.way {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
         let bytes = match body {
@@ -439,7 +445,7 @@ impl Client {
                 Ok(response) => response,
                 Err(never) => match never {},
             },
-            Way::Socket(home) => {
+            Way::Socket(home, _) => {
                 let stream = home.connect().await.map_err(|error| Failure::gone(error.to_string(), true))?;
                 over(stream, request).await?
             }

@@ -60,6 +60,13 @@ impl Home {
         Ok(home)
     }
 
+    /// The directory whose socket this is.
+    #[must_use]
+    pub fn of_socket(path: &Path) -> Option<Home> {
+        let root = path.parent().filter(|_| path.file_name().is_some_and(|name| name == SOCKET))?;
+        Some(Home { root: root.to_path_buf() })
+    }
+
     /// The directory itself.
     #[must_use]
     pub fn root(&self) -> &Path {

@@ -20,7 +20,7 @@ use crate::secrets::Secrets;
 use crate::shell::{self, Ended, Ending, Environment, Shell, ShellEvent, Spec};
 use crate::store::Embedded;
 use crate::tools::execute::{Executor, Finished, Job};
-use crate::tools::session::Session;
+use crate::tools::session::{Session, Witness};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -187,6 +187,16 @@ impl Hands {
         self.engine.report(self.by.clone(), command);
     }
 
+    /// Whoever uses a secret in an attempt says so first, and waits until that is durable.
+    fn witness(&self, (run, step, epoch): (RunId, StepId, u64)) -> Witness {
+        let (engine, by) = (self.engine.clone(), self.by.clone());
+        Arc::new(move |name, version| {
+            let used = vec![(name, version)];
+            let command = Command::Secrets { run, step: step.clone(), epoch, used };
+            engine.call(by.clone(), command).map(|_| ()).map_err(|refusal| refusal.to_string())
+        })
+    }
+
     fn fail(&self, place: (RunId, StepId, u64), code: Code, message: impl Into<String>) {
         let failure = Failure::new(code, message);
         self.report(place, Report::Failed { failure, retryable: false, exit_code: None, signal: None });
@@ -232,7 +242,8 @@ impl Hands {
         let mut env = Environment::inherited();
         let secrets = self.tools.as_ref().map(|tools| tools.secrets().clone());
         let secrets = secrets.unwrap_or_else(|| Arc::new(Secrets::new(self.home.root())));
-        let session = Session::new(work.tenant.clone(), secrets);
+        let witness = self.witness((lease.run, lease.step.clone(), lease.epoch));
+        let session = Session::witnessed(work.tenant.clone(), secrets, witness);
         set_own(&mut env, permit).map_err(|error| error.to_string())?;
         let token = self.attempts.token(lease.run, &lease.step, lease.epoch);
         let reach = env.set_own("SERVER", self.attempts.server()).and_then(|()| env.set_own("TOKEN", &token));
@@ -276,6 +287,7 @@ impl Hands {
         };
         let writes = matches!(step.kind, Kind::Tool { writes: true, .. });
         let job = Job {
+            witness: self.witness(place.clone()),
             place: place.clone(),
             tenant: permit.work().tenant.clone(),
             action,

@@ -87,7 +87,7 @@ fn object(bucket: &str, run: &str) -> (u16, Vec<u8>) {
 fn is_kept(project: &Project, bucket: &str, run: &str) {
     let (status, bytes) = object(bucket, run);
     assert_eq!(status, 200);
-    let exported = project.recorded("evidence:exported");
+    let exported = project.events("evidence:exported");
     assert_eq!(exported.len(), 1, "{exported:?}");
     assert_eq!(text(&exported[0], "sha256"), Digest::of(&[&bytes]).to_string());
     assert_eq!(text(&exported[0], "location"), format!("s3://{bucket}/kept/here/{run}.evidence.tar"));
@@ -120,7 +120,7 @@ fn what_is_in_the_bucket_is_not_written_over() {
     let project = project.env("AWS_ENDPOINT_URL", &hidden.url());
     project.windlass(&["resume", &run]).code(0).warns("something else is there under its name");
     assert_eq!(object("taken", &run).1, b"somebody else's");
-    assert!(project.recorded("evidence:exported").is_empty());
+    assert!(project.events("evidence:exported").is_empty());
 }
 
 /// Passes requests on to the real server, but for those that `instead` answers. It is told how many there were before.

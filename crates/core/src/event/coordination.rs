@@ -1,7 +1,7 @@
 //! Payloads of locks and semaphores.
 
 use super::payloads;
-use crate::id::{Holder, Name};
+use crate::id::{Holder, Name, RunId, StepId};
 use crate::private::Private;
 use crate::time::Millis;
 use serde_json::Value;
@@ -34,6 +34,9 @@ payloads! {
 
     /// A waiter left the line.
     "lock:abandoned" LockAbandoned Fact on "lock" { lock: Name, holder: Holder }
+
+    /// Somebody broke the hold of a run, or of one of its steps, on a lock or on slots. The run goes on; the step fails.
+    "hold:broken" HoldBroken Fact on "run" { pipeline_id: RunId, step: Option<StepId>, hold: Name }
 
     /// A semaphore's capacity and time-out. Lowering the capacity only stops new grants.
     "semaphore:configured" SemaphoreConfigured Fact on "semaphore" {

@@ -81,6 +81,11 @@ payloads! {
         pipeline_id: RunId, step: StepId, exit_code: i32, epoch: u64, signal: Option<i32>,
     }
 
+    /// An attempt was given a secret: its name, and which version of it. Committed before the value is used.
+    "secret:used" SecretUsed Fact on "run" {
+        pipeline_id: RunId, step: StepId, epoch: u64, secret: Name, version: Name,
+    }
+
     /// An approach failed in a way that the next one is for.
     "strategy:fallback" StrategyFallback Fact on "run" {
         pipeline_id: RunId, step: StepId, from: u32, to: u32, matched: String,

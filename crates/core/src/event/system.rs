@@ -39,8 +39,10 @@ payloads! {
     /// A private value was taken out of a record of the stream `of`; its digest stays.
     "value:redacted" ValueRedacted Fact on "system" { of: StreamId, version: u64, field: Name, reason: Option<String> }
 
-    /// An evidence bundle was made.
-    "evidence:exported" EvidenceExported Fact on "system" { pipeline_id: RunId, sha256: Digest, bytes: u64, location: String }
+    /// An evidence bundle was made: of a run, or of all runs of a period.
+    "evidence:exported" EvidenceExported Fact on "system" {
+        pipeline_id: Option<RunId>, sha256: Digest, bytes: u64, location: String, from: Option<Millis>, to: Option<Millis>,
+    }
 
     /// A tenant's caps and weight. Files can only tighten them.
     "tenant:configured" TenantConfigured Fact on "tenant" {

@@ -2,7 +2,7 @@
 
 use super::verdict::{
     Approval, Book, Card, Decided, Effected, Exceptions, Gap, Origin, Override, Place, Policy, Proved,
-    Received, Redaction, Refused, Resolved, Unknown, Verdict, Vote,
+    Received, Redaction, Refused, Resolved, Secret, Unknown, Verdict, Vote,
 };
 use super::verify::Walked;
 use super::{Artifact, Segment};
@@ -14,8 +14,8 @@ use crate::run::Status;
 use crate::stream::StreamId;
 use crate::time::Millis;
 use crate::{approval, policy};
-use alloc::collections::{BTreeMap, BTreeSet};
-use alloc::string::{String, ToString};
+use alloc::collections::BTreeMap;
+use alloc::string::ToString;
 use alloc::vec::Vec;
 use serde_json::Value;
 
@@ -49,6 +49,7 @@ pub(super) fn read(proofs: &Proofs<'_>) -> Verdict {
         effects: Vec::new(),
         approvals: Vec::new(),
         policies: Vec::new(),
+        secrets: Vec::new(),
         costs: BTreeMap::new(),
         artifacts: proofs.artifacts.to_vec(),
         exceptions: Exceptions { redactions: redactions(&proofs.segments), ..Exceptions::default() },
@@ -182,10 +183,21 @@ impl Verdict {
                 let (step, guard) = (e.step.clone(), e.guard.clone());
                 self.exceptions.overrides.push(Override::Guard { step, guard, place: place() });
             }
+            Event::HoldBroken(e) => {
+                let (step, hold) = (e.step.clone(), e.hold.clone());
+                self.exceptions.overrides.push(Override::Broken { step, hold, place: place() });
+            }
             Event::ApprovalRefused(e) => self.exceptions.refused.push(Refused {
                 by: e.decided_by.clone(),
                 refusal: e.refusal,
                 approval: e.approval_id,
+                place: place(),
+            }),
+            Event::SecretUsed(e) => self.secrets.push(Secret {
+                name: e.secret.clone(),
+                version: e.version.clone(),
+                step: e.step.clone(),
+                epoch: e.epoch,
                 place: place(),
             }),
             Event::CostRecorded(e) => {
@@ -313,9 +325,6 @@ impl Verdict {
             Some(book) => {
                 let of_this = notes.deployed.iter().filter(|(hash, ..)| self.runbook == Some(*hash));
                 book.deployed = of_this.map(|(_, by, place)| (by.clone(), place.clone())).collect();
-                if !book.secrets.is_empty() {
-                    self.not_proved.push(Gap::SecretVersions);
-                }
             }
         }
         if self.status.is_none() {
@@ -388,24 +397,8 @@ fn requested(e: &ApprovalRequested, place: Place) -> Approval {
 }
 
 fn book(e: &RunbookLoaded, place: Place) -> Book {
-    let mut secrets = BTreeSet::new();
     let text = e.source.as_ref().and_then(|source| source.get());
-    secrets_in(&e.runbook, &mut secrets);
-    Book { name: e.name.clone(), text, secrets, place, deployed: Vec::new() }
-}
-
-/// The names of secrets in a runbook as it was loaded, where a template for one is `{"secret": NAME}`.
-fn secrets_in(value: &Value, into: &mut BTreeSet<String>) {
-    match value {
-        Value::Array(items) => items.iter().for_each(|item| secrets_in(item, into)),
-        Value::Object(fields) => {
-            if let (1, Some(Value::String(name))) = (fields.len(), fields.get("secret")) {
-                into.insert(name.clone());
-            }
-            fields.values().for_each(|field| secrets_in(field, into));
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
-    }
+    Book { name: e.name.clone(), text, place, deployed: Vec::new() }
 }
 
 /// Private fields whose digest stands before the chain and whose value does not stand after it.

@@ -13,7 +13,7 @@ use crate::run::{Actor, Lineage, Status, Subject, Trigger};
 use crate::step::Resolution;
 use crate::stream::StreamId;
 use crate::time::Millis;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::Serialize;
@@ -107,6 +107,21 @@ pub struct Effected {
     pub reversed_by: Option<RunId>,
 }
 
+/// A secret that an attempt was given.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Secret {
+    /// Its name.
+    pub name: Name,
+    /// Which version: a number of the vault, or where it came from.
+    pub version: Name,
+    /// The step.
+    pub step: StepId,
+    /// The attempt's epoch.
+    pub epoch: u64,
+    /// Where it stands.
+    pub place: Place,
+}
+
 /// Where a run came from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Origin {
@@ -131,8 +146,6 @@ pub struct Book {
     pub name: Name,
     /// What was read, unless it was redacted.
     pub text: Option<String>,
-    /// The names of the secrets that it may ask for.
-    pub secrets: BTreeSet<String>,
     /// When it became known, and through whom.
     pub place: Place,
     /// When it was made the active version of its name, and by whom.
@@ -311,6 +324,15 @@ pub enum Override {
         /// Where it stands.
         place: Place,
     },
+    /// Somebody broke the hold on a lock or on slots.
+    Broken {
+        /// Whose hold: a step's, or the run's own.
+        step: Option<StepId>,
+        /// On what.
+        hold: Name,
+        /// Where it stands, and who did it.
+        place: Place,
+    },
 }
 
 /// What an auditor asks for first. Empty lists say that there was none.
@@ -366,8 +388,6 @@ pub enum Gap {
     Artifacts,
     /// The runbook's record is not there.
     NoRunbook,
-    /// Which version of a secret was used is not recorded, only which ones the runbook may ask for.
-    SecretVersions,
 }
 
 /// What a verified bundle says.
@@ -397,6 +417,8 @@ pub struct Verdict {
     pub approvals: Vec<Approval>,
     /// Policies that were in force.
     pub policies: Vec<Policy>,
+    /// Secrets that attempts were given, in the order of their use.
+    pub secrets: Vec<Secret>,
     /// Costs by provider and model, `provider/model`.
     pub costs: BTreeMap<String, Cost>,
     /// Artifacts.

@@ -244,7 +244,10 @@ fn runs_and_steps_do_not_beat_but_may_hold_too_long() {
         };
         assert_eq!(decision.facts, vec![reclaimed.into()]);
         let step = if holder == step(1) { Some(name("land")) } else { None };
-        assert_eq!(decision.effects, vec![told(1, Told::HoldLost { step, name: name("merge") })]);
+        assert_eq!(
+            decision.effects,
+            vec![told(1, Told::HoldLost { step, name: name("merge"), broken: false })]
+        );
         assert_eq!(lock.state, State::Free);
     }
 }
@@ -263,7 +266,7 @@ fn a_break_takes_the_lock_and_says_so() {
     let decision = feed(&mut lock, &Input::Break { epoch: Some(1) }, 5);
     let broken = LockReleased { lock: name("merge"), holder: step(1), epoch: 1, broken: true };
     assert_eq!(decision.facts[0], broken.into());
-    let lost = told(1, Told::HoldLost { step: Some(name("land")), name: name("merge") });
+    let lost = told(1, Told::HoldLost { step: Some(name("land")), name: name("merge"), broken: true });
     assert_eq!(decision.effects.len(), 2);
     assert!(decision.effects.contains(&lost) && decision.effects.contains(&granted(2, 2)));
     feed(&mut lock, &Input::Break { epoch: None }, 6);

@@ -138,7 +138,7 @@ impl State {
                 Gate::Guard => continue,
             };
             if !held {
-                let told = Told::HoldLost { step: Some(step.id.clone()), name: name.clone() };
+                let told = Told::HoldLost { step: Some(step.id.clone()), name: name.clone(), broken: false };
                 out.follow.push(Command::Tell { run: run.id(), told });
             }
         }

@@ -297,7 +297,7 @@ fn a_break_says_so() {
     let (semaphore, holder) = (name("builders"), step(1));
     let broken = SemaphoreReleased { semaphore, holder, weight: 1, epoch: 1, broken: true };
     assert_eq!(decision.facts[0], broken.into());
-    let lost = Told::HoldLost { step: Some(name("build")), name: name("builders") };
+    let lost = Told::HoldLost { step: Some(name("build")), name: name("builders"), broken: true };
     assert_eq!(decision.effects, vec![Effect::Tell { run: RunId(1), told: lost }, granted(2, 2)]);
 }
 

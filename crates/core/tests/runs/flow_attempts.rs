@@ -323,6 +323,21 @@ fn reserve(world: &mut World, id: RunId, step: &str, usd_micros: u64) -> Reply {
 }
 
 #[test]
+fn only_the_attempt_that_holds_the_lease_says_which_secrets_it_uses() {
+    let mut world = World::new(book(vec![("main", pipeline(vec![run("a")], vec![], vec![]))]));
+    let id = world.start();
+    assert!(matches!(reserve(&mut world, id, "a", 0), Reply::Leased(_)));
+    let used =
+        |epoch| Command::Secrets { run: id, step: name("a"), epoch, used: vec![(name("api"), name("3"))] };
+    world.send(&used(1)).unwrap();
+    let stale = world.send(&used(2)).unwrap_err();
+    assert_eq!(stale.code(), Some(Code::LeaseStaleEpoch));
+    world.report(id, "a", 1, done()).unwrap();
+    assert_eq!(world.send(&used(1)).unwrap_err().code(), Some(Code::RunTerminalState));
+    world.check_replay();
+}
+
+#[test]
 fn a_budget_that_is_used_up_waits_for_a_human_and_keeps_the_work() {
     let mut main = pipeline(vec![parallel("p", vec![run("a"), run("b")])], vec![], vec![]);
     main.budget = Some(Limits { usd_micros: Some(100), ..Limits::default() });

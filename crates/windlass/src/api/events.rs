@@ -101,12 +101,13 @@ struct Wanted {
 
 impl Wanted {
     fn may_take(&self, record: &Record) -> bool {
-        record.tenant == self.caller.tenant
+        let of_caller = record.tenant == self.caller.tenant || record.stream == StreamId::System;
+        of_caller
             && self.run.is_none_or(|run| record.stream == StreamId::Run(run))
             && self.pattern.as_ref().is_none_or(|pattern| pattern.matches(&record.event))
     }
 
-    /// Whether a stream of the caller's tenant is the caller's to see; nothing where its name does not say.
+    /// Whether a stream of the caller's tenant, or of nobody's, is the caller's to see; nothing where its name does not say.
     fn is_mine(&self, stream: &StreamId) -> Option<bool> {
         match stream {
             StreamId::Queue(name)
@@ -122,7 +123,8 @@ impl Wanted {
                 Some(name.namespace() == self.caller.namespace.as_str() || name.namespace() == "_")
             }
             StreamId::Runbook(_) => Some(true),
-            StreamId::Tenant(_) | StreamId::System => Some(self.caller.may(Scope::Admin)),
+            StreamId::Tenant(_) => Some(self.caller.may(Scope::Admin)),
+            StreamId::System => Some(self.caller.may(Scope::Owner)),
             StreamId::Run(run) if self.run == Some(*run) => Some(true),
             StreamId::Run(_) | StreamId::Item(_) | StreamId::Workspace(_) | StreamId::Session(_) => {
                 self.seen.get(stream).copied()

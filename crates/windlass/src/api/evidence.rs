@@ -15,7 +15,7 @@ use windlass_core::code::Code;
 use windlass_core::command::Command;
 use windlass_core::digest::Digest;
 use windlass_core::event::EvidenceExported;
-use windlass_core::evidence::Period;
+use windlass_core::evidence::{About, Period};
 use windlass_core::id::RunId;
 use windlass_core::time::Millis;
 use windlass_engine::port::Clock as _;
@@ -118,14 +118,23 @@ async fn export(
     let maker = app.clone();
     let made = tokio::task::spawn_blocking(move || make(&maker, run, wanted.values)).await;
     let bytes = made.map_err(|_| Problem::new(Code::Internal, "the bundle could not be made"))??;
-    let sha256 = Digest::of(&[&bytes]);
-    let fact =
-        EvidenceExported { pipeline_id: run, sha256, bytes: bytes.len() as u64, location: "export".into() };
-    app.ask(&caller, Command::Exported(Box::new(fact))).await?;
-    Ok(attached(&format!("{run}.evidence.tar"), sha256, bytes))
+    exported(&app, &caller, About::Run(run), bytes).await
 }
 
-async fn export_period(State(app): State<Arc<App>>, _: Caller, Query(wanted): Query<Stretch>) -> Answer {
+/// A bundle is handed out, and that is on record.
+async fn exported(app: &App, caller: &Caller, about: About, archive: Vec<u8>) -> Answer {
+    let (sha256, bytes) = (Digest::of(&[&archive]), archive.len() as u64);
+    let (name, pipeline_id, period) = match about {
+        About::Run(run) => (format!("{run}.evidence.tar"), Some(run), None),
+        About::Period(period) => ("period.evidence.tar".to_owned(), None, Some(period)),
+    };
+    let (from, to) = period.map(|Period { from, to }| (from, to)).unzip();
+    let fact = EvidenceExported { pipeline_id, sha256, bytes, location: "export".into(), from, to };
+    app.ask(caller, Command::Exported(Box::new(fact))).await?;
+    Ok(attached(&name, sha256, archive))
+}
+
+async fn export_period(State(app): State<Arc<App>>, caller: Caller, Query(wanted): Query<Stretch>) -> Answer {
     let moment = |name: &str, text: &str| {
         let stamp: jiff::Timestamp =
             text.parse().map_err(|error| Problem::new(Code::InvalidInput, format!("`{name}`: {error}")))?;
@@ -135,13 +144,14 @@ async fn export_period(State(app): State<Arc<App>>, _: Caller, Query(wanted): Qu
     if asked.from >= asked.to {
         return Err(Problem::new(Code::InvalidInput, "the period ends before it begins"));
     }
+    let maker = app.clone();
     let made = tokio::task::spawn_blocking(move || {
-        app.sealing.now()?;
-        let made = period::gather(&app.log, asked, wanted.values, &key(&app)?, crate::clock::System.now())?;
-        archive::write(&made)
+        maker.sealing.now()?;
+        let at = crate::clock::System.now();
+        archive::write(&period::gather(&maker.log, asked, wanted.values, &key(&maker)?, at)?)
     });
     let bytes = made.await.map_err(|_| Problem::new(Code::Internal, "the bundle could not be made"))??;
-    Ok(attached("period.evidence.tar", Digest::of(&[&bytes]), bytes))
+    exported(&app, &caller, About::Period(asked), bytes).await
 }
 
 /// An archive as an answer.

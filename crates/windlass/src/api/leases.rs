@@ -40,6 +40,8 @@ use windlass_engine::remote::{Gone, Lives, Place, Watch, Wish};
 
 /// How many steps one request leases, and how many items one reports on.
 const ITEMS_MAX: usize = 1_000;
+/// How many secrets an attempt says that it uses.
+const SECRETS_MAX: usize = 256;
 /// The longest that one request waits for work or for news.
 const WAIT_MAX: u64 = 60_000;
 /// How many labels an executor has.
@@ -70,6 +72,12 @@ pub(super) fn routes() -> Routes {
                 .body::<Beats>()
                 .waits(Duration::from_millis(WAIT_MAX)),
             heartbeat,
+        )
+        .post(
+            "/v1/leases/secrets",
+            Scope::Execute,
+            items("Say which secrets attempts are about to use").body::<Uses>(),
+            secrets,
         )
         .post("/v1/leases/complete", Scope::Execute, items("Report success").body::<Dones>(), complete)
         .post("/v1/leases/fail", Scope::Execute, items("Report failure").body::<Fails>(), fail)
@@ -332,15 +340,72 @@ async fn heartbeat(State(app): State<Arc<App>>, caller: Caller, Json(beats): Jso
     Ok(json(StatusCode::OK, &object!({ "items": answers.collect::<Vec<_>>() })))
 }
 
-/// Reports on attempts, all of them in one turn.
+/// A secret by its name, and which version of it: a number, or where it came from.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Used {
+    name: String,
+    version: String,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Use {
+    run: String,
+    step: String,
+    epoch: u64,
+    secrets: Vec<Used>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Uses {
+    items: Vec<Use>,
+}
+
+/// What attempts elsewhere are about to use is on record before they do.
+async fn secrets(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<Uses>) -> Answer {
+    let named = |text: &str| {
+        let wrong = |error: windlass_core::id::Error| Refusal::new(Code::InvalidInput, error.to_string());
+        Name::new(text).map_err(wrong)
+    };
+    let item = |uses: Use| {
+        let Use { run, step, epoch, secrets } = uses;
+        let used = match secrets.len() {
+            0..=SECRETS_MAX => {
+                secrets.iter().map(|used| Ok((named(&used.name)?, named(&used.version)?))).collect()
+            }
+            _ => {
+                Err(Refusal::new(Code::InvalidInput, format!("an attempt has {SECRETS_MAX} secrets at most")))
+            }
+        };
+        let command = |used| move |Place { run, step, epoch }| Command::Secrets { run, step, epoch, used };
+        (Item { run, step, epoch }, used.map(command))
+    };
+    told(&app, &caller, body.items.into_iter().map(item).collect()).await
+}
+
+/// Reports on attempts.
 async fn report(app: &App, caller: &Caller, reports: Vec<(Item, Result<Report, Refusal>)>) -> Answer {
-    bounded(reports.len())?;
-    let (mut answers, mut commands) = (Vec::with_capacity(reports.len()), Vec::with_capacity(reports.len()));
-    for (item, report) in reports {
-        let decided = item.place().and_then(|place| report.map(|report| (place, report)));
-        match decided {
-            Ok((Place { run, step, epoch }, report)) => {
-                commands.push(Command::Report { run, step, epoch, report, receipt: None });
+    let command = |report| {
+        move |Place { run, step, epoch }| Command::Report { run, step, epoch, report, receipt: None }
+    };
+    let each = reports.into_iter().map(|(item, report)| (item, report.map(command)));
+    told(app, caller, each.collect()).await
+}
+
+/// Takes what is told of attempts, all of it in one turn.
+async fn told<F: FnOnce(Place) -> Command>(
+    app: &App,
+    caller: &Caller,
+    all: Vec<(Item, Result<F, Refusal>)>,
+) -> Answer {
+    bounded(all.len())?;
+    let (mut answers, mut commands) = (Vec::with_capacity(all.len()), Vec::with_capacity(all.len()));
+    for (item, command) in all {
+        match item.place().and_then(|place| command.map(|command| command(place))) {
+            Ok(command) => {
+                commands.push(command);
                 answers.push((item, None));
             }
             Err(refusal) => answers.push((item, Some(refusal))),

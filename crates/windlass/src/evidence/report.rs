@@ -216,11 +216,17 @@ fn runbook(verdict: &Verdict) -> Section {
 }
 
 fn secrets(verdict: &Verdict) -> Section {
-    let names = verdict.book.iter().flat_map(|book| &book.secrets);
-    let row = |name: &String| {
-        (name.clone(), "the runbook may ask for it; which version it got is not recorded".to_owned())
+    let row = |secret: &windlass_core::evidence::Secret| {
+        let version = match secret.version.as_str().parse::<u64>() {
+            Ok(number) => format!("version {number}"),
+            // What is kept elsewhere has no versions here.
+            Err(_) => format!("from the {}", secret.version),
+        };
+        let text = format!("{version}, step {} (epoch {})\n{}", secret.step, secret.epoch, at(&secret.place));
+        (secret.name.to_string(), text)
     };
-    Section { title: "Secrets, by name", rows: names.map(row).collect(), none: "none" }
+    let rows = verdict.secrets.iter().map(row).collect();
+    Section { title: "Secrets, by name and version", rows, none: "none was used" }
 }
 
 fn policies(verdict: &Verdict) -> Section {
@@ -381,6 +387,10 @@ fn overridden(found: &Override) -> String {
         Override::Guard { step, guard, place } => {
             format!("step {step} went on although guard {guard} did not hold, {}", at(place))
         }
+        Override::Broken { step, hold, place } => {
+            let whose = step.as_ref().map_or_else(|| "the run".to_owned(), |step| format!("step {step}"));
+            format!("the hold of {whose} on {hold} was broken, {}", at(place))
+        }
     }
 }
 
@@ -426,7 +436,6 @@ fn gaps(verdict: &Verdict) -> Section {
             "they are listed by the exporter; no record covers their hashes".to_owned(),
         ),
         Gap::NoRunbook => ("Runbook".to_owned(), "its record is not in the bundle".to_owned()),
-        Gap::SecretVersions => ("Secrets".to_owned(), "which versions were used is not recorded".to_owned()),
     };
     let mut rows: Vec<(String, String)> = verdict.not_proved.iter().map(row).collect();
     rows.push(("Never proved".to_owned(), "that the other side did what its answer said; what happened after the last seal; that nothing was done beside windlass; that the clock of the server was right".to_owned()));

@@ -263,7 +263,8 @@ impl Worker {
                 let made =
                     archive::write(&bundle::gather(&self.log, what, &key, crate::clock::System.now())?)?;
                 let Kept { location, sha256, bytes } = self.shelf.put(run, &made)?;
-                let fact = EvidenceExported { pipeline_id: run, sha256, bytes, location };
+                let pipeline_id = Some(run);
+                let fact = EvidenceExported { pipeline_id, sha256, bytes, location, from: None, to: None };
                 self.call(Command::Exported(Box::new(fact)))?;
             }
             self.ended.pop();
@@ -313,7 +314,7 @@ fn unkept(log: &Log, through: u64) -> Result<BTreeSet<RunId>, Error> {
             return ControlFlow::Break(());
         }
         match (&record.stream, &record.event) {
-            (_, Event::EvidenceExported(e)) => drop(kept.insert(e.pipeline_id)),
+            (_, Event::EvidenceExported(e)) => kept.extend(e.pipeline_id),
             (StreamId::Run(run), event) if governs(event) => drop(governed.insert(*run)),
             (StreamId::Run(run), event) if ends(event) => drop(ended.insert(*run)),
             // tidy: nothing else says that a bundle is due.

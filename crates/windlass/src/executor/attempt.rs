@@ -97,7 +97,19 @@ pub(super) fn start(executor: &Arc<Executor>, lease: &Value) {
         return executor.over(&key, epoch, Report::Done { output, exit_code: None }, None);
     }
     match spec(executor, lease, epoch) {
-        Ok((spec, work)) => launch(executor, &key, epoch, spec, work),
+        Ok((spec, work)) if spec.secrets.is_empty() => launch(executor, &key, epoch, spec, work),
+        Ok((spec, work)) => {
+            let executor = executor.clone();
+            tokio::spawn(async move {
+                match executor.witness(&key, epoch, &spec.secrets).await {
+                    Ok(()) => launch(&executor, &key, epoch, spec, work),
+                    // Nothing was done with them yet.
+                    Err(reason) => {
+                        executor.over(&key, epoch, Report::Returned { reason: Some(reason) }, None);
+                    }
+                }
+            });
+        }
         Err(message) => executor.over(&key, epoch, failed(message), None),
     }
 }
@@ -130,6 +142,20 @@ fn launch(executor: &Arc<Executor>, key: &(String, String), epoch: u64, spec: Sp
 }
 
 impl Executor {
+    /// Puts on record which secrets an attempt is about to use. They come from the environment, which has no versions.
+    async fn witness(&self, key: &(String, String), epoch: u64, secrets: &[Secret]) -> Result<(), String> {
+        let version = "environment of the executor";
+        let secrets: Vec<Value> =
+            secrets.iter().map(|secret| json!({ "name": secret.name, "version": version })).collect();
+        let item = json!({ "run": key.0, "step": key.1, "epoch": epoch, "secrets": secrets });
+        let answer = self.post("/v1/leases/secrets", &json!({ "items": [item] }), super::PATIENCE).await;
+        let answer = answer.map_err(|failure| failure.to_string())?;
+        match answer["items"][0].get("code") {
+            None => Ok(()),
+            Some(_) => Err(answer["items"][0]["detail"].as_str().unwrap_or_default().to_owned()),
+        }
+    }
+
     /// An attempt is over: it is reported, unless nobody wants to know.
     fn over(
         self: &Arc<Executor>,

@@ -6,6 +6,7 @@ use crate::store::Embedded;
 use crate::tools::Seen;
 use crate::tools::execute::{Job, Place};
 use crate::tools::probe::{Asked, Read};
+use crate::tools::session::Witness;
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,9 +27,9 @@ impl Hands {
             return;
         }
         let (hands, evaluate) = (self.clone(), self.evaluate.clone());
-        let looked = place.clone();
+        let looked = (place.clone(), self.witness(place.clone()));
         self.engine.read_then(
-            move |store| look(store, &looked, key, &*evaluate),
+            move |store| look(store, looked, key, &*evaluate),
             move |asked| {
                 let Ok(Some(asked)) = asked else { return };
                 let Some(tools) = &hands.tools else { return };
@@ -74,8 +75,13 @@ impl Hands {
 }
 
 /// What is to be asked about a step whose outcome is unknown.
-fn look(store: &mut Embedded, place: &Place, key: Name, evaluate: &dyn Evaluate) -> Option<Asked> {
-    let (id, step, epoch) = place;
+fn look(
+    store: &mut Embedded,
+    (place, witness): (Place, Witness),
+    key: Name,
+    evaluate: &dyn Evaluate,
+) -> Option<Asked> {
+    let (id, step, epoch) = &place;
     let run = store.state().run(*id)?;
     let step = run.step(step).filter(|step| step.status == Status::OutcomeUnknown && step.epoch == *epoch)?;
     let node = store.pipeline(run)?.node(step.node)?;
@@ -114,6 +120,7 @@ fn look(store: &mut Embedded, place: &Place, key: Name, evaluate: &dyn Evaluate)
         .filter_map(|(name, template)| Some((name.clone(), template.clone(), values.get(name)?.clone())));
     let env = env.collect();
     let job = Job {
+        witness,
         place: place.clone(),
         tenant: run.born.home.tenant.clone(),
         action,

@@ -12,7 +12,7 @@
 //! answer came.
 
 use super::probe::{Asked, Prober};
-use super::session::Session;
+use super::session::{Session, Witness};
 use super::settings::Settings;
 use super::{Again, Call, Happened, Outcome, Seen, Success, TIME_MAX, Tools, Trouble, described, stdio};
 use crate::clock::fresh;
@@ -63,6 +63,15 @@ pub struct Job {
     pub timeout: Option<Duration>,
     /// Whether the tool itself knows how to ask what became of it.
     pub own_read: bool,
+    /// Puts on record which secrets it uses.
+    pub witness: Witness,
+}
+
+impl Job {
+    /// A session for it.
+    pub(super) fn session(&self, secrets: &Arc<Secrets>) -> Session {
+        Session::witnessed(self.tenant.clone(), secrets.clone(), self.witness.clone())
+    }
 }
 
 /// What came of an attempt.
@@ -224,7 +233,7 @@ impl Inner {
     }
 
     async fn carry_out(&self, job: Job, mut stopped: watch::Receiver<Stop>) -> Finished {
-        let session = Session::new(job.tenant.clone(), self.secrets.clone());
+        let session = job.session(&self.secrets);
         let call = match call_of(&job, &session) {
             Ok(call) => call,
             Err(trouble) => return failed(&job, &session, &trouble, true),

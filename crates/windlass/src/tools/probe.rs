@@ -59,7 +59,7 @@ impl Prober {
         let mut unsure = 0;
         let mut last = Seen::Unsure("nobody was asked".to_owned());
         for n in 1..=ASKS_MAX {
-            let session = Session::new(self.asked.job.tenant.clone(), self.inner.secrets.clone());
+            let session = self.asked.job.session(&self.inner.secrets);
             let call = match call_of(&self.asked.job, &session) {
                 Ok(call) => call,
                 Err(trouble) => return (Seen::Unsure(session.mask(&trouble.message)), None),

@@ -10,10 +10,14 @@ use windlass_core::code::Code;
 use windlass_core::id::Name;
 use windlass_core::template::Template;
 
+/// Puts on record that a secret, by name and version, is about to be used. What is not on record is not used.
+pub type Witness = Arc<dyn Fn(Name, Name) -> Result<(), String> + Send + Sync>;
+
 /// What one call has seen of secrets.
 pub struct Session {
     tenant: Name,
     secrets: Arc<Secrets>,
+    witness: Option<Witness>,
     seen: Mutex<Seen>,
 }
 
@@ -26,10 +30,16 @@ struct Seen {
 }
 
 impl Session {
-    /// A session for a tenant.
+    /// A session for a tenant, beside any run.
     #[must_use]
     pub fn new(tenant: Name, secrets: Arc<Secrets>) -> Session {
-        Session { tenant, secrets, seen: Mutex::default() }
+        Session { tenant, secrets, witness: None, seen: Mutex::default() }
+    }
+
+    /// A session for an attempt, whose use of secrets is on record.
+    #[must_use]
+    pub fn witnessed(tenant: Name, secrets: Arc<Secrets>, witness: Witness) -> Session {
+        Session { tenant, secrets, witness: Some(witness), seen: Mutex::default() }
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
@@ -46,15 +56,25 @@ impl Session {
             ..Trouble::refused(error.to_string())
         };
         let found = self.secrets.reveal(&self.tenant, name).map_err(refused)?;
-        let mut seen = self.seen();
-        if !seen.used.iter().any(|(used, _)| *used == found.name) {
-            seen.redactor
-                .register(&found.name, found.value.as_bytes())
-                .map_err(|error| refused(error.into()))?;
-            seen.used.push((found.name.clone(), found.version.clone()));
-            seen.values.push(crate::shell::Secret { name: found.name, value: found.value.clone() });
-        }
+        self.note(&found.name, &found.version, &found.value)?;
         Ok(found.value)
+    }
+
+    /// Masks a value from now on, and puts on record that it is used.
+    fn note(&self, name: &str, version: &str, value: &str) -> Result<(), Trouble> {
+        let mut seen = self.seen();
+        // One that was changed meanwhile is another secret.
+        if seen.values.iter().any(|known| known.name == name && known.value == value) {
+            return Ok(());
+        }
+        let refused = |message: String| Trouble { code: Code::StepFailed, ..Trouble::refused(message) };
+        seen.redactor.register(name, value.as_bytes()).map_err(|error| refused(error.to_string()))?;
+        if let Some(witness) = &self.witness {
+            witness(Name::clean(name), Name::clean(version)).map_err(refused)?;
+        }
+        seen.used.push((name.to_owned(), version.to_owned()));
+        seen.values.push(crate::shell::Secret { name: name.to_owned(), value: value.to_owned() });
+        Ok(())
     }
 
     /// The credential of a service: a secret of this name, or what the server itself was given for its own tenant.
@@ -72,13 +92,7 @@ impl Session {
         let Some((variable, value)) = found.filter(|(_, value)| !value.is_empty()) else {
             return Err(missing);
         };
-        let mut seen = self.seen();
-        let registered = seen.redactor.register(variable, value.as_bytes());
-        registered.map_err(|error| Trouble::refused(error.to_string()))?;
-        if !seen.used.iter().any(|(used, _)| used == variable) {
-            seen.used.push((variable.to_owned(), "environment".to_owned()));
-            seen.values.push(crate::shell::Secret { name: variable.to_owned(), value: value.clone() });
-        }
+        self.note(variable, "environment", &value)?;
         Ok(value)
     }
 

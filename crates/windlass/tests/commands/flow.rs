@@ -316,3 +316,29 @@ pipelines:
     assert!(!env.contains("WINDLASS") && !env.contains("UNRELATED"), "{env}");
     assert!(project.read("where").ends_with("/sub\n"));
 }
+
+#[test]
+fn a_step_reads_its_own_run_with_what_it_was_given_and_no_other() {
+    let windlass = env!("CARGO_BIN_EXE_windlass");
+    let book = format!(
+        "
+name: self
+pipelines:
+  p:
+    vars: {{ other: {{ default: none }} }}
+    steps:
+      - id: look
+        outputs: {{ status: string }}
+        run: |
+          ask() {{ '{windlass}' --server \"$WL_SERVER\" --token \"$WL_TOKEN\" show \"$1\" --json; }}
+          case \"$WL_SERVER\" in unix:*) ;; *) exit 3 ;; esac
+          if test \"$WL_VAR_OTHER\" != none; then ask \"$WL_VAR_OTHER\" && exit 4; fi
+          ask \"$WL_RUN_ID\" | grep -o '\"status\": *\"running\"' | head -n 1 > seen
+          test -s seen && echo '{{\"status\": \"seen\"}}' > \"$WL_OUTPUT\"
+"
+    );
+    let project = Project::with(&book);
+    let first = project.run(&[], 0);
+    assert_eq!(first["steps"][0]["output"]["status"], "seen");
+    project.run(&["--var", &format!("other={}", text(&first, "id"))], 0);
+}

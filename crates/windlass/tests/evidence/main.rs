@@ -4,6 +4,7 @@
 // A test may panic: that is how it fails. Clippy grants it to `#[test]` functions, not to what they call.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod exceptions;
 #[path = "../support/outside.rs"]
 mod outside;
 mod pages;

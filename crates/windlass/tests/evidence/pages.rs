@@ -84,9 +84,8 @@ fn the_page_has_everything_and_runs_nothing() {
         "<td>Effects without an allow</td><td><pre>none</pre>",
         "<td>Refused decisions</td>",
         "because &lt;b&gt;looked&lt;/b&gt;",
-        "<td>TOKEN</td>",
+        "<td>TOKEN</td><td><pre>from the environment, step w (epoch 1)",
         "What is not proved",
-        "which versions were used is not recorded",
     ];
     for part in wanted {
         assert!(page.contains(part), "`{part}` is not in {page}");

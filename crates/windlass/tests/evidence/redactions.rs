@@ -52,7 +52,7 @@ fn a_value_is_gone_from_every_file_and_the_proof_is_whole() {
     assert!(done["values"].as_u64().unwrap() >= 2, "{done}");
 
     assert_eq!(holders(&project.path("data")), Vec::<String>::new());
-    let gone = project.recorded("value:redacted");
+    let gone = project.events("value:redacted");
     assert_eq!(gone.len() as u64, done["values"].as_u64().unwrap(), "{gone:?}");
     assert!(gone.iter().all(|event| event["by"] == "user:tester" && event["reason"] == "a customer asked"));
     let shown = project.show(&run);

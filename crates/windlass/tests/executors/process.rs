@@ -51,7 +51,13 @@ pipelines:
         "its own directory: {logs}"
     );
     assert!(logs.lines().any(|line| line == "0"), "a step sees no WINDLASS_ variable: {logs}");
-    assert!(client.records(&run).iter().all(|record| !record.to_string().contains("tell-nobody-7")));
+    let records = client.records(&run);
+    assert!(records.iter().all(|record| !record.to_string().contains("tell-nobody-7")));
+    // That it was used is on record before it was.
+    let at = |tag: &str| records.iter().position(|record| record["type"] == tag).unwrap();
+    let used = &records[at("secret:used")];
+    assert_eq!((&used["secret"], &used["step"]), (&json!("api"), &json!("train")));
+    assert!(at("step:started") < at("secret:used") && at("secret:used") < at("shell:exited"));
 }
 
 #[test]

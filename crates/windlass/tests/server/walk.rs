@@ -64,6 +64,7 @@ const TABLE: &[(&str, &str, &str)] = &[
     ("POST", "/v1/leases", "execute"),
     ("POST", "/v1/leases/heartbeat", "execute"),
     ("POST", "/v1/leases/complete", "execute"),
+    ("POST", "/v1/leases/secrets", "execute"),
     ("POST", "/v1/leases/fail", "execute"),
     ("POST", "/v1/leases/return", "execute"),
     ("POST", "/v1/runs/{id}/steps/{step}/checkpoint", "execute"),

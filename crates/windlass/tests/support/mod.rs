@@ -143,19 +143,6 @@ impl Project {
     pub(crate) fn events(&self, kind: &str) -> Vec<Value> {
         self.windlass(&["events", "--type", kind]).code(0).lines()
     }
-
-    /// All records of a type in the files of the log: those of the installation itself are nobody's events.
-    pub(crate) fn recorded(&self, kind: &str) -> Vec<Value> {
-        let first = format!("{{\"type\":\"{kind}\"");
-        let mut found = Vec::new();
-        for entry in fs::read_dir(self.path("data/log")).unwrap() {
-            let bytes = fs::read(entry.unwrap().path()).unwrap();
-            let text = String::from_utf8_lossy(&bytes);
-            let lines = text.lines().filter(|line| line.starts_with(&first));
-            found.extend(lines.filter_map(|line| serde_json::from_str::<Value>(line).ok()));
-        }
-        found
-    }
 }
 
 /// A field of a document, as text.
