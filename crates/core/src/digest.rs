@@ -1,9 +1,8 @@
 //! SHA-256 digests and salts, and how they are written: lower-case hexadecimal.
 
 use crate::wire::{self, Reader, Wire, Writer};
-use alloc::string::String;
 use core::fmt;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
 macro_rules! hex_bytes {
@@ -46,8 +45,7 @@ macro_rules! hex_bytes {
 
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-                let text = String::deserialize(d)?;
-                $name::parse(&text).ok_or_else(|| de::Error::custom("expected lower-case hexadecimal"))
+                wire::parsed(d, |text| $name::parse(text).ok_or("expected lower-case hexadecimal"))
             }
         }
 

@@ -11,7 +11,7 @@ use crate::wire::{self, Reader, Wire, Writer};
 use alloc::string::String;
 use alloc::sync::Arc;
 use core::fmt;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Why a text is not an id, a name or a stream.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -124,7 +124,7 @@ macro_rules! ids {
 
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-                Self::parse(&String::deserialize(d)?).map_err(de::Error::custom)
+                wire::parsed(d, Self::parse)
             }
         }
 
@@ -234,7 +234,7 @@ impl Serialize for Name {
 
 impl<'de> Deserialize<'de> for Name {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        Name::new(&String::deserialize(d)?).map_err(de::Error::custom)
+        wire::parsed(d, Name::new)
     }
 }
 
@@ -342,7 +342,7 @@ macro_rules! textual {
         }
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-                Self::parse(&String::deserialize(d)?).map_err(de::Error::custom)
+                wire::parsed(d, Self::parse)
             }
         }
         impl Wire for $name {

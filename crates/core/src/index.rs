@@ -3,6 +3,7 @@
 //! Each stream is filed by a few facts about it. When it changes, what it was filed by before is taken out and
 //! what it is filed by now is put in: O(log n) for each, whatever the number of streams.
 
+mod items;
 mod limited;
 mod lines;
 mod sets;
@@ -154,6 +155,8 @@ pub struct Indexes {
     awaited: BTreeMap<Awaited, BTreeSet<RunId>>,
     statuses: BTreeMap<(Name, Status), u64>,
     queues: BTreeMap<Scoped, QueueIndex>,
+    /// The queue of the item that was filed last, by what it has in common with others.
+    last: Option<(Arc<Lot>, Scoped)>,
     consumers: BTreeMap<Scoped, BTreeSet<Scoped>>,
     /// The names under which runbooks were deployed, by tenant and namespace.
     deployments: BTreeMap<(Name, Name), BTreeSet<Scoped>>,
@@ -399,21 +402,6 @@ impl Indexes {
             for event in is {
                 self.awaited.entry(awaited(card, event)).or_default().insert(run);
             }
-        }
-    }
-
-    fn file_item(&mut self, id: &StreamId, old: Option<&ItemCard>, new: Option<&ItemCard>) {
-        let (StreamId::Item(item), Some(card)) = (id, new.or(old)) else { return };
-        let queue = card.lot.scoped();
-        let index = self.queues.entry(queue.clone()).or_default();
-        if let Some(old) = old {
-            index.leave(*item, &old.spot);
-        }
-        if let Some(new) = new {
-            index.enter(*item, &new.spot);
-        }
-        if *index == QueueIndex::default() {
-            self.queues.remove(&queue);
         }
     }
 

@@ -22,6 +22,7 @@ use crate::effect::Effect;
 use crate::event::{Event, QueueCompleted, QueueItemRetry, QueuePushed};
 use crate::id::{Holder, ItemId, Name, RunId};
 use crate::machine::{Decision, Row, table};
+use crate::packed::Packed;
 use crate::private::Private;
 use crate::time::Millis;
 use alloc::boxed::Box;
@@ -461,7 +462,7 @@ impl Item {
                     queue_name: body.lot.queue.clone(),
                     item_id: body.id,
                     namespace: body.lot.namespace.clone(),
-                    data: data.clone().map(Private::New),
+                    data: data.as_ref().map(|data| Private::New(Packed::of(data))),
                 })),
             (Pending { body, .. } | Failed { body } | Dead { body, .. }, Input::Drop { reason }) => {
                 Ok(body.dropped(reason.as_deref()))
@@ -569,7 +570,7 @@ impl Push {
         Decision::reply(Reply::Done).fact(QueuePushed {
             queue_name: self.queue.clone(),
             item_id: self.id,
-            data: Private::New(self.data.clone()),
+            data: Private::New(Packed::of(&self.data)),
             pushed_at_epoch_ms: at,
             namespace: self.namespace.clone(),
             priority: self.priority,

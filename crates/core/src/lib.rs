@@ -39,7 +39,7 @@ pub mod outstanding;
 pub mod packed;
 pub mod pipeline;
 pub mod policy;
-mod pool;
+pub mod pool;
 pub mod private;
 pub mod queue;
 pub mod receipt;

@@ -6,7 +6,7 @@ use crate::word::words;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 words! {
@@ -140,7 +140,7 @@ impl Serialize for Actor {
 
 impl<'de> Deserialize<'de> for Actor {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        Self::parse(&String::deserialize(d)?).map_err(de::Error::custom)
+        wire::parsed(d, Self::parse)
     }
 }
 

@@ -4,13 +4,14 @@
 //! forgotten, and looks at them only when an expression does. As a tree the smallest object takes more than half a
 //! kilobyte; as text it takes what it is long. One value has one text, so packed values are equal where the values are.
 
-use crate::wire::Writer;
+use crate::wire::{self, Reader, Wire, Writer};
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::de::{IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 /// A JSON value as its text.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -96,16 +97,32 @@ impl<'de> Visitor<'de> for Nth<'_> {
     }
 }
 
-/// Its saved form is the value itself.
+/// As the value itself is written. What is read is not looked into: its depth is found out by whoever asks for the value.
+impl Wire for Packed {
+    fn kind() -> &'static str {
+        Value::kind()
+    }
+    fn put(&self, out: &mut Writer<'_>) {
+        out.raw(self.0.as_bytes());
+    }
+    fn get(r: &mut Reader<'_>) -> Result<Self, wire::Error> {
+        r.nested()
+    }
+}
+
+/// Its saved form is the text as it stands: nothing is built for it, on the way out or back.
 impl Serialize for Packed {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        self.get().serialize(s)
+        match serde_json::from_str::<&RawValue>(&self.0) {
+            Ok(text) => text.serialize(s),
+            Err(_) => s.serialize_unit(),
+        }
     }
 }
 
 impl<'de> Deserialize<'de> for Packed {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        Value::deserialize(d).map(|value| Packed::of(&value))
+        Box::<RawValue>::deserialize(d).map(|text| Packed(text.into()))
     }
 }
 

@@ -19,23 +19,31 @@ const LEDGERS_MAX: usize = 8;
 
 /// What many runs have in common.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Pool {
+pub struct Pool {
     homes: BTreeSet<Arc<Home>>,
     ledgers: Vec<Arc<Ledger>>,
     lots: BTreeSet<Arc<Lot>>,
+    /// The lot that was asked for last: the next one is often of the same queue.
+    last: Option<Arc<Lot>>,
 }
 
 impl Pool {
     /// Makes the lot the one that equals it.
     pub(crate) fn share_lot(&mut self, lot: &mut Arc<Lot>) {
-        if let Some(known) = self.lots.get(lot) {
-            *lot = known.clone();
+        if let Some(last) = self.last.as_ref().filter(|last| *last == lot) {
+            lot.clone_from(last);
             return;
         }
-        if self.lots.len() >= LOTS_MAX {
-            self.lots.clear();
+        match self.lots.get(lot) {
+            Some(known) => lot.clone_from(known),
+            None => {
+                if self.lots.len() >= LOTS_MAX {
+                    self.lots.clear();
+                }
+                self.lots.insert(lot.clone());
+            }
         }
-        self.lots.insert(lot.clone());
+        self.last = Some(lot.clone());
     }
 
     /// Makes the home the one that equals it.

@@ -125,7 +125,14 @@ impl Snapshot {
     /// The form that this version writes, and the only one it reads: one of another form is left alone, and what it would
     /// have told is read from the log. It is raised whenever what is saved of any stream changes, which the file
     /// `tests/golden/saved.txt` tells.
-    pub const FORM: u32 = 3;
+    pub const FORM: u32 = 4;
+
+    /// Lets the stream share what it has in common with others that were read.
+    pub fn share(&mut self, pool: &mut Pool) {
+        if let Body::Item(item) = &mut self.state.body {
+            share_item(item, &mut self.state.tenant, pool);
+        }
+    }
 }
 
 /// Why a record does not follow, or a snapshot cannot be read.
@@ -525,17 +532,15 @@ impl State {
     ///
     /// # Errors
     /// A form that this version does not know.
-    pub fn restore(&mut self, snapshot: Snapshot) -> Result<(), Error> {
+    pub fn restore(&mut self, mut snapshot: Snapshot) -> Result<(), Error> {
         if snapshot.form != Snapshot::FORM {
             return Err(Error::Form(snapshot.form));
         }
         let later = self.streams.get(&snapshot.stream).is_some_and(|have| have.ver >= snapshot.state.ver);
         if !later {
-            let (id, mut stream) = (snapshot.stream, snapshot.state);
-            if let Body::Item(item) = &mut stream.body {
-                share_item(item, &mut stream.tenant, &mut self.pool);
-            }
-            self.streams.insert(&id, stream);
+            snapshot.share(&mut self.pool);
+            let Snapshot { stream: id, state, .. } = snapshot;
+            self.streams.insert(&id, state);
             self.refresh(&id);
         }
         Ok(())

@@ -6,10 +6,9 @@ pub use map::StreamMap;
 use crate::digest::Digest;
 use crate::id::{Error, ItemId, Name, RunId, Scoped, SessionId, WorkspaceId};
 use crate::wire::{self, Reader, Wire, Writer};
-use alloc::string::String;
 use core::cmp::Ordering;
 use core::fmt;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The identity of a stream, written `kind/…`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -198,7 +197,7 @@ impl Serialize for StreamId {
 
 impl<'de> Deserialize<'de> for StreamId {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        Self::parse(&String::deserialize(d)?).map_err(de::Error::custom)
+        wire::parsed(d, Self::parse)
     }
 }
 

@@ -9,8 +9,8 @@ use alloc::borrow::Cow;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt::Write as _;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::de::{self, DeserializeOwned, Visitor};
+use serde::{Deserializer, Serialize};
 use serde_json::Value;
 
 /// Why a line is not a record.
@@ -492,6 +492,25 @@ pub trait Field: Sized {
     fn get_private(&mut self, _key: &'static str, _r: &mut Reader<'_>) -> Result<(), Error> {
         Ok(())
     }
+}
+
+/// Reads what is saved as text, for serde: the text is looked at where it stands.
+pub(crate) fn parsed<'de, D, T, E>(d: D, parse: impl FnOnce(&str) -> Result<T, E>) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    E: core::fmt::Display,
+{
+    struct Text<F>(F);
+    impl<T, E: core::fmt::Display, F: FnOnce(&str) -> Result<T, E>> Visitor<'_> for Text<F> {
+        type Value = T;
+        fn expecting(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+            f.write_str("a text")
+        }
+        fn visit_str<A: de::Error>(self, text: &str) -> Result<T, A> {
+            (self.0)(text).map_err(A::custom)
+        }
+    }
+    d.deserialize_str(Text(parse))
 }
 
 /// Adds the field's name to an error about its value.

@@ -3,6 +3,14 @@
 //! One macro gives them `as_str`, parsing (with the accepted other spellings), serde and the wire
 //! form, so that a word is spelled in exactly one place.
 
+use alloc::string::String;
+
+/// What is said of a word that is none of those that are expected.
+pub(crate) fn unknown(text: &str, expected: &[&str]) -> String {
+    let text = crate::wire::shorten(text);
+    alloc::format!("unknown word `{text}`, expected one of `{}`", expected.join("`, `"))
+}
+
 /// Defines an enum of wire words. `"text" | "other spelling"` accepts both and prints the first.
 macro_rules! words {
     ($(#[$meta:meta])* $name:ident { $( $(#[$vmeta:meta])* $variant:ident = $text:literal $(| $alias:literal)* ),+ $(,)? }) => {
@@ -41,10 +49,8 @@ macro_rules! words {
 
         impl<'de> serde::Deserialize<'de> for $name {
             fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-                let text = alloc::string::String::deserialize(d)?;
-                $name::parse(&text).ok_or_else(|| {
-                    serde::de::Error::unknown_variant(&text, &[$( $text ),+])
-                })
+                let unknown = |text: &str| $crate::word::unknown(text, &[$( $text ),+]);
+                $crate::wire::parsed(d, |text| $name::parse(text).ok_or_else(|| unknown(text)))
             }
         }
 

@@ -228,7 +228,7 @@ impl Log {
         let (saver, savings) = sync_channel(SAVING_MAX);
         let (incarnation, kept) = (recovered.tail.incarnation, options.snapshots_kept.max(1));
         let space = Arc::clone(&recovered.tail.space);
-        let encoder = Encoder::new(recovered.heads, recovered.tail.tie.seq, salts);
+        let encoder = Encoder::new(recovered.known, recovered.tail.tie.seq, salts);
         let shared = Arc::new(Shared::new(options, encoder, recovered.tail, recovered.ended, saver));
         let progress = Arc::new(Progress::default());
         let writes_snapshots = Saver {
@@ -298,7 +298,7 @@ impl Log {
     /// How many streams have a head in memory.
     #[must_use]
     pub fn live_streams(&self) -> usize {
-        commit::lock(&self.shared.encoder).live()
+        self.shared.encoder().live()
     }
 
     /// Why nothing can be written in this process any more, if a sync failed. The process must end.

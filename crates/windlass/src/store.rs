@@ -160,7 +160,11 @@ impl Embedded {
                     if let (StreamId::Run(run), 1) = (&record.stream, record.ver) {
                         first_seqs.insert(*run, record.seq);
                     }
-                    state.fold_event(&record)
+                    match &record.stream {
+                        // There may be millions, and whoever decodes is the slower one: they are filed meanwhile.
+                        StreamId::Item(_) => state.apply_event(&record),
+                        _ => state.fold_event(&record),
+                    }
                 }
             };
             applied.map_err(|error| error.to_string())
@@ -205,6 +209,7 @@ impl Embedded {
             store.catch_up()?;
         }
         store.note_ended();
+        store.mark_listed();
         Ok((store, recovery))
     }
 
@@ -285,6 +290,13 @@ impl Embedded {
             self.live.history.put(rows.collect(), through);
         }
         Ok(())
+    }
+
+    /// Notes how far the history goes when nothing waits to be listed, so that a start need not look for it in the log.
+    fn mark_listed(&mut self) {
+        if self.ended.is_empty() {
+            self.live.history.put(Vec::new(), self.log.durable_seq());
+        }
     }
 
     /// Runs that are in memory although they have ended are on their way out.
@@ -462,6 +474,7 @@ impl Embedded {
                 self.snapshot_at = at;
                 self.part = Arc::default();
                 self.submit(vec![Entry::Begin]);
+                self.mark_listed();
                 None
             }
             None => return false,

@@ -3,6 +3,7 @@
 use super::payloads;
 use crate::digest::Digest;
 use crate::id::{Holder, ItemId, Name, RunId};
+use crate::packed::Packed;
 use crate::private::Private;
 use crate::time::Millis;
 use alloc::string::String;
@@ -27,7 +28,7 @@ payloads! {
 
     /// An item exists and is `pending`, eligible at once or at `next_eligible_at`. Wakes the queue's workers.
     "queue:pushed" QueuePushed Fact on "item" {
-        queue_name: Name, item_id: ItemId, data: Private<Value>, pushed_at_epoch_ms: Millis, namespace: Name,
+        queue_name: Name, item_id: ItemId, data: Private<Packed>, pushed_at_epoch_ms: Millis, namespace: Name,
         priority: i32, max_attempts: u32, cooldown_ms: u64, visibility_timeout_ms: u64,
         next_eligible_at: Option<Millis>, dedupe: Option<Name>, dead_letter: Option<Name>, from: Option<ItemId>,
     }
@@ -56,7 +57,7 @@ payloads! {
 
     /// Somebody put a failed or dead item back by hand: its attempts start again.
     "queue:item_retry" QueueItemRetry Fact on "item" {
-        queue_name: Name, item_id: ItemId, namespace: Name, data: Option<Private<Value>>,
+        queue_name: Name, item_id: ItemId, namespace: Name, data: Option<Private<Packed>>,
     }
 
     /// The item goes back to `pending` by itself, after the cool-down.

@@ -14,7 +14,7 @@ use crate::time::{Millis, Span};
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::sync::Arc;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 /// The most bytes that are kept of an error or a reason.
@@ -47,8 +47,7 @@ pub struct Failure {
 }
 
 /// What the items of one queue have in common. A million of them share one.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lot {
     /// Whose they are.
     pub tenant: Name,
@@ -92,6 +91,28 @@ pub struct Body {
     pub failure: Option<Box<Failure>>,
     /// Since when it is in its state.
     pub since: Millis,
+}
+
+/// The saved form: there may be a million of it, so it has no keys.
+type SavedLot<N> = (N, N, N, u32, Span, Span, Option<N>);
+
+impl Serialize for Lot {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        let Lot { tenant, namespace, queue, terms } = self;
+        let Terms { max_attempts, cooldown, visibility_timeout, dead_letter } = terms;
+        let saved: SavedLot<&Name> =
+            (tenant, namespace, queue, *max_attempts, *cooldown, *visibility_timeout, dead_letter.as_ref());
+        saved.serialize(s)
+    }
+}
+
+impl<'de> Deserialize<'de> for Lot {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let saved = SavedLot::<Name>::deserialize(d)?;
+        let (tenant, namespace, queue, max_attempts, cooldown, visibility_timeout, dead_letter) = saved;
+        let terms = Terms { max_attempts, cooldown, visibility_timeout, dead_letter };
+        Ok(Lot { tenant, namespace, queue, terms })
+    }
 }
 
 impl Lot {
@@ -247,9 +268,9 @@ impl Body {
     }
 }
 
-/// The data of a record, and whether it was redacted.
-pub(super) fn revealed(data: &Private<Value>) -> (Packed, bool) {
-    (Packed::of(&data.get().unwrap_or(Value::Null)), data.value().is_none())
+/// What is kept of an item's data, and whether it was taken out of the log.
+pub(super) fn revealed(data: &Private<Packed>) -> (Packed, bool) {
+    (data.get().unwrap_or_else(|| Packed::of(&Value::Null)), data.value().is_none())
 }
 
 /// The text, or as much of it as is kept.

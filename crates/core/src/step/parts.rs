@@ -4,9 +4,8 @@ use crate::id::{Name, textual};
 use crate::schedule::Overlap;
 use crate::wire::{self, Reader, Wire, Writer, nested};
 use crate::word::words;
-use alloc::string::String;
 use core::fmt;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 words! {
     /// A step's status.

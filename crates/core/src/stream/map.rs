@@ -86,16 +86,20 @@ impl<T> StreamMap<T> {
 
     /// Gives a stream a value; returns the one it had. The box stays.
     pub fn insert(&mut self, stream: &StreamId, value: T) -> Option<T> {
-        if let Some(slot) = self.get_mut(stream) {
-            return Some(core::mem::replace(slot, value));
+        fn put<K: Ord, T>(entry: Entry<'_, K, Box<T>>, value: T) -> Option<T> {
+            match entry {
+                Entry::Occupied(mut entry) => Some(core::mem::replace(&mut **entry.get_mut(), value)),
+                Entry::Vacant(entry) => {
+                    entry.insert(Box::new(value));
+                    None
+                }
+            }
         }
-        let value = Box::new(value);
         match stream {
-            StreamId::Run(run) => self.runs.insert(*run, value),
-            StreamId::Item(item) => self.items.insert(*item, value),
-            other => self.others.insert(other.clone(), value),
+            StreamId::Run(run) => put(self.runs.entry(*run), value),
+            StreamId::Item(item) => put(self.items.entry(*item), value),
+            other => put(self.others.entry(other.clone()), value),
         }
-        .map(|value| *value)
     }
 
     /// Takes a stream's value out.

@@ -56,7 +56,7 @@ pub(super) struct Shared {
     inbox: Mutex<Inbox>,
     to_write: Condvar,
     to_encode: Condvar,
-    pub(super) encoder: Mutex<Encoder>,
+    encoder: Mutex<Encoder>,
     pub(super) tail: Mutex<Tail>,
     pub(super) view: RwLock<Arc<View>>,
     /// The last durable seq.
@@ -182,6 +182,7 @@ impl Shared {
         }
         let Some(mut tail) = try_lock(&self.tail) else { return self.submit(batch) };
         let Some(mut encoder) = try_lock(&self.encoder) else { return self.submit(batch) };
+        encoder.settle();
         {
             let mut inbox = lock(&self.inbox);
             let busy = !inbox.batches.is_empty() || inbox.encoded || inbox.closed || inbox.syncing;
@@ -201,7 +202,7 @@ impl Shared {
     /// Takes everything that waits, writes it and tells everybody.
     fn write_waiting(&self) {
         let mut tail = lock(&self.tail);
-        let mut encoder = lock(&self.encoder);
+        let mut encoder = self.encoder();
         self.encode_waiting(&mut encoder, true);
         let group = encoder.take(std::mem::take(&mut tail.spare));
         drop(encoder);
@@ -285,7 +286,7 @@ impl Shared {
 
     /// A group was not written. Without room the log goes on as if it had not been; anything else is the end.
     fn fail(&self, tail: &mut Tail, group: &mut Group, error: &Error) {
-        let mut encoder = lock(&self.encoder);
+        let mut encoder = self.encoder();
         encoder.take_back(group);
         {
             let mut inbox = lock(&self.inbox);
@@ -396,9 +397,17 @@ impl Shared {
         }
     }
 
+    /// The encoder, with the heads that recovery found.
+    pub(super) fn encoder(&self) -> MutexGuard<'_, Encoder> {
+        let mut encoder = lock(&self.encoder);
+        encoder.settle();
+        encoder
+    }
+
     /// The encoder thread: while a sync runs, it encodes what comes next.
     pub(super) fn run_encoder(&self) {
         let _guard = Watch(self);
+        drop(self.encoder());
         loop {
             {
                 let mut inbox = lock(&self.inbox);
@@ -409,7 +418,7 @@ impl Shared {
                     return;
                 }
             }
-            self.encode_waiting(&mut lock(&self.encoder), false);
+            self.encode_waiting(&mut self.encoder(), false);
             // The sync may have ended meanwhile, when there was nothing to wake the writer for.
             self.to_write.notify_one();
         }

@@ -118,7 +118,7 @@ impl Log {
                 None => {
                     let id = StreamId::parse(&stream)
                         .map_err(|error| piece.corrupt(offset, format!("a record has no stream: {error}")))?;
-                    let stays = lock(&self.shared.encoder).is_live(&id) || keep(&id);
+                    let stays = self.shared.encoder().is_live(&id) || keep(&id);
                     done.streams_dropped += u64::from(!stays);
                     verdicts.insert(stream.into_owned(), stays);
                     stays

@@ -4,6 +4,7 @@
 //! taken back, for a batch that does not follow and for groups that found no room.
 
 use super::error::Error;
+use super::replay::KnownStreams;
 use super::salts::Salts;
 use super::walk::BATCH_MAX;
 use super::{Batch, Done, Durable, Entry};
@@ -88,6 +89,8 @@ impl Group {
 /// Turns batches into lines.
 pub(super) struct Encoder {
     heads: Heads,
+    /// What recovery found, until it is made into heads.
+    found: KnownStreams,
     /// The last seq that was given out.
     seq: u64,
     salts: Salts,
@@ -100,8 +103,21 @@ pub(super) struct Encoder {
 }
 
 impl Encoder {
-    pub(super) fn new(heads: Heads, seq: u64, salts: Salts) -> Encoder {
-        Encoder { heads, seq, salts, group: Group::default(), saving: false, line_start: 0 }
+    pub(super) fn new(found: KnownStreams, seq: u64, salts: Salts) -> Encoder {
+        let (heads, group) = (Heads::default(), Group::default());
+        Encoder { heads, found, seq, salts, group, saving: false, line_start: 0 }
+    }
+
+    /// Makes heads of what recovery found: of all but what had ended before. There may be millions, so that it is done
+    /// beside whatever else a start has to do, and by whoever comes first.
+    pub(super) fn settle(&mut self) {
+        if self.found.is_empty() {
+            return;
+        }
+        let found = std::mem::take(&mut self.found);
+        self.heads.reserve(found.len());
+        let live = found.into_iter().filter(|(_, known)| !known.gone || known.head.ver > known.saved);
+        self.heads.extend(live.map(|(stream, known)| (stream, known.head)));
     }
 
     /// Encodes a batch into the group. One that does not follow is answered at once and leaves nothing.

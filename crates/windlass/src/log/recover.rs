@@ -4,17 +4,17 @@
 //! batch that counts is filled with noughts, and that batch is written once more (a process that died over a failed sync
 //! may have left pages that only look durable); both are synced before anything else happens.
 
-use super::encode::Heads;
 use super::error::Error;
 use super::frame::{Header, Kind};
 use super::layout::{Layout, Listing, Piece, listing};
-use super::replay::{End, Known, KnownStreams, Outcome, Plan, replay};
+use super::replay::{End, Known, KnownStreams, Plan, replay};
 use super::salts::Salts;
 use super::space::Space;
 use super::tail::{Tail, begin, blank};
 use super::walk::is_blank;
 use super::{Line, Options, Recovery, snapshot};
 use crate::disk::{Disk, read_full, write_full};
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use windlass_core::audit::Head;
 
@@ -25,7 +25,7 @@ const FIRST_BYTES: u64 = 1 << 20;
 pub(super) struct Recovered {
     pub(super) tail: Tail,
     pub(super) ended: Vec<Piece>,
-    pub(super) heads: Heads,
+    pub(super) known: KnownStreams,
     pub(super) report: Recovery,
 }
 
@@ -66,7 +66,7 @@ pub(super) fn recover(
     sweep(disk, layout, &listing, &space)?;
     report.records = outcome.records;
     report.last_seq = outcome.end.tie.seq;
-    let heads = heads(&mut outcome);
+    let known = std::mem::take(&mut outcome.known);
     report.orphans = outcome.orphans;
     let len = piece.file.len().map_err(Error::io("cannot read", &piece.path))?;
     let End { tie, offset, durable_through: marked, .. } = outcome.end;
@@ -83,19 +83,12 @@ pub(super) fn recover(
         ended: Vec::new(),
         spare: Default::default(),
     };
-    Ok(Recovered { tail, ended: listing.pieces, heads, report })
+    Ok(Recovered { tail, ended: listing.pieces, known, report })
 }
 
 /// Whether a file's records begin at or before a seq.
 fn covers(piece: &Piece, from: u64) -> bool {
     piece.header.kind == Kind::Carried || piece.header.first <= from
-}
-
-/// The heads of what may go on: all but what had ended before.
-fn heads(outcome: &mut Outcome) -> Heads {
-    let known = std::mem::take(&mut outcome.known).into_iter();
-    let live = known.filter(|(_, known)| !known.gone || known.head.ver > known.saved);
-    live.map(|(stream, known)| (stream, known.head)).collect()
 }
 
 /// A store that has nothing yet.
@@ -129,7 +122,7 @@ fn create(
         ended: Vec::new(),
         spare: Default::default(),
     };
-    Ok(Recovered { tail, ended: Vec::new(), heads: Heads::default(), report: Recovery::default() })
+    Ok(Recovered { tail, ended: Vec::new(), known: KnownStreams::default(), report: Recovery::default() })
 }
 
 /// What a snapshot brought.
@@ -156,6 +149,7 @@ fn load_snapshot(
         let path = layout.saved(from);
         let loaded = snapshot::check(disk, &path, incarnation).and_then(|checked| {
             base.through = base.through.max(checked.through);
+            base.known.reserve(checked.lines);
             snapshot::load(disk, &path, &mut |line| base.take(line, visit, report)).map(|()| checked)
         });
         match loaded {
@@ -183,7 +177,8 @@ impl Base {
                 (saved.stream.clone(), Head { ver: saved.state.ver, head: saved.state.head }, Some(saved))
             }
         };
-        if self.known.get(&stream).is_some_and(|have| have.head.ver >= head.ver) {
+        let slot = self.known.entry(stream);
+        if matches!(&slot, Entry::Occupied(have) if have.get().head.ver >= head.ver) {
             return Ok(());
         }
         let gone = saved.is_none();
@@ -192,7 +187,7 @@ impl Base {
             visit(Line::Saved(saved))?;
             report.streams += 1;
         }
-        self.known.insert(stream, Known { head, saved: head.ver, gone });
+        slot.insert_entry(Known { head, saved: head.ver, gone });
         Ok(())
     }
 }

@@ -21,15 +21,20 @@ use super::layout::Layout;
 use crate::disk::{Disk, File, How, read_full, write_full};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use windlass_core::audit::Head;
+use windlass_core::pool::Pool;
 use windlass_core::state::Snapshot;
 use windlass_core::stream::StreamId;
 use windlass_core::wire::{Reader, Writer};
 
 /// How much is gathered before it is written.
 const CHUNK: usize = 1 << 20;
+
+/// How many lines go from the thread that decodes to the one that takes them at a time, and how often ahead of it.
+const BATCH: usize = 256;
+const BATCHES: usize = 16;
 
 /// No line of a snapshot is longer.
 const LINE_MAX: usize = 64 << 20;
@@ -276,6 +281,8 @@ pub(super) struct Checked {
     pub(super) from: u64,
     /// Up to which seq the log was durable when it was finished.
     pub(super) through: u64,
+    /// How many lines it has.
+    pub(super) lines: usize,
 }
 
 /// Checks a snapshot: its format, the form of its streams and its CRC, in one pass that keeps nothing. `Err` says what is wrong with it; a file that
@@ -306,29 +313,52 @@ pub(super) fn check(disk: &dyn Disk, path: &Path, incarnation: u64) -> Result<Ch
         Ok(())
     })?;
     match (from, footer) {
-        (Some(from), Some(through)) => Ok(Checked { from, through }),
+        (Some(from), Some(through)) => {
+            Ok(Checked { from, through, lines: usize::try_from(lines).unwrap_or(0) })
+        }
         (None, _) | (_, None) => Err("its end is missing".to_owned()),
     }
 }
 
-/// Hands over the lines of a snapshot that was checked.
+/// Hands over the lines of a snapshot that was checked. Another thread decodes them.
 pub(super) fn load(
     disk: &dyn Disk,
     path: &Path,
     visit: &mut dyn FnMut(Line) -> Result<(), String>,
 ) -> Result<(), String> {
+    let (out, lines) = sync_channel(BATCHES);
+    std::thread::scope(|scope| {
+        let decoder = scope.spawn(move || decode(disk, path, &out));
+        let taken = lines.into_iter().flatten().try_for_each(visit);
+        let decoded = decoder.join().map_err(|_| "a thread panicked over it".to_owned())?;
+        taken.and(decoded)
+    })
+}
+
+fn decode(disk: &dyn Disk, path: &Path, out: &SyncSender<Vec<Line>>) -> Result<(), String> {
+    let (mut batch, mut pool) = (Vec::with_capacity(BATCH), Pool::default());
     each_line(disk, path, &mut |line| {
         if line.starts_with(HEADER) || line.starts_with(FOOTER) {
             return Ok(());
         }
-        if line.starts_with(GONE) {
+        batch.push(if line.starts_with(GONE) {
             let (stream, head) = read_gone(line).ok_or("a line of it is not readable")?;
-            return visit(Line::Gone(stream, head));
+            Line::Gone(stream, head)
+        } else {
+            let unreadable = |error| format!("a stream of it is not readable: {error}");
+            let mut snapshot: Box<Snapshot> = serde_json::from_str(line).map_err(unreadable)?;
+            snapshot.share(&mut pool);
+            Line::Stream(snapshot)
+        });
+        if batch.len() < BATCH {
+            return Ok(());
         }
-        let snapshot =
-            serde_json::from_str(line).map_err(|error| format!("a stream of it is not readable: {error}"))?;
-        visit(Line::Stream(snapshot))
-    })
+        let full = std::mem::replace(&mut batch, Vec::with_capacity(BATCH));
+        // Nobody listening any more: they know why.
+        out.send(full).map_err(|_| "it was not taken".to_owned())
+    })?;
+    let _ = out.send(batch);
+    Ok(())
 }
 
 fn read_header(line: &str, incarnation: u64) -> Result<u64, String> {
