@@ -21,6 +21,11 @@ use windlass_core::audit::Head;
 /// The first segment of a store is small: many stores never need more.
 const FIRST_BYTES: u64 = 1 << 20;
 
+/// A stream has at least a record, and a record hardly fewer bytes.
+const STREAM_BYTES: u64 = 512;
+/// For more streams a map grows.
+const STREAMS_MAX: usize = 1 << 20;
+
 /// A log that can be written.
 pub(super) struct Recovered {
     pub(super) tail: Tail,
@@ -56,7 +61,9 @@ pub(super) fn recover(
         values: false,
         lenient: base.from.is_some(),
     };
-    let mut outcome = replay(&plan, base.known, &mut |record, text| visit(Line::Record { record, text }))?;
+    let mut known = base.known;
+    known.reserve(streams_expected(plan.pieces));
+    let mut outcome = replay(&plan, known, &mut |record, text| visit(Line::Record { record, text }))?;
     let Some(piece) = listing.pieces.pop() else { return Err(Error::Closed) };
     if outcome.end.tie.seq < base.through {
         let what = format!("it ends with seq {}, but {} was durable", outcome.end.tie.seq, base.through);
@@ -84,6 +91,12 @@ pub(super) fn recover(
         spare: Default::default(),
     };
     Ok(Recovered { tail, ended: listing.pieces, known, report })
+}
+
+/// How many streams the files may have, so that a map of them need not grow step by step. Room that nobody uses is none.
+fn streams_expected(pieces: &[Piece]) -> usize {
+    let bytes: u64 = pieces.iter().filter_map(|piece| piece.file.len().ok()).sum();
+    usize::try_from(bytes / STREAM_BYTES).unwrap_or(0).min(STREAMS_MAX)
 }
 
 /// Whether a file's records begin at or before a seq.
