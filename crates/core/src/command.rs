@@ -12,7 +12,7 @@ use crate::digest::Digest;
 use crate::effect::{Effect, Lease, Told};
 use crate::event::{
     CheckpointSaved, Event, EvidenceExported, KeyRotated, PolicyDecided, PolicyLoaded, SealCreated,
-    SystemRecovered, ValueRedacted,
+    SystemRecovered, SystemStarted, ValueRedacted,
 };
 use crate::guard::GuardInputs;
 use crate::id::{
@@ -311,6 +311,10 @@ pub enum Command {
     RotateKey(Box<KeyRotated>),
     /// Record that an evidence bundle was made.
     Exported(Box<EvidenceExported>),
+    /// Record that a server opened the store.
+    Started(Box<SystemStarted>),
+    /// Record that it closes the store.
+    Stopping,
     /// Record what a start found and took up.
     Recovered(Box<SystemRecovered>),
     /// Record that a private value is taken out of a record.

@@ -7,7 +7,7 @@
 use crate::audit::{Input, Rotation, Sealer};
 use crate::code::Code;
 use crate::command::{Outcome, Refusal, Reply};
-use crate::event::{Event, EvidenceExported, KeyRotated, SealCreated, SystemRecovered, ValueRedacted};
+use crate::event::{Event, KeyRotated, SealCreated};
 use crate::id::Name;
 use crate::state::Body;
 use crate::stream::StreamId;
@@ -53,20 +53,8 @@ pub(crate) fn rotate(view: &dyn View, new: &KeyRotated, at: Millis) -> Result<Ou
     Ok(facts(decision.facts))
 }
 
-/// A bundle was made.
-pub(crate) fn exported(view: &dyn View, made: &EvidenceExported) -> Result<Outcome, Refusal> {
+/// Notes what the installation itself did or found.
+pub(crate) fn note(view: &dyn View, fact: impl Into<Event>) -> Result<Outcome, Refusal> {
     sealer(view)?;
-    Ok(facts(vec![made.clone().into()]))
-}
-
-/// A start took up what the process before left.
-pub(crate) fn recovered(view: &dyn View, found: &SystemRecovered) -> Result<Outcome, Refusal> {
-    sealer(view)?;
-    Ok(facts(vec![found.clone().into()]))
-}
-
-/// A private value is taken out of a record.
-pub(crate) fn redacted(view: &dyn View, gone: &ValueRedacted) -> Result<Outcome, Refusal> {
-    sealer(view)?;
-    Ok(facts(vec![gone.clone().into()]))
+    Ok(facts(vec![fact.into()]))
 }

@@ -17,7 +17,7 @@ use crate::code::Code;
 use crate::command::{Command, Fact, Outcome, Receipted, Refusal, Reply};
 use crate::digest::Digest;
 use crate::effect::Told;
-use crate::event::{Event, NoticeSent, PipelineDeleted, RunbookLoaded};
+use crate::event::{Event, NoticeSent, PipelineDeleted, RunbookLoaded, SystemShutdown};
 use crate::gate;
 use crate::id::{ItemId, Name, RunId, Scoped, StepId};
 use crate::lifecycle;
@@ -338,9 +338,11 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
         Command::Workspace { .. } | Command::Session { .. } => route::place(view, command, given),
         Command::Seal(seal) => crate::system::seal(view, seal),
         Command::RotateKey(rotation) => crate::system::rotate(view, rotation, given.at),
-        Command::Exported(made) => crate::system::exported(view, made),
-        Command::Recovered(found) => crate::system::recovered(view, found),
-        Command::Redacted(gone) => crate::system::redacted(view, gone),
+        Command::Exported(made) => crate::system::note(view, (**made).clone()),
+        Command::Started(started) => crate::system::note(view, (**started).clone()),
+        Command::Recovered(found) => crate::system::note(view, (**found).clone()),
+        Command::Redacted(gone) => crate::system::note(view, (**gone).clone()),
+        Command::Stopping => crate::system::note(view, SystemShutdown {}),
         Command::Tick(stream) => tick(view, stream, given),
     }
 }

@@ -193,6 +193,7 @@ pub struct Recovery {
 
 /// The log of one data directory, which it holds the lock of.
 pub struct Log {
+    incarnation: u64,
     shared: Arc<Shared>,
     space: Arc<Space>,
     progress: Arc<Progress>,
@@ -242,7 +243,8 @@ impl Log {
             durable: Arc::clone(&shared.durable),
         };
         let compacting = Mutex::new(());
-        let mut log = Log { shared, space, progress, layout, disk, hold, compacting, threads: Vec::new() };
+        let threads = Vec::new();
+        let mut log = Log { shared, incarnation, space, progress, layout, disk, hold, compacting, threads };
         let (shared, space) = (Arc::clone(&log.shared), Arc::clone(&log.space));
         log.spawn("log-writer", move || shared.run_writer())?;
         let shared = Arc::clone(&log.shared);
@@ -281,6 +283,12 @@ impl Log {
         });
         self.commit(Batch { entries, done });
         answered.recv().unwrap_or(Err(Error::Closed))
+    }
+
+    /// The number that every file of this log has, and no other log.
+    #[must_use]
+    pub fn incarnation(&self) -> u64 {
+        self.incarnation
     }
 
     /// The last seq that is durable.

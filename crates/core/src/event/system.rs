@@ -16,10 +16,10 @@ payloads! {
     /// A timer is due.
     "timer:start" TimerStart Signal on "system" { id: Name }
 
-    /// A process opened the store.
+    /// A server opened the store, whose log has this number.
     "system:started" SystemStarted Fact on "system" { version: Name, incarnation: u64 }
 
-    /// The process closes the store.
+    /// The server closes the store.
     "system:shutdown" SystemShutdown Signal on "system" {}
 
     /// What recovery found after a start.

@@ -15,6 +15,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use windlass_core::code::Code;
+use windlass_core::command::Command;
+use windlass_core::event::SystemStarted;
+use windlass_core::id::Name;
+use windlass_core::run::Actor;
 
 /// How long to wait for what a process before left running.
 const PATIENCE: Duration = Duration::from_secs(45);
@@ -53,6 +57,7 @@ pub(super) async fn serve(args: &Args, wish: &ServeArgs, say: &Say) -> Outcome {
     let told =
         json!({ "serving": url, "data": app.home.root().display().to_string(), "pid": std::process::id() });
     say.answer(&told, || format!("windlass serves {url}"));
+    note(&app, started(&app)).await;
     let serving = server.serve(app.clone(), socket, &user);
     let stopping = async {
         signals.recv().await;
@@ -115,8 +120,20 @@ fn lease_ttl() -> Result<Option<windlass_core::time::Span>, Failure> {
     Ok(Some(span))
 }
 
+fn started(app: &App) -> Command {
+    let version = Name::clean(env!("CARGO_PKG_VERSION"));
+    Command::Started(Box::new(SystemStarted { version, incarnation: app.log.incarnation() }))
+}
+
+/// Puts on record what the server does. One that cannot, because the disk is full, serves all the same: it says so itself.
+async fn note(app: &Arc<App>, command: Command) {
+    let engine = app.engine.clone();
+    let _ = tokio::task::spawn_blocking(move || engine.call(Actor::SYSTEM, command)).await;
+}
+
 /// Hands back what is under way, and makes everything durable.
 async fn close(app: &Arc<App>, credential: Credential) {
+    note(app, Command::Stopping).await;
     let (app, socket) = (app.clone(), app.home.socket());
     // A blocking task that panicked has nothing left to wait for.
     let _ = tokio::task::spawn_blocking(move || {

@@ -113,3 +113,27 @@ fn without_executors_steps_wait() {
     assert_eq!(text(&shown["steps"][0], "status"), "ready");
     assert!(!server.project.has("trace"));
 }
+
+#[test]
+fn starts_and_ends_are_on_record_for_the_owner_alone() {
+    let mut server = Server::start();
+    server.restart();
+    let owner = server.owner();
+    let lines = [("accept", "application/x-ndjson")];
+    let seen = |token: &str| {
+        server
+            .send("GET", "/v1/events?follow=false&type=system:*", Some(token), &lines, b"")
+            .status(200)
+            .text()
+    };
+    let tags: Vec<String> = seen(&owner)
+        .lines()
+        .map(|line| text(&serde_json::from_str(line).unwrap(), "type").to_owned())
+        .filter(|tag| tag != "system:recovered")
+        .collect();
+    assert_eq!(tags, ["system:started", "system:shutdown", "system:started"]);
+    assert!(seen(&owner).contains(concat!("\"version\":\"", env!("CARGO_PKG_VERSION"), "\"")));
+    let asked = json!({ "scopes": ["read", "admin"], "name": "admin" });
+    let made = server.ask("POST", "/v1/tokens", Some(&owner), Some(&asked)).status(201).json();
+    assert_eq!(seen(text(&made, "token")), "");
+}
