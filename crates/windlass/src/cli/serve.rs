@@ -125,10 +125,13 @@ fn started(app: &App) -> Command {
     Command::Started(Box::new(SystemStarted { version, incarnation: app.log.incarnation() }))
 }
 
-/// Puts on record what the server does. One that cannot, because the disk is full, serves all the same: it says so itself.
+/// Puts on record what the server does. One that cannot, because the disk is full, serves all the same.
 async fn note(app: &Arc<App>, command: Command) {
     let engine = app.engine.clone();
-    let _ = tokio::task::spawn_blocking(move || engine.call(Actor::SYSTEM, command)).await;
+    let noted = tokio::task::spawn_blocking(move || engine.call(Actor::SYSTEM, command)).await;
+    if let Ok(Err(refusal)) = noted {
+        eprintln!("windlass: that the server starts or ends is not on record: {refusal}");
+    }
 }
 
 /// Hands back what is under way, and makes everything durable.

@@ -18,6 +18,9 @@ use windlass_core::step::Failure;
 /// Where a secret is looked for: an environment variable with its name after this.
 const SECRET_PREFIX: &str = "WINDLASS_SECRET_";
 
+/// Why a lease is handed back that was not begun.
+const STOPPING: &str = "the executor is stopping";
+
 /// An attempt that is under way, or whose end was not reported yet.
 pub(super) struct Attempt {
     pub(super) run: String,
@@ -89,7 +92,7 @@ pub(super) fn start(executor: &Arc<Executor>, lease: &Value) {
     };
     executor.changed.notify_waiters();
     if stopping {
-        let report = Report::Returned { reason: Some("the executor is stopping".to_owned()) };
+        let report = Report::Returned { reason: Some(STOPPING.to_owned()) };
         return executor.over(&key, epoch, report, None);
     }
     if lease["tool"] == "transform" {
@@ -101,12 +104,13 @@ pub(super) fn start(executor: &Arc<Executor>, lease: &Value) {
         Ok((spec, work)) => {
             let executor = executor.clone();
             tokio::spawn(async move {
-                match executor.witness(&key, epoch, &spec.secrets).await {
-                    Ok(()) => launch(&executor, &key, epoch, spec, work),
+                let witnessed = executor.witness(&key, epoch, &spec.secrets).await;
+                // Nothing is begun any more by one that was told to stop meanwhile.
+                let stopping = executor.state().stopping.then(|| STOPPING.to_owned());
+                match witnessed.err().or(stopping) {
+                    None => launch(&executor, &key, epoch, spec, work),
                     // Nothing was done with them yet.
-                    Err(reason) => {
-                        executor.over(&key, epoch, Report::Returned { reason: Some(reason) }, None);
-                    }
+                    reason => executor.over(&key, epoch, Report::Returned { reason }, None),
                 }
             });
         }
