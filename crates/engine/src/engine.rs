@@ -49,8 +49,10 @@ const LOADS_MAX: usize = 64;
 const KEPT_MAX: usize = 100_000;
 /// How long to wait for a batch to land before looking again.
 const CROWDED: Duration = Duration::from_millis(100);
-/// How long to look out for the next message after a turn before going to sleep.
+/// How long to look out for the next message after a turn before going to sleep; and how long where that was worth it the
+/// last time, as when one caller's answer is what the next one waits for.
 const EAGER: Duration = Duration::from_micros(100);
+const EAGER_MAX: Duration = Duration::from_micros(400);
 /// How long facts that nobody waits for may wait for a batch to go with, and how many of them.
 const HOLD_MAX: Span = Span(5);
 const HELD_MAX: usize = 4_096;
@@ -238,12 +240,18 @@ impl<S: Store + 'static> Engine<S> {
     /// What is stored cannot be read.
     pub fn serve(&mut self, inbox: &Inbox<S>) -> Result<(), Fault> {
         let mut messages = Vec::new();
-        let mut eager = false;
+        let (mut eager, mut near) = (false, false);
         self.turns = true;
         loop {
             let crowded = self.flying() >= FLIGHT_MAX && messages.len() < GATHER_MAX;
             let wait = if crowded { CROWDED } else { self.wait() };
-            let first = if eager && !crowded { await_eagerly(inbox) } else { None };
+            let first = if eager && !crowded {
+                let first = await_eagerly(inbox, if near { EAGER_MAX } else { EAGER });
+                near = first.is_some();
+                first
+            } else {
+                None
+            };
             match first.map_or_else(|| inbox.receiver.recv_timeout(wait), Ok) {
                 Ok(message) => messages.push(message),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -697,9 +705,9 @@ impl<S: Store + 'static> Engine<S> {
 
 /// Looks out for a message for a moment without going to sleep: after a turn the next one is often near, and to be woken
 /// takes longer than most turns do. Whoever else could use the processor gets it meanwhile.
-fn await_eagerly<S>(inbox: &Inbox<S>) -> Option<Message<S>> {
+fn await_eagerly<S>(inbox: &Inbox<S>, time: Duration) -> Option<Message<S>> {
     let since = Instant::now();
-    while since.elapsed() < EAGER {
+    while since.elapsed() < time {
         if let Ok(message) = inbox.receiver.try_recv() {
             return Some(message);
         }

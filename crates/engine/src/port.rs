@@ -168,6 +168,11 @@ pub trait Policy: Send + Sync {
 pub trait Outside: Send + Sync {
     /// Starts an effect. It must not block: it is called where batches become durable.
     fn start(&self, released: Released);
+    /// Tells several callers what became of what they asked for. Where they wait on threads of their own, one of those can
+    /// tell the others, and only that one has to be woken.
+    fn tell(&self, several: Box<dyn FnOnce() + Send>) {
+        several();
+    }
     /// The store cannot promise what it wrote. The process must end here.
     fn fatal(&self, fault: &Fault);
 }
@@ -175,6 +180,9 @@ pub trait Outside: Send + Sync {
 impl<T: Outside + ?Sized> Outside for Arc<T> {
     fn start(&self, released: Released) {
         (**self).start(released);
+    }
+    fn tell(&self, several: Box<dyn FnOnce() + Send>) {
+        (**self).tell(several);
     }
     fn fatal(&self, fault: &Fault) {
         (**self).fatal(fault);

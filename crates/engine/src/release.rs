@@ -116,8 +116,15 @@ impl Waiting {
                 Err(fault) => Err(Refusal::new(fault.code(), fault.to_string())),
             });
         }
-        for answer in self.answers {
-            answer(result);
+        let answers = self.answers;
+        if answers.len() < 2 {
+            return answers.into_iter().for_each(|answer| answer(result));
         }
+        let result = result.map_err(Clone::clone);
+        outside.tell(Box::new(move || {
+            for answer in answers {
+                answer(result.as_ref().map(|&()| ()));
+            }
+        }));
     }
 }

@@ -32,22 +32,22 @@ mod workers;
 
 use crate::app::App;
 use crate::history;
+use crate::metrics::OTHER;
 use crate::shape;
 use crate::store::{Embedded, Lookup};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Request, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use futures_util::FutureExt as _;
 use routes::{Routes, Scope};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
+use tower::Service as _;
 use windlass_core::code::Code;
 use windlass_core::command::{Command, Refusal, Reply};
 use windlass_core::id::{Name, RunId, Scoped};
@@ -151,8 +151,18 @@ impl IntoResponse for Problem {
 pub type Answer = Result<Response, Problem>;
 
 /// A JSON document.
-pub fn json(status: StatusCode, body: &Value) -> Response {
-    (status, [(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
+pub fn json(status: StatusCode, body: &impl Serialize) -> Response {
+    let kind = HeaderValue::from_static("application/json");
+    match serde_json::to_vec(body) {
+        Ok(bytes) => {
+            let mut response = Response::new(bytes.into());
+            *response.status_mut() = status;
+            response.headers_mut().insert(header::CONTENT_TYPE, kind);
+            response
+        }
+        // Nothing that is answered has keys that are no text.
+        Err(error) => Problem::new(Code::Internal, error.to_string()).into_response(),
+    }
 }
 
 /// A body as it came, within the bound of its route and in time.
@@ -395,39 +405,56 @@ pub fn routes() -> Routes {
         .and(budgets::routes())
 }
 
-/// The router of every route.
-pub fn router(app: Arc<App>) -> Router {
-    let (router, _) = routes().into_parts();
-    router
-        .fallback(absent)
-        .method_not_allowed_fallback(wrong_method)
-        .layer(from_fn_with_state(app.clone(), approvals::audit))
-        .layer(from_fn(whole))
-        .layer(from_fn_with_state(app.clone(), figures::measure))
-        .with_state(app)
+/// The API of an application: every route, and what stands around all of them.
+#[derive(Clone)]
+pub struct Api {
+    app: Arc<App>,
+    router: Router,
 }
 
-async fn absent(State(_): State<Arc<App>>) -> Problem {
-    Problem::new(Code::NotFound, "there is no such address")
+impl Api {
+    /// The API of an application.
+    #[must_use]
+    pub fn new(app: Arc<App>) -> Api {
+        Api::of(routes(), app)
+    }
+
+    fn of(routes: Routes, app: Arc<App>) -> Api {
+        let (router, _) = routes.into_parts();
+        let router =
+            router.fallback(absent).method_not_allowed_fallback(wrong_method).with_state(app.clone());
+        Api { app, router }
+    }
+
+    /// Answers a request of a caller, as far as it is known who that is.
+    pub async fn answer(&self, caller: Option<Caller>, mut request: Request) -> Response {
+        approvals::audit(&self.app, caller.as_ref(), request.method(), request.uri()).await;
+        if let Some(caller) = caller {
+            request.extensions_mut().insert(caller);
+        }
+        let mut response = match self.router.clone().call(request).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        };
+        let headers = response.headers_mut();
+        headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+        response
+    }
 }
 
-async fn wrong_method(State(_): State<Arc<App>>) -> Problem {
-    Problem::new(Code::MethodNotAllowed, "this address does not take that method")
+async fn absent(State(app): State<Arc<App>>, method: Method) -> Problem {
+    refuse(&app, &method, Problem::new(Code::NotFound, "there is no such address"))
 }
 
-/// Sees to it that every answer is one of ours: what went wrong in a handler or before it is a problem too.
-async fn whole(request: Request, next: Next) -> Response {
-    let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
-    let response = answered.unwrap_or_else(|_| {
-        // The panic itself was written to stderr when it happened, and is nobody's business outside.
-        Problem::new(Code::Internal, "something went wrong inside; the server's own log says what")
-            .into_response()
-    });
-    let mut response = as_problem(response).await;
-    let headers = response.headers_mut();
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
-    response
+async fn wrong_method(State(app): State<Arc<App>>, method: Method) -> Problem {
+    refuse(&app, &method, Problem::new(Code::MethodNotAllowed, "this address does not take that method"))
+}
+
+/// Counts a request that no route takes.
+fn refuse(app: &App, method: &Method, problem: Problem) -> Problem {
+    app.metrics.request(OTHER, figures::method(method), problem.code.http(), Duration::ZERO);
+    problem
 }
 
 /// What a library refused, in our words: an escape that is none, a part of a path that does not parse.

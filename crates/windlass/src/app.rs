@@ -282,6 +282,11 @@ impl App {
         let _ = self.draining.subscribe().wait_for(|draining| *draining).await;
     }
 
+    /// Callers are served by the runtime that this is called in: they are told there what became of what they asked for.
+    pub fn serves_here(&self) {
+        self.outside.serves_on(tokio::runtime::Handle::current());
+    }
+
     /// Tells when the process is on its way out.
     #[must_use]
     pub fn draining(&self) -> watch::Receiver<bool> {

@@ -59,8 +59,8 @@ impl Hit {
 /// Requests of one route, by method and status.
 #[derive(Default)]
 struct Http {
-    requests: BTreeMap<(String, String, u16), u64>,
-    seconds: BTreeMap<String, Histogram>,
+    requests: BTreeMap<(&'static str, &'static str, u16), u64>,
+    seconds: BTreeMap<&'static str, Histogram>,
 }
 
 /// Everything that is counted.
@@ -104,13 +104,10 @@ impl Metrics {
     }
 
     /// A request was answered. Routes are few: they are those that there are.
-    pub fn request(&self, route: &str, method: &str, status: u16, took: Duration) {
+    pub fn request(&self, route: &'static str, method: &'static str, status: u16, took: Duration) {
         let mut http = lock(&self.http);
-        match http.seconds.get_mut(route) {
-            Some(histogram) => histogram.add(took),
-            None => http.seconds.entry(route.to_owned()).or_default().add(took),
-        }
-        *http.requests.entry((route.to_owned(), method.to_owned(), status)).or_default() += 1;
+        http.seconds.entry(route).or_default().add(took);
+        *http.requests.entry((route, method, status)).or_default() += 1;
     }
 
     /// Log lines that could not be written as fast as they came.

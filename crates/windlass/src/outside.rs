@@ -25,7 +25,7 @@ use serde_json::{Map, Value};
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use windlass_core::attempt::Report;
 use windlass_core::code::Code;
@@ -56,6 +56,8 @@ const SLOTS_AGAIN: Span = Span::mins(10);
 pub struct Local {
     line: Mutex<Sender<Released>>,
     hands: Arc<Hands>,
+    /// Where callers wait for their answers, once somebody serves them.
+    callers: OnceLock<tokio::runtime::Handle>,
 }
 
 /// What the working thread and the callbacks share.
@@ -116,7 +118,12 @@ impl Local {
         let (line, work) = channel();
         let worker = hands.clone();
         std::thread::Builder::new().name("outside".into()).spawn(move || worker.serve(&work))?;
-        Ok(Arc::new(Local { line: Mutex::new(line), hands }))
+        Ok(Arc::new(Local { line: Mutex::new(line), hands, callers: OnceLock::new() }))
+    }
+
+    /// Callers are served by this runtime from now on: they are told there. The first one stays.
+    pub fn serves_on(&self, runtime: tokio::runtime::Handle) {
+        let _ = self.callers.set(runtime);
     }
 
     /// The tokens of attempts.
@@ -155,11 +162,28 @@ impl Outside for Local {
         let _ = self.line.lock().unwrap_or_else(PoisonError::into_inner).send(released);
     }
 
+    fn tell(&self, several: Box<dyn FnOnce() + Send>) {
+        let Some(callers) = self.callers.get() else { return several() };
+        let telling = Telling(Some(several));
+        drop(callers.spawn(async move { drop(telling) }));
+    }
+
     fn fatal(&self, fault: &Fault) {
         // Nothing that was written since the last sync can be relied on, so nothing may go on from it. Callers that
         // wait for an answer get none; what is durable is found by the next start.
         eprintln!("windlass: {}: {fault}", fault.code());
         std::process::exit(i32::from(fault.code().exit()));
+    }
+}
+
+/// Callers who are to be told something. They are, even where the runtime that was to do it has ended.
+struct Telling(Option<Box<dyn FnOnce() + Send>>);
+
+impl Drop for Telling {
+    fn drop(&mut self) {
+        if let Some(several) = self.0.take() {
+            several();
+        }
     }
 }
 

@@ -6,10 +6,9 @@ use super::{Answer, Caller, Json, PAGE_MAX, Problem, Query, invalid, json, page_
 use crate::app::App;
 use crate::shape;
 use crate::store::ApprovalFilter;
-use axum::extract::{Path, Request, State};
-use axum::http::{Method, StatusCode, header};
-use axum::middleware::Next;
-use axum::response::{IntoResponse as _, Response};
+use axum::extract::{Path, State};
+use axum::http::{Method, StatusCode, Uri, header};
+use axum::response::IntoResponse as _;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use std::sync::Arc;
@@ -143,13 +142,12 @@ pub(super) struct Decision {
 
 /// Puts it on the record when somebody tries to decide who may not: a step's own token, or a caller without one. The
 /// table of routes refuses them afterwards.
-pub(super) async fn audit(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let path = request.uri().path();
-    let id = path.strip_prefix("/v1/approvals/").and_then(|rest| rest.strip_suffix("/decision"));
-    let id = id.filter(|_| request.method() == Method::POST).map(str::to_owned);
-    let caller = request.extensions().get::<Caller>().filter(|caller| !caller.may(Scope::Approve)).cloned();
+pub(super) async fn audit(app: &Arc<App>, caller: Option<&Caller>, method: &Method, uri: &Uri) {
+    let id = uri.path().strip_prefix("/v1/approvals/").and_then(|rest| rest.strip_suffix("/decision"));
+    let id = id.filter(|_| method == Method::POST);
+    let caller = caller.filter(|caller| !caller.may(Scope::Approve));
     if let (Some(id), Some(caller)) = (id, caller)
-        && let Ok(approval) = find(&app, &caller, &id).await
+        && let Ok(approval) = find(app, caller, id).await
     {
         let attempt = Attempt {
             // What was wanted is not looked at: nothing of it counts.
@@ -164,9 +162,8 @@ pub(super) async fn audit(State(app): State<Arc<App>>, request: Request, next: N
         };
         let input = approval::Input::Decide(attempt);
         // The answer is the refusal that follows in any case.
-        let _ = app.ask(&caller, Command::Decide { run: approval.run, approval: approval.id, input }).await;
+        let _ = app.ask(caller, Command::Decide { run: approval.run, approval: approval.id, input }).await;
     }
-    next.run(request).await
 }
 
 pub(super) async fn decide(

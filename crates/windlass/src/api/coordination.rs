@@ -12,8 +12,8 @@ use crate::shape;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::{Value, json as object};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -199,28 +199,38 @@ fn answer(name: &Scoped, asker: &Holder, held: &Held) -> Answer {
         }
     };
     let grant = held.grant.as_ref();
-    let who = grant.map_or(asker, |grant| &grant.holder);
-    let mut body = object!({ "name": name.name(), "holder": shape::holder(name, who), "result": word });
-    if let Some(grant) = grant {
-        body["epoch"] = object!(grant.epoch);
-        body["acquired_at"] = object!(shape::time(grant.acquired_at));
-        if let Some(at) = grant.expires_at {
-            body["expires_at"] = object!(shape::time(at));
-        }
-        if let Some(weight) = grant.weight {
-            body["weight"] = object!(weight);
-        }
-    }
-    match word {
-        "busy" | "full" => {
-            let text = match word {
-                "busy" => format!("`{}` is held by {}", name.name(), shape::holder(name, who)),
-                _ => format!("`{}` has too few free slots", name.name()),
-            };
-            Err(Problem { more: Some(body), ..Problem::new(Code::LockBusy, text) })
-        }
-        _ => Ok(json(StatusCode::OK, &body)),
-    }
+    let body = Told {
+        name: name.name(),
+        holder: shape::holder(name, grant.map_or(asker, |grant| &grant.holder)),
+        result: word,
+        epoch: grant.map(|grant| grant.epoch),
+        acquired_at: grant.map(|grant| shape::time(grant.acquired_at)),
+        expires_at: grant.and_then(|grant| grant.expires_at).map(shape::time),
+        weight: grant.and_then(|grant| grant.weight),
+    };
+    let text = match word {
+        "busy" => format!("`{}` is held by {}", name.name(), body.holder),
+        "full" => format!("`{}` has too few free slots", name.name()),
+        _ => return Ok(json(StatusCode::OK, &body)),
+    };
+    let more = serde_json::to_value(&body).ok();
+    Err(Problem { more, ..Problem::new(Code::LockBusy, text) })
+}
+
+/// What a caller hears of a hold.
+#[derive(Serialize)]
+struct Told<'a> {
+    name: &'a str,
+    holder: String,
+    result: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    epoch: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    acquired_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    weight: Option<u32>,
 }
 
 async fn on_lock(

@@ -1,4 +1,4 @@
-//! The figures of the process, for whoever watches it, and the measuring of requests.
+//! The figures of the process, for whoever watches it.
 
 use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Problem};
@@ -6,13 +6,11 @@ use crate::app::App;
 use crate::metrics::expose::MEDIA_TYPE;
 use crate::metrics::{Gauges, Hit, OTHER};
 use crate::telemetry;
-use axum::extract::{MatchedPath, Request, State};
-use axum::http::header;
-use axum::middleware::Next;
-use axum::response::{IntoResponse as _, Response};
+use axum::extract::State;
+use axum::http::{Method, header};
+use axum::response::IntoResponse as _;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
 use windlass_core::code::Code;
 use windlass_core::command::Reply;
 use windlass_core::id::{RunId, Scoped};
@@ -100,17 +98,16 @@ fn resident_bytes() -> u64 {
     kib.unwrap_or(0) * 1_024
 }
 
-/// Counts a request by its route's template: an address as it came would make a figure of its own.
-pub(super) async fn measure(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let route = request.extensions().get::<MatchedPath>().cloned();
-    let (method, began) = (request.method().clone(), Instant::now());
-    let response = next.run(request).await;
-    let route = route.as_ref().map_or(OTHER, MatchedPath::as_str);
-    // Methods are the caller's words, and could be any.
-    let method = match method.as_str() {
-        known @ ("GET" | "POST" | "PUT" | "DELETE" | "HEAD" | "OPTIONS" | "PATCH") => known,
+/// A method by its word. Methods are the caller's words, and could be any.
+pub(super) fn method(of: &Method) -> &'static str {
+    match of.as_str() {
+        "GET" => "GET",
+        "POST" => "POST",
+        "PUT" => "PUT",
+        "DELETE" => "DELETE",
+        "HEAD" => "HEAD",
+        "OPTIONS" => "OPTIONS",
+        "PATCH" => "PATCH",
         _ => OTHER,
-    };
-    app.metrics.request(route, method, response.status().as_u16(), began.elapsed());
-    response
+    }
 }

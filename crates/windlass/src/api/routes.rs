@@ -4,18 +4,21 @@
 //! by the same call: this is the one place where authorization happens. What the table knows is also the source of the
 //! OpenAPI document, so neither can be forgotten.
 
-use super::{Caller, Problem, stranger};
+use super::figures::method;
+use super::{Caller, Problem, as_problem, stranger};
 use crate::app::App;
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::extract::{DefaultBodyLimit, Request};
 use axum::handler::Handler;
 use axum::http::{Method, header};
-use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodFilter, on};
+use futures_util::FutureExt as _;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use windlass_core::code::Code;
 
 /// What a caller must be allowed to do.
@@ -203,7 +206,7 @@ impl Routes {
     #[must_use]
     pub fn get<H, T>(self, path: &'static str, scope: Scope, doc: Doc, handler: H) -> Routes
     where
-        H: Handler<T, Arc<App>>,
+        H: Handler<T, Arc<App>, Future = Answering>,
         T: 'static,
     {
         self.add(Method::GET, MethodFilter::GET, (path, scope, doc), handler)
@@ -213,7 +216,7 @@ impl Routes {
     #[must_use]
     pub fn post<H, T>(self, path: &'static str, scope: Scope, doc: Doc, handler: H) -> Routes
     where
-        H: Handler<T, Arc<App>>,
+        H: Handler<T, Arc<App>, Future = Answering>,
         T: 'static,
     {
         self.add(Method::POST, MethodFilter::POST, (path, scope, doc), handler)
@@ -223,7 +226,7 @@ impl Routes {
     #[must_use]
     pub fn delete<H, T>(self, path: &'static str, scope: Scope, doc: Doc, handler: H) -> Routes
     where
-        H: Handler<T, Arc<App>>,
+        H: Handler<T, Arc<App>, Future = Answering>,
         T: 'static,
     {
         self.add(Method::DELETE, MethodFilter::DELETE, (path, scope, doc), handler)
@@ -237,14 +240,11 @@ impl Routes {
         handler: H,
     ) -> Routes
     where
-        H: Handler<T, Arc<App>>,
+        H: Handler<T, Arc<App>, Future = Answering>,
         T: 'static,
     {
-        let check = Check { scope, body_max: doc.body_max as u64, patience: doc.patience };
-        let guarded = on(filter, handler)
-            .route_layer(DefaultBodyLimit::max(doc.body_max))
-            .route_layer(from_fn_with_state(check, allow));
-        self.router = self.router.route(path, guarded);
+        let check = Check { path, scope, body_max: doc.body_max, patience: doc.patience };
+        self.router = self.router.route(path, on(filter, Guarded { check, handler }));
         self.list.push(Route { method, path, scope, doc });
         self
     }
@@ -269,47 +269,93 @@ impl Routes {
     }
 }
 
-/// What is asked of a request before its handler sees it.
+/// An answer on its way.
+type Answering = Pin<Box<dyn Future<Output = Response> + Send>>;
+
+/// A handler behind its check.
+#[derive(Clone)]
+struct Guarded<H> {
+    check: Check,
+    handler: H,
+}
+
+impl<H, T> Handler<T, Arc<App>> for Guarded<H>
+where
+    H: Handler<T, Arc<App>, Future = Answering>,
+{
+    type Future = Answering;
+
+    fn call(self, mut request: Request, app: Arc<App>) -> Answering {
+        let (method, began) = (method(request.method()), Instant::now());
+        let answer = self.check.admit(&mut request).map(|()| self.handler.call(request, app.clone()));
+        Box::pin(async move {
+            let response = self.check.answer(answer).await;
+            app.metrics.request(self.check.path, method, response.status().as_u16(), began.elapsed());
+            response
+        })
+    }
+}
+
+/// What is asked of a request before its handler sees it, and of its answer.
 #[derive(Clone, Copy)]
 struct Check {
+    path: &'static str,
     scope: Scope,
-    body_max: u64,
+    body_max: usize,
     patience: Duration,
 }
 
-/// Lets a request through to its handler, or not.
-async fn allow(State(check): State<Check>, request: Request, next: Next) -> Response {
-    if check.scope != Scope::Open {
-        match request.extensions().get::<Caller>() {
-            // Whoever serves a connection says who is at the other end of it. Nobody said: nobody gets in.
-            None => return stranger().into_response(),
-            Some(Caller { attempt: Some(place), .. })
-                if !crate::attempts::may(place, request.method(), request.uri().path()) =>
-            {
-                let detail = "the token of an attempt is for its own run, and decides nothing";
-                return Problem::new(Code::Forbidden, detail).into_response();
-            }
-            Some(caller) if caller.may(check.scope) => {}
-            Some(_) => {
-                let word = check.scope.word();
-                let detail = format!("this needs the scope `{word}`, which the caller does not have");
-                return Problem::new(Code::Forbidden, detail).into_response();
+impl Check {
+    /// Lets a request through to its handler, or not.
+    fn admit(&self, request: &mut Request) -> Result<(), Problem> {
+        if self.scope != Scope::Open {
+            match request.extensions().get::<Caller>() {
+                // Whoever serves a connection says who is at the other end of it. Nobody said: nobody gets in.
+                None => return Err(stranger()),
+                Some(Caller { attempt: Some(place), .. })
+                    if !crate::attempts::may(place, request.method(), request.uri().path()) =>
+                {
+                    let detail = "the token of an attempt is for its own run, and decides nothing";
+                    return Err(Problem::new(Code::Forbidden, detail));
+                }
+                Some(caller) if caller.may(self.scope) => {}
+                Some(_) => {
+                    let word = self.scope.word();
+                    let detail = format!("this needs the scope `{word}`, which the caller does not have");
+                    return Err(Problem::new(Code::Forbidden, detail));
+                }
             }
         }
+        // A body that says how long it is need not come first to be refused.
+        let length =
+            request.headers().get(header::CONTENT_LENGTH).and_then(|text| text.to_str().ok()?.parse().ok());
+        if length.is_some_and(|bytes: u64| bytes > self.body_max as u64) {
+            let detail =
+                format!("the body is larger than the {} bytes that this address takes", self.body_max);
+            return Err(Problem::new(Code::PayloadTooLarge, detail));
+        }
+        DefaultBodyLimit::max(self.body_max).apply(request);
+        Ok(())
     }
-    // A body that says how long it is need not come first to be refused.
-    let length =
-        request.headers().get(header::CONTENT_LENGTH).and_then(|text| text.to_str().ok()?.parse().ok());
-    if length.is_some_and(|bytes: u64| bytes > check.body_max) {
-        let detail = format!("the body is larger than the {} bytes that this address takes", check.body_max);
-        return Problem::new(Code::PayloadTooLarge, detail).into_response();
-    }
-    match tokio::time::timeout(check.patience, next.run(request)).await {
-        Ok(response) => response,
-        Err(_) => {
-            let text =
-                "the answer took too long; what was asked for may have happened: look before asking again";
-            Problem::new(Code::Unavailable, text).into_response()
+
+    /// Waits for the answer, and sees to it that it is one of ours: what went wrong in a handler or before it is a
+    /// problem too.
+    async fn answer(&self, answer: Result<Answering, Problem>) -> Response {
+        let answer = match answer {
+            Ok(answer) => AssertUnwindSafe(answer).catch_unwind(),
+            Err(problem) => return problem.into_response(),
+        };
+        match tokio::time::timeout(self.patience, answer).await {
+            Ok(Ok(response)) => as_problem(response).await,
+            // The panic itself was written to stderr when it happened, and is nobody's business outside.
+            Ok(Err(_)) => {
+                let text = "something went wrong inside; the server's own log says what";
+                Problem::new(Code::Internal, text).into_response()
+            }
+            Err(_) => {
+                let text = "the answer took too long; what was asked for may have happened: look before asking again";
+                Problem::new(Code::Unavailable, text).into_response()
+            }
         }
     }
 }

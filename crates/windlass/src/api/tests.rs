@@ -3,12 +3,9 @@
 use super::routes::{Routes, Scope, doc};
 use super::*;
 use axum::body::Body;
-use axum::http::Method;
-use axum::routing::get;
-use tower::ServiceExt as _;
 
-async fn ask(router: Router, request: Request<Body>) -> (u16, Value) {
-    let response = router.oneshot(request).await.unwrap();
+async fn ask(api: &Api, request: Request<Body>) -> (u16, Value) {
+    let response = api.answer(None, request).await;
     let status = response.status().as_u16();
     let bytes = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
     (status, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
@@ -23,8 +20,11 @@ async fn a_panic_is_a_problem_that_tells_nothing_of_the_inside() {
     async fn panics() -> Response {
         panic!("the secret of the inside")
     }
-    let router = Router::new().route("/", get(panics)).layer(from_fn(whole));
-    let (status, problem) = ask(router, request("/")).await;
+    let dir = tempfile::tempdir().unwrap();
+    let app = app(dir.path());
+    let api = Api::of(Routes::new().get("/", Scope::Open, doc("Panic"), panics), app.clone());
+    let (status, problem) = ask(&api, request("/")).await;
+    app.stop();
     assert_eq!((status, problem["code"].as_str()), (500, Some("INTERNAL")));
     assert!(!problem.to_string().contains("secret"), "{problem}");
 }
@@ -37,16 +37,19 @@ async fn what_a_library_refuses_is_a_problem_too() {
     async fn broken() -> Response {
         (StatusCode::BAD_GATEWAY, "the secret of the inside").into_response()
     }
-    let router =
-        Router::new().route("/{number}", get(number)).route("/a/b", get(broken)).layer(from_fn(whole));
-    let (status, problem) = ask(router.clone(), request("/x")).await;
+    let dir = tempfile::tempdir().unwrap();
+    let app = app(dir.path());
+    let routes = Routes::new().get("/{number}", Scope::Open, doc("Say a number"), number);
+    let api = Api::of(routes.get("/a/b", Scope::Open, doc("Break"), broken), app.clone());
+    let (status, problem) = ask(&api, request("/x")).await;
     assert_eq!((status, problem["code"].as_str()), (400, Some("INVALID_INPUT")));
-    let (status, problem) = ask(router.clone(), request("/%ff")).await;
+    let (status, problem) = ask(&api, request("/%ff")).await;
     assert_eq!((status, problem["code"].as_str()), (400, Some("INVALID_INPUT")));
-    let (status, problem) = ask(router.clone(), request("/a/b")).await;
+    let (status, problem) = ask(&api, request("/a/b")).await;
     assert_eq!((status, problem["code"].as_str()), (500, Some("INTERNAL")));
     assert!(!problem.to_string().contains("secret"), "{problem}");
-    assert_eq!(ask(router, request("/7")).await, (200, Value::from(7)));
+    assert_eq!(ask(&api, request("/7")).await, (200, Value::from(7)));
+    app.stop();
 }
 
 /// An application on a directory of its own, that carries out nothing.
@@ -69,17 +72,17 @@ async fn a_route_has_its_own_bound_and_its_own_patience() {
         .post("/small", Scope::Open, doc("Take little").takes_bytes(10), takes)
         .get("/never", Scope::Open, doc("Never answer"), never);
     let app = app(dir.path());
-    let router = routes.into_parts().0.layer(from_fn(whole)).with_state(app.clone());
+    let api = Api::of(routes, app.clone());
     let send = |path: &str, len: usize| {
         let body = Body::from_stream(futures_util::stream::iter([Ok::<_, std::io::Error>(vec![b'x'; len])]));
         Request::builder().method(Method::POST).uri(path).body(body).unwrap()
     };
-    assert_eq!(ask(router.clone(), send("/large", 2 << 20)).await.0, 200);
-    assert_eq!(ask(router.clone(), send("/large", (2 << 20) + 1)).await.1["code"], "PAYLOAD_TOO_LARGE");
-    assert_eq!(ask(router.clone(), send("/small", 10)).await.0, 200);
-    assert_eq!(ask(router.clone(), send("/small", 11)).await.0, 413);
+    assert_eq!(ask(&api, send("/large", 2 << 20)).await.0, 200);
+    assert_eq!(ask(&api, send("/large", (2 << 20) + 1)).await.1["code"], "PAYLOAD_TOO_LARGE");
+    assert_eq!(ask(&api, send("/small", 10)).await.0, 200);
+    assert_eq!(ask(&api, send("/small", 11)).await.0, 413);
     tokio::time::pause();
-    assert_eq!(ask(router, request("/never")).await.1["code"], "UNAVAILABLE");
+    assert_eq!(ask(&api, request("/never")).await.1["code"], "UNAVAILABLE");
     app.stop();
 }
 
@@ -91,11 +94,11 @@ async fn a_body_that_does_not_come_is_not_waited_for_for_ever() {
     let dir = tempfile::tempdir().unwrap();
     let app = app(dir.path());
     let routes = Routes::new().post("/", Scope::Open, doc("Take"), takes);
-    let router = routes.into_parts().0.layer(from_fn(whole)).with_state(app.clone());
+    let api = Api::of(routes, app.clone());
     let body = Body::from_stream(futures_util::stream::pending::<Result<Vec<u8>, std::io::Error>>());
     tokio::time::pause();
     let (status, problem) =
-        ask(router, Request::builder().method(Method::POST).uri("/").body(body).unwrap()).await;
+        ask(&api, Request::builder().method(Method::POST).uri("/").body(body).unwrap()).await;
     assert_eq!((status, problem["code"].as_str()), (408, Some("REQUEST_TIMEOUT")));
     app.stop();
 }
@@ -104,12 +107,13 @@ async fn a_body_that_does_not_come_is_not_waited_for_for_ever() {
 async fn a_process_on_its_way_out_takes_no_more_work() {
     let dir = tempfile::tempdir().unwrap();
     let app = app(dir.path());
-    let ready = || ask(router(app.clone()), request("/readyz"));
+    let api = Api::new(app.clone());
+    let ready = || ask(&api, request("/readyz"));
     assert_eq!(ready().await.0, 200);
     app.drain();
     assert_eq!(ready().await.1["code"], "UNAVAILABLE");
-    assert_eq!(ask(router(app.clone()), request("/healthz")).await.0, 200);
+    assert_eq!(ask(&api, request("/healthz")).await.0, 200);
     app.stop();
     // A loop that has ended does not turn.
-    assert_eq!(ask(router(app.clone()), request("/healthz")).await.1["code"], "UNAVAILABLE");
+    assert_eq!(ask(&api, request("/healthz")).await.1["code"], "UNAVAILABLE");
 }

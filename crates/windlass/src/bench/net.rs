@@ -1,12 +1,10 @@
 //! A server on loopback for measurements, and a client that costs as little as one can.
 
 use super::broken;
-use crate::api::Caller;
 use crate::app::{App, Settings};
 use crate::client::Failure;
 use crate::home::Home;
-use crate::server::{for_caller, runtime};
-use axum::serve::ListenerExt as _;
+use crate::server::{runtime, serve_owner};
 use serde_json::{Value, json};
 use std::future::Future;
 use std::io;
@@ -35,14 +33,10 @@ impl Serving {
         let mut settings = Settings { executes: true, ..Settings::default() };
         settings.engine.slots = 0;
         let app = App::start(Home::make(&dir.join("store"))?, &std::env::current_exe()?, settings)?;
-        let router = for_caller(app.clone(), Caller::owner("bench"));
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))?;
         let address = listener.local_addr()?;
-        let listener = listener.tap_io(|stream| {
-            // Without it an answer may wait for more to send with it.
-            let _ = stream.set_nodelay(true);
-        });
-        runtime.spawn(async move { axum::serve(listener, router).await });
+        let served = app.clone();
+        runtime.spawn(async move { serve_owner(served, listener, "bench").await });
         Ok(Serving { app, address, runtime })
     }
 

@@ -189,12 +189,17 @@ fn of_runs(
 
 fn of_http(http: &Http) -> Vec<(&'static str, &'static str, Figures)> {
     let requests = http.requests.iter().map(|((route, method, status), n)| {
-        let labels =
-            vec![("route", route.clone()), ("method", method.clone()), ("status", status.to_string())];
+        let labels = vec![
+            ("route", (*route).to_owned()),
+            ("method", (*method).to_owned()),
+            ("status", status.to_string()),
+        ];
         (labels, *n)
     });
-    let seconds =
-        http.seconds.iter().map(|(route, histogram)| (vec![("route", route.clone())], histogram.clone()));
+    let seconds = http
+        .seconds
+        .iter()
+        .map(|(route, histogram)| (vec![("route", (*route).to_owned())], histogram.clone()));
     vec![
         ("windlass_http_requests", "Requests that were answered", Figures::Counter(requests.collect())),
         ("windlass_http_request_seconds", "How long requests took", Figures::Histogram(seconds.collect())),

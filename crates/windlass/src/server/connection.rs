@@ -1,10 +1,11 @@
 //! Connections: how many there are, how long they may take, and how they end.
 
 use super::door::Door;
+use crate::api::Api;
 use crate::app::App;
-use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, Response};
+use axum::response::IntoResponse as _;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -19,7 +20,6 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, Sleep};
-use tower::ServiceExt as _;
 
 /// How long the head of a request may take to come, and how long a connection may do nothing between two.
 const HEAD_PATIENCE: Duration = Duration::from_secs(15);
@@ -33,7 +33,7 @@ const HEADERS_MAX: usize = 100;
 /// Connections, up to a number.
 #[derive(Clone)]
 pub(super) struct Pool {
-    router: Router,
+    api: Arc<Api>,
     places: Arc<Semaphore>,
     max: u32,
     draining: watch::Receiver<bool>,
@@ -46,8 +46,10 @@ pub(super) struct Place(
 );
 
 impl Pool {
-    pub(super) fn new(router: Router, max: u32, app: &App) -> Pool {
-        Pool { router, places: Arc::new(Semaphore::new(max as usize)), max, draining: app.draining() }
+    pub(super) fn new(app: &Arc<App>, max: u32) -> Pool {
+        app.serves_here();
+        let (api, places) = (Arc::new(Api::new(app.clone())), Arc::new(Semaphore::new(max as usize)));
+        Pool { api, places, max, draining: app.draining() }
     }
 
     /// Waits until one more connection may be had.
@@ -67,10 +69,10 @@ impl Pool {
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let (router, draining) = (self.router.clone(), self.draining.clone());
+        let (api, door, draining) = (self.api.clone(), Arc::new(door), self.draining.clone());
         tokio::spawn(async move {
             let service = service_fn(move |request: Request<Incoming>| {
-                answer(router.clone(), door.clone(), request.map(Body::new))
+                answer(api.clone(), door.clone(), request.map(Body::new))
             });
             let mut builder = http1::Builder::new();
             builder.timer(TokioTimer::new()).header_read_timeout(HEAD_PATIENCE);
@@ -96,10 +98,14 @@ async fn drained(mut draining: watch::Receiver<bool>) {
     let _ = draining.wait_for(|draining| *draining).await;
 }
 
-async fn answer(router: Router, door: Door, request: Request<Body>) -> Result<Response<Body>, Infallible> {
-    match door.open(request).await {
-        Ok(request) => router.oneshot(request).await,
-        Err(response) => Ok(*response),
+async fn answer(
+    api: Arc<Api>,
+    door: Arc<Door>,
+    request: Request<Body>,
+) -> Result<Response<Body>, Infallible> {
+    match door.open(request.uri(), request.headers()).await {
+        Ok(caller) => Ok(api.answer(caller, request).await),
+        Err(problem) => Ok(problem.into_response()),
     }
 }
 

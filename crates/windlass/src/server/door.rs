@@ -8,9 +8,7 @@ use crate::api::{Caller, Problem};
 use crate::app::App;
 use crate::attempts;
 use crate::clock::System;
-use axum::body::Body;
-use axum::http::{HeaderMap, HeaderName, Request, Response, header};
-use axum::response::IntoResponse as _;
+use axum::http::{HeaderMap, HeaderName, Uri, header};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use windlass_core::code::Code;
@@ -37,25 +35,18 @@ pub(super) enum Door {
 }
 
 impl Door {
-    /// Lets a request in, with who asks where that is known.
-    pub(super) async fn open(
-        &self,
-        mut request: Request<Body>,
-    ) -> Result<Request<Body>, Box<Response<Body>>> {
-        let caller = match self {
-            Door::Owner { app, .. } if request.headers().contains_key(header::AUTHORIZATION) => {
-                bearer(app, request.headers()).await
+    /// Lets a request in, and says who asks where that is known.
+    pub(super) async fn open(&self, uri: &Uri, headers: &HeaderMap) -> Result<Option<Caller>, Problem> {
+        Ok(match self {
+            Door::Owner { app, .. } if headers.contains_key(header::AUTHORIZATION) => {
+                bearer(app, headers).await
             }
             Door::Owner { caller, .. } => Some((**caller).clone()),
             Door::Tcp { app, peer, rules } => {
-                check_place(&request, *rules).map_err(|problem| Box::new(problem.into_response()))?;
-                who(app, *peer, *rules, request.headers()).await
+                check_place(uri, headers, *rules)?;
+                who(app, *peer, *rules, headers).await
             }
-        };
-        if let Some(caller) = caller {
-            request.extensions_mut().insert(caller);
-        }
-        Ok(request)
+        })
     }
 }
 
@@ -90,10 +81,9 @@ fn one(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     }
 }
 
-fn check_place(request: &Request<Body>, rules: Rules) -> Result<(), Problem> {
-    let headers = request.headers();
+fn check_place(uri: &Uri, headers: &HeaderMap, rules: Rules) -> Result<(), Problem> {
     // A request to a proxy names its host in the line; who talks to us directly, in the header.
-    let host = match request.uri().authority() {
+    let host = match uri.authority() {
         Some(authority) => Some(authority.as_str()),
         None => one(headers, header::HOST),
     };
@@ -135,6 +125,7 @@ fn is_this_machine(host: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use axum::http::Request;
 
     #[test]
     fn only_names_of_this_machine_mean_it() {
@@ -169,7 +160,8 @@ mod tests {
             for (name, value) in headers {
                 request = request.header(*name, *value);
             }
-            check_place(&request.body(Body::empty()).unwrap(), rules).is_ok()
+            let request = request.body(()).unwrap();
+            check_place(request.uri(), request.headers(), rules).is_ok()
         };
         assert!(ask(&[("host", "localhost:7433")]));
         assert!(ask(&[("host", "localhost:7433"), ("origin", "http://localhost:7433")]));
