@@ -133,6 +133,32 @@ macro_rules! held {
     ($name:ident boxed) => { Box<$name> };
 }
 
+/// FNV-1a: enough to tell a few hundred tags apart.
+const fn hash(bytes: &[u8]) -> u64 {
+    let (mut hash, mut at) = (0xcbf2_9ce4_8422_2325_u64, 0);
+    while at < bytes.len() {
+        hash = (hash ^ bytes[at] as u64).wrapping_mul(0x0100_0000_01b3);
+        at += 1;
+    }
+    hash
+}
+
+/// The numbers of tags by their hashes, in order. Two with the same one are not compiled.
+const fn by_hash<const N: usize>(tags: &[&str]) -> [(u64, usize); N] {
+    let (mut sorted, mut n) = ([(0, 0); N], 0);
+    while n < N {
+        let (hash, mut at) = (hash(tags[n].as_bytes()), n);
+        while at > 0 && sorted[at - 1].0 >= hash {
+            assert!(sorted[at - 1].0 != hash, "two tags have the same hash, or are the same");
+            sorted[at] = sorted[at - 1];
+            at -= 1;
+        }
+        sorted[at] = (hash, n);
+        n += 1;
+    }
+    sorted
+}
+
 macro_rules! events {
     ($( $name:ident $(: $boxed:ident)? ),+ $(,)?) => {
         /// Any event. The payload of each variant has its name, tag and text. A fact is moved from the decision to the
@@ -161,12 +187,18 @@ macro_rules! events {
                 match self { $( Event::$name(payload) => payload.put(out, salts, private) ),+ }
             }
 
-            /// Reads the fields of `tag` up to the chain. Tags are matched by the compiler's switch
-            /// over their lengths and bytes, not by trying one variant after the other.
+            /// Reads the fields of `tag` up to the chain. Tags are looked up by their hashes: a log is read at a start,
+            /// record by record, and to try one tag after the other took longer than to check a record's chain.
             pub(crate) fn get(tag: &str, r: &mut Reader<'_>) -> Result<Event, Error> {
-                match tag {
-                    $( <$name as Payload>::TAG => <$name as Payload>::get(r).map(Event::from), )+
-                    _ => Err(Error::Tag(shorten(tag))),
+                const TAGS: &[&str] = &[$( <$name as Payload>::TAG ),+];
+                const SORTED: [(u64, usize); TAGS.len()] = by_hash(TAGS);
+                const GET: [fn(&mut Reader<'_>) -> Result<Event, Error>; TAGS.len()] =
+                    [$( |r| <$name as Payload>::get(r).map(Event::from) ),+];
+                let hash = hash(tag.as_bytes());
+                let found = SORTED.binary_search_by_key(&hash, |(hash, _)| *hash).ok().map(|at| SORTED[at].1);
+                match found {
+                    Some(n) if TAGS[n] == tag => GET[n](r),
+                    Some(_) | None => Err(Error::Tag(shorten(tag))),
                 }
             }
 

@@ -514,7 +514,7 @@ impl Indexes {
 
     /// Notes which runbooks ask for labels, before their runs are filed: runs come first among streams.
     pub(crate) fn learn(&mut self, streams: &StreamMap<Stream>) {
-        for (id, stream) in streams.after(Some(&StreamId::Run(RunId(u128::MAX)))) {
+        for (id, stream) in streams.others() {
             if let (StreamId::Runbook(hash), Body::Runbook(runbook)) = (id, &stream.body)
                 && asks_for_labels(runbook)
             {

@@ -136,7 +136,16 @@ impl Decoder {
     /// As there.
     pub fn decode(&mut self, line: &str, check: Check<'_>) -> Result<Record, Error> {
         let reader = Reader::new(line, matches!(check, Check::All(_))).with_names(&mut self.0);
-        Record::read(reader, line.len(), |_, _| check.head())
+        Record::read(reader, line, |_, _| check.head())
+    }
+
+    /// Reads the form of a line alone, and how many bytes of it the chain covers: whoever knows the heads of all streams
+    /// has the last word, with [`Record::follows`].
+    ///
+    /// # Errors
+    /// As [`Record::decode`].
+    pub fn decode_open(&mut self, line: &str) -> Result<(Record, usize), Error> {
+        Record::read_open(Reader::new(line, false).with_names(&mut self.0), line.len())
     }
 
     /// [`Record::decode_next`].
@@ -148,7 +157,7 @@ impl Decoder {
         line: &str,
         head: impl FnOnce(&StreamId, u64) -> Option<Digest>,
     ) -> Result<Record, Error> {
-        Record::read(Reader::new(line, false).with_names(&mut self.0), line.len(), head)
+        Record::read(Reader::new(line, false).with_names(&mut self.0), line, head)
     }
 }
 
@@ -168,7 +177,7 @@ impl Record {
     /// An unknown tag, a missing, unknown or misplaced field, a wrong type; with a [`Check`] also a broken
     /// chain or a private value that is not the recorded one.
     pub fn decode(line: &str, check: Check<'_>) -> Result<Record, Error> {
-        Record::read(Reader::new(line, matches!(check, Check::All(_))), line.len(), |_, _| check.head())
+        Record::read(Reader::new(line, matches!(check, Check::All(_))), line, |_, _| check.head())
     }
 
     /// Reads a line of a log of many streams: `head` says from which head a record of that stream and version must
@@ -180,14 +189,34 @@ impl Record {
         line: &str,
         head: impl FnOnce(&StreamId, u64) -> Option<Digest>,
     ) -> Result<Record, Error> {
-        Record::read(Reader::new(line, false), line.len(), head)
+        Record::read(Reader::new(line, false), line, head)
     }
 
     fn read(
-        mut r: Reader<'_>,
-        len: usize,
+        r: Reader<'_>,
+        line: &str,
         head: impl FnOnce(&StreamId, u64) -> Option<Digest>,
     ) -> Result<Record, Error> {
+        let (record, covered) = Record::read_open(r, line.len())?;
+        if let Some(head) = head(&record.stream, record.ver) {
+            record.follows(&head, &line.as_bytes()[..covered])?;
+        }
+        Ok(record)
+    }
+
+    /// Whether the record follows from a head; `covered` is what of its line the chain covers.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn follows(&self, head: &Digest, covered: &[u8]) -> Result<(), Error> {
+        if Digest::of(&[&head.0, covered]) == self.chain {
+            Ok(())
+        } else {
+            Err(Error::Chain { ver: self.ver })
+        }
+    }
+
+    fn read_open(mut r: Reader<'_>, len: usize) -> Result<(Record, usize), Error> {
         r.expect("{\"type\":")?;
         let tag = r.text().map_err(|e| in_field("type", e))?;
         let stream = field(&mut r, "stream")?;
@@ -206,12 +235,7 @@ impl Record {
         if !r.skip("}") || r.at() != len {
             return Err(Error::Unknown { found: r.peek(), tag: event.tag() });
         }
-        if let Some(head) = head(&stream, ver)
-            && Digest::of(&[&head.0, r.span(0, covered)]) != chain
-        {
-            return Err(Error::Chain { ver });
-        }
-        Ok(Record { stream, ver, at, tenant, by, event, chain, seq })
+        Ok((Record { stream, ver, at, tenant, by, event, chain, seq }, covered))
     }
 
     /// Writes the record again, with its chain value as it is. A line of our own comes to the same bytes; one that

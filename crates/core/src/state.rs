@@ -467,6 +467,15 @@ impl State {
         }
     }
 
+    /// Files every stream anew but items, for whoever has applied or restored those, and so filed them, as they came.
+    /// There may be millions of them.
+    pub fn refresh_rest(&mut self) {
+        self.indexes.learn(&self.streams);
+        for (id, stream) in self.streams.but_items() {
+            self.indexes.file(&id, Some(stream), &self.beats);
+        }
+    }
+
     /// The streams after one, or all, in order.
     pub fn streams_after(&self, after: Option<&StreamId>) -> impl Iterator<Item = (StreamId, &Stream)> {
         self.streams.after(after)

@@ -176,11 +176,11 @@ impl Embedded {
         let orphans: Vec<StreamId> = recovery.orphans.iter().cloned().collect();
         if !orphans.is_empty() {
             log.scan(&orphans, Seqs::ALL, &mut |record, _| {
-                let _ = state.fold_event(&record);
+                let _ = state.apply_event(&record);
                 ControlFlow::Continue(())
             })?;
         }
-        state.refresh_all();
+        state.refresh_rest();
         let history = History::open(&Embedded::history_path(dir))?;
         let (tail, _) = watch::channel(log.durable_seq());
         let mut store = Embedded {

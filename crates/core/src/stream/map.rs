@@ -112,6 +112,17 @@ impl<T> StreamMap<T> {
         .map(|value| *value)
     }
 
+    /// All but items, in their order.
+    pub fn but_items(&self) -> impl Iterator<Item = (StreamId, &T)> {
+        let runs = self.runs.iter().map(|(run, value)| (StreamId::Run(*run), &**value));
+        runs.chain(self.others())
+    }
+
+    /// Those that are neither runs nor items, in their order.
+    pub fn others(&self) -> impl Iterator<Item = (StreamId, &T)> {
+        self.others.iter().map(|(stream, value)| (stream.clone(), &**value))
+    }
+
     /// Those after a stream, or all, in their order.
     pub fn after(&self, stream: Option<&StreamId>) -> impl Iterator<Item = (StreamId, &T)> {
         let (past_runs, past_items) = (Bound::Excluded(RunId(u128::MAX)), Bound::Excluded(ItemId(u128::MAX)));

@@ -1,5 +1,5 @@
-//! Reading the log back, checked, in three threads: one reads and checks CRCs, one decodes and checks chains, and the
-//! caller's takes the records.
+//! Reading the log back, checked, in four threads: one reads and checks CRCs, one decodes, one checks that each record
+//! follows in its stream, and the caller's takes them.
 
 use super::error::Error;
 use super::frame::{Kind, newline};
@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use windlass_core::audit::Head;
 use windlass_core::digest::Digest;
-use windlass_core::record::{Check, Record};
+use windlass_core::record::{Check, Decoder, Record};
 use windlass_core::stream::StreamId;
 use windlass_engine::fast::Map;
 
@@ -77,8 +77,16 @@ struct Lines {
 /// Their records.
 struct Records {
     piece: usize,
+    offset: u64,
     text: String,
-    records: Vec<(Record, Range<usize>)>,
+    records: Vec<Decoded>,
+}
+
+/// A record, where its line stands, and how much of that the chain covers.
+struct Decoded {
+    record: Record,
+    line: Range<usize>,
+    covered: usize,
 }
 
 /// Reads the log and hands every record over that is news.
@@ -88,18 +96,22 @@ pub(super) fn replay(
     visit: &mut dyn FnMut(Record, &str) -> Result<(), String>,
 ) -> Result<Outcome, Error> {
     let (lines_out, lines_in) = sync_channel(CHUNKS);
+    let (decoded_out, decoded_in) = sync_channel(CHUNKS);
     let (records_out, records_in) = sync_channel(CHUNKS);
     thread::scope(|scope| {
         let reader = scope.spawn(move || read(plan, &lines_out));
-        let decoder = scope.spawn(move || decode(plan, known, &lines_in, &records_out));
+        let decoder = scope.spawn(move || decode(plan, &lines_in, &decoded_out));
+        let checker = scope.spawn(move || check(plan, known, &decoded_in, &records_out));
         let taken = take(plan, records_in, visit);
         let panicked =
             |_| Error::SyncFailed { what: "recovery".into(), message: "a thread of it panicked".into() };
         let end = reader.join().map_err(panicked)?;
         let decoded = decoder.join().map_err(panicked)?;
+        let checked = checker.join().map_err(panicked)?;
         // The one that is furthest along knows what is wrong; the others only noticed that nobody listens any more.
         let records = taken?;
-        let (known, orphans) = decoded?;
+        let (known, orphans) = checked?;
+        decoded?;
         Ok(Outcome { end: end?, known, orphans, records })
     })
 }
@@ -110,11 +122,11 @@ fn take(
     visit: &mut dyn FnMut(Record, &str) -> Result<(), String>,
 ) -> Result<u64, Error> {
     let mut count = 0;
-    for Records { piece, text, records } in inbox {
+    for Records { piece, text, records, .. } in inbox {
         count += records.len() as u64;
-        for (record, span) in records {
+        for Decoded { record, line, .. } in records {
             let seq = record.seq;
-            visit(record, &text[span]).map_err(|message| {
+            visit(record, &text[line]).map_err(|message| {
                 let file = plan.pieces[piece].file_name.clone();
                 Error::Refused { file, seq, message }
             })?;
@@ -200,58 +212,84 @@ fn link(piece: &Piece, walk: &Walk<'_>, next: &Piece) -> Result<(), Error> {
     Err(piece.corrupt(walk.offset(), what))
 }
 
-type Decoded = (KnownStreams, BTreeSet<StreamId>);
-
-fn decode(
-    plan: &Plan<'_>,
-    mut known: KnownStreams,
-    inbox: &Receiver<Lines>,
-    out: &SyncSender<Records>,
-) -> Result<Decoded, Error> {
-    let mut orphans = BTreeSet::new();
+fn decode(plan: &Plan<'_>, inbox: &Receiver<Lines>, out: &SyncSender<Records>) -> Result<(), Error> {
+    let mut decoder = Decoder::new();
     for Lines { piece, offset, bytes } in inbox {
         let corrupt = |what: String| plan.pieces[piece].corrupt(offset, what);
         let text = String::from_utf8(bytes).map_err(|_| corrupt("a record is no text".to_owned()))?;
         let mut records = Vec::with_capacity(text.len() / 256);
         let mut at = 0;
         while let Some(n) = newline(&text.as_bytes()[at..]) {
-            let span = at..at + n;
+            let line = at..at + n;
             at += n + 1;
-            if let Some(record) =
-                next(plan, &mut known, &mut orphans, &text[span.clone()]).map_err(corrupt)?
-            {
-                records.push((record, span));
-            }
+            let (record, covered) = decoder
+                .decode_open(&text[line.clone()])
+                .map_err(|error| corrupt(unsound(&error, &text[line.clone()])))?;
+            records.push(Decoded { record, line, covered });
         }
-        if out.send(Records { piece, text, records }).is_err() {
+        if out.send(Records { piece, offset, text, records }).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn unsound(error: &windlass_core::wire::Error, line: &str) -> String {
+    format!("a record does not hold: {error}: {}", windlass_core::wire::shorten(line))
+}
+
+type Checked = (KnownStreams, BTreeSet<StreamId>);
+
+/// Checks that records follow in their streams, and passes those on that are news.
+fn check(
+    plan: &Plan<'_>,
+    mut known: KnownStreams,
+    inbox: &Receiver<Records>,
+    out: &SyncSender<Records>,
+) -> Result<Checked, Error> {
+    let mut orphans = BTreeSet::new();
+    for Records { piece, offset, text, mut records } in inbox {
+        let mut wrong = None;
+        records.retain(|decoded| {
+            wrong.is_none()
+                && match is_news(plan, &mut known, &mut orphans, decoded, &text[decoded.line.clone()]) {
+                    Ok(news) => news,
+                    Err(what) => {
+                        wrong = Some(what);
+                        false
+                    }
+                }
+        });
+        if let Some(what) = wrong {
+            return Err(plan.pieces[piece].corrupt(offset, what));
+        }
+        if out.send(Records { piece, offset, text, records }).is_err() {
             break;
         }
     }
     Ok((known, orphans))
 }
 
-/// Decodes a line and checks that it follows in its stream; none if it is no news.
-fn next(
+/// Whether a record is news. It follows in its stream, or that is what is wrong.
+fn is_news(
     plan: &Plan<'_>,
     known: &mut KnownStreams,
     orphans: &mut BTreeSet<StreamId>,
+    Decoded { record, covered, .. }: &Decoded,
     line: &str,
-) -> Result<Option<Record>, String> {
-    let head = |stream: &StreamId, ver: u64| match known.get(stream) {
-        Some(have) => (have.head.ver + 1 == ver).then_some(have.head.head),
-        None => (ver == 1).then(Digest::default),
+) -> Result<bool, String> {
+    let head = match known.get(&record.stream) {
+        Some(have) => (have.head.ver + 1 == record.ver).then_some(have.head.head),
+        None => (record.ver == 1).then(Digest::default),
     };
-    let record = match Record::decode_next(line, head) {
-        Ok(record) => record,
-        Err(error) => {
-            return Err(format!("a record does not hold: {error}: {}", windlass_core::wire::shorten(line)));
-        }
-    };
+    if let Some(head) = head {
+        record.follows(&head, &line.as_bytes()[..*covered]).map_err(|error| unsound(&error, line))?;
+    }
     if record.seq < plan.from {
-        return Ok(None);
+        return Ok(false);
     }
     if plan.values {
-        check_values(line, &record, known)?;
+        check_values(line, record, known)?;
     }
     let after = Head { ver: record.ver, head: record.chain };
     match known.get_mut(&record.stream) {
@@ -261,7 +299,7 @@ fn next(
                 orphans.insert(record.stream.clone());
             }
         }
-        Some(have) if record.ver <= have.saved => return Ok(None),
+        Some(have) if record.ver <= have.saved => return Ok(false),
         Some(have) => {
             let (stream, ver, have) = (&record.stream, record.ver, have.head.ver);
             return Err(format!("version {ver} of {stream} follows on version {have}"));
@@ -275,7 +313,7 @@ fn next(
         }
         None => return Err(format!("{} begins with version {}", record.stream, record.ver)),
     }
-    Ok(if orphans.contains(&record.stream) { None } else { Some(record) })
+    Ok(!orphans.contains(&record.stream))
 }
 
 fn check_values(line: &str, record: &Record, known: &KnownStreams) -> Result<(), String> {

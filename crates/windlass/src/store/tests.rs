@@ -103,6 +103,10 @@ impl Subject for Disked {
         drop(store);
         disk.crash(crashes);
         let (store, _) = Embedded::open(Arc::new(disk.clone()), &path(&dir), &options()).unwrap();
+        let (state, at) = (store.state(), Millis(1_000_000));
+        let mut filed = state.indexes().clone();
+        filed.promote(at);
+        assert!(filed == state.rebuilt_indexes(at), "what was filed is not what the streams say");
         Disked { store, disk, dir, crashes: crashes + 1 }
     }
 
