@@ -19,6 +19,7 @@ use crate::policy::{self, InForce, Question};
 use crate::secrets::Secrets;
 use crate::shell::{self, Ended, Ending, Environment, Shell, ShellEvent, Spec};
 use crate::store::Embedded;
+use crate::tools::Trouble;
 use crate::tools::execute::{Executor, Finished, Job};
 use crate::tools::session::{Session, Witness};
 use serde_json::{Map, Value};
@@ -163,9 +164,10 @@ impl Outside for Local {
     }
 
     fn tell(&self, several: Box<dyn FnOnce() + Send>) {
-        let Some(callers) = self.callers.get() else { return several() };
-        let telling = Telling(Some(several));
-        drop(callers.spawn(async move { drop(telling) }));
+        match self.callers.get() {
+            Some(callers) => tell_on(callers, several),
+            None => several(),
+        }
     }
 
     fn fatal(&self, fault: &Fault) {
@@ -174,6 +176,13 @@ impl Outside for Local {
         eprintln!("windlass: {}: {fault}", fault.code());
         std::process::exit(i32::from(fault.code().exit()));
     }
+}
+
+/// Has a thread of the runtime tell callers who wait there. Whoever blocks the last of its threads to wait for an answer
+/// waits for ever; blocking calls belong on threads of their own.
+fn tell_on(callers: &tokio::runtime::Handle, several: Box<dyn FnOnce() + Send>) {
+    let telling = Telling(Some(several));
+    drop(callers.spawn(async move { drop(telling) }));
 }
 
 /// Callers who are to be told something. They are, even where the runtime that was to do it has ended.
@@ -217,7 +226,7 @@ impl Hands {
         Arc::new(move |name, version| {
             let used = vec![(name, version)];
             let command = Command::Secrets { run, step: step.clone(), epoch, used };
-            engine.call(by.clone(), command).map(|_| ()).map_err(|refusal| refusal.to_string())
+            engine.call(by.clone(), command).map(|_| ())
         })
     }
 
@@ -236,7 +245,10 @@ impl Hands {
         match &step.kind {
             Kind::Run { command } => match self.spec(permit, step, command) {
                 Ok(spec) => self.run(place, spec, step),
-                Err(message) => self.fail(place, Code::StepFailed, message),
+                Err(trouble) if trouble.hands_back() => {
+                    self.report(place, Report::Returned { reason: Some(trouble.message) });
+                }
+                Err(trouble) => self.fail(place, Code::StepFailed, trouble.message),
             },
             // What a transformation gives is what was rendered for it.
             Kind::Tool { tool, .. } if tool.as_str() == "transform" => {
@@ -260,7 +272,7 @@ impl Hands {
     }
 
     /// What the keeper is asked to do.
-    fn spec(&self, permit: &Permit, step: &StepDef, command: &str) -> Result<Spec, String> {
+    fn spec(&self, permit: &Permit, step: &StepDef, command: &str) -> Result<Spec, Trouble> {
         let (lease, work) = (permit.lease(), permit.work());
         let input = lease.input.as_ref();
         let mut env = Environment::inherited();
@@ -502,12 +514,10 @@ fn add_env(
     session: &Session,
     defs: &BTreeMap<String, Template>,
     extra: &Map<String, Value>,
-) -> Result<(), String> {
+) -> Result<(), Trouble> {
     for (name, value) in extra {
         let text = match (defs.get(name), value) {
-            (Some(Template::Secret(secret)), _) => {
-                session.reveal(secret.as_str()).map_err(|trouble| trouble.message)?
-            }
+            (Some(Template::Secret(secret)), _) => session.reveal(secret.as_str())?,
             (_, Value::String(text)) => text.clone(),
             (_, other) => other.to_string(),
         };
@@ -564,4 +574,27 @@ fn told(ending: &Ending, log: &Path) -> String {
         text = format!("…{}", &text[from..]);
     }
     if text.is_empty() { ending.to_string() } else { format!("{ending}\n{text}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn callers_are_told_by_the_runtime_that_serves_them_and_even_where_it_has_ended() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let callers = runtime.handle().clone();
+        let (told, heard) = channel();
+        let tell = |which: u8| {
+            let told = told.clone();
+            tell_on(&callers, Box::new(move || told.send((which, std::thread::current().id())).unwrap()));
+        };
+        tell(1);
+        let (which, by) = heard.recv().unwrap();
+        assert_eq!(which, 1);
+        assert_ne!(by, std::thread::current().id());
+        drop(runtime);
+        tell(2);
+        assert_eq!(heard.try_recv().unwrap().0, 2);
+    }
 }

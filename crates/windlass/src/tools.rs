@@ -214,11 +214,23 @@ impl Trouble {
         Trouble { happened: Happened::Unknown, again: Again::Soon, ..Trouble::refused(message) }
     }
 
+    /// Whether the attempt is to be handed back: nothing was done, and nothing can be put on record before there is room.
+    #[must_use]
+    pub fn hands_back(&self) -> bool {
+        self.code == Code::StoreFull && self.happened == Happened::No
+    }
+
     /// A failure that came before anything was done: a read that prepares a write, for example.
     #[must_use]
     pub fn before(mut self) -> Trouble {
         self.happened = Happened::No;
         self
+    }
+}
+
+impl From<String> for Trouble {
+    fn from(message: String) -> Trouble {
+        Trouble::refused(message)
     }
 }
 

@@ -352,6 +352,9 @@ fn request(job: &Job, session: &Session) -> Value {
 /// What a failure comes to; `settled` says that the effect is known not to have happened.
 fn failed(job: &Job, session: &Session, trouble: &Trouble, settled: bool) -> Finished {
     let message = session.mask(&trouble.message);
+    if trouble.hands_back() {
+        return plain(Report::Returned { reason: Some(message) });
+    }
     let failure = Failure::new(trouble.code, message.clone());
     let report = match trouble.again {
         Again::After(wait) => {

@@ -7,11 +7,12 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use windlass_core::code::Code;
+use windlass_core::command::Refusal;
 use windlass_core::id::Name;
 use windlass_core::template::Template;
 
 /// Puts on record that a secret, by name and version, is about to be used. What is not on record is not used.
-pub type Witness = Arc<dyn Fn(Name, Name) -> Result<(), String> + Send + Sync>;
+pub type Witness = Arc<dyn Fn(Name, Name) -> Result<(), Refusal> + Send + Sync>;
 
 /// What one call has seen of secrets.
 pub struct Session {
@@ -70,7 +71,11 @@ impl Session {
         let refused = |message: String| Trouble { code: Code::StepFailed, ..Trouble::refused(message) };
         seen.redactor.register(name, value.as_bytes()).map_err(|error| refused(error.to_string()))?;
         if let Some(witness) = &self.witness {
-            witness(Name::clean(name), Name::clean(version)).map_err(refused)?;
+            witness(Name::clean(name), Name::clean(version)).map_err(|refusal| {
+                let full = refusal.code() == Some(Code::StoreFull);
+                let code = if full { Code::StoreFull } else { Code::StepFailed };
+                Trouble { code, ..Trouble::refused(refusal.to_string()) }
+            })?;
         }
         seen.used.push((name.to_owned(), version.to_owned()));
         seen.values.push(crate::shell::Secret { name: name.to_owned(), value: value.to_owned() });

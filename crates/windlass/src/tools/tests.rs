@@ -12,6 +12,7 @@ use super::*;
 use crate::secrets::{Secrets, Vault};
 use serde_json::json;
 use std::collections::BTreeMap;
+use windlass_core::command::Refusal;
 use windlass_core::template::Template;
 
 /// A place with secrets in it, and tools that reach these servers.
@@ -83,4 +84,16 @@ fn only_what_the_definition_calls_a_secret_is_one() {
     assert_eq!(session.mask(&format!("x {TOKEN} y")), "x *** y");
     let missing = Template::Secret(Name::clean("NOT_THERE"));
     assert!(session.resolve(&missing, &Value::Null).unwrap_err().message.contains("NOT_THERE"));
+}
+
+#[test]
+fn what_cannot_be_put_on_record_is_not_used_and_a_full_store_hands_the_attempt_back() {
+    let bench = bench(Settings::default());
+    for (code, back) in [(Code::StoreFull, true), (Code::LeaseStaleEpoch, false)] {
+        let witness: session::Witness = Arc::new(move |_, _| Err(Refusal::new(code, "no")));
+        let session = Session::witnessed(Name::clean("default"), bench.secrets.clone(), witness);
+        let trouble = session.reveal("T").unwrap_err();
+        assert_eq!((trouble.hands_back(), trouble.happened), (back, Happened::No));
+        assert_eq!(session.used(), None, "nothing of it was used");
+    }
 }
