@@ -15,17 +15,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A small generator of numbers for tests: the same seed, the same numbers (SplitMix64).
 #[derive(Clone, Debug)]
-pub struct Dice(u64);
+pub(crate) struct Dice(u64);
 
 impl Dice {
     /// Starts from a seed.
     #[must_use]
-    pub fn new(seed: u64) -> Dice {
+    pub(crate) fn new(seed: u64) -> Dice {
         Dice(seed)
     }
 
     /// The next number.
-    pub fn roll(&mut self) -> u64 {
+    pub(crate) fn roll(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -34,12 +34,12 @@ impl Dice {
     }
 
     /// A number below `n`; nought where there is none.
-    pub fn below(&mut self, n: usize) -> usize {
+    pub(crate) fn below(&mut self, n: usize) -> usize {
         if n == 0 { 0 } else { (self.roll() % n as u64) as usize }
     }
 
     /// Yes, once in `n` times.
-    pub fn one_in(&mut self, n: usize) -> bool {
+    pub(crate) fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
 }
@@ -92,7 +92,7 @@ struct Inner {
 
 /// The disk. Clones are the same disk.
 #[derive(Clone, Debug, Default)]
-pub struct Faulty(Arc<Mutex<Inner>>);
+pub(crate) struct Faulty(Arc<Mutex<Inner>>);
 
 fn gone() -> io::Error {
     io::Error::other("the disk is gone: the machine crashed")
@@ -170,7 +170,7 @@ fn dir_of(naming: &Naming) -> &Path {
 impl Faulty {
     /// An empty disk without faults.
     #[must_use]
-    pub fn new() -> Faulty {
+    pub(crate) fn new() -> Faulty {
         Faulty::default()
     }
 
@@ -180,7 +180,7 @@ impl Faulty {
 
     /// The power goes: of what was not synced each write is kept, lost or torn, as the seed has it. What was
     /// open is dead, locks are free, and no fault is set any more.
-    pub fn crash(&self, seed: u64) {
+    pub(crate) fn crash(&self, seed: u64) {
         let mut dice = Dice::new(seed);
         let mut inner = self.inner();
         let inner = &mut *inner;
@@ -202,50 +202,44 @@ impl Faulty {
     }
 
     /// The process is killed; the machine goes on, and so does everything that was written.
-    pub fn kill(&self) {
+    pub(crate) fn kill(&self) {
         self.inner().revive();
     }
 
     /// Everything fails from the `n`-th change on, until [`Faulty::crash`] or [`Faulty::kill`].
-    pub fn stop_after(&self, n: u64) {
+    pub(crate) fn stop_after(&self, n: u64) {
         self.inner().changes_left = Some(n);
-    }
-
-    /// How many changes were asked for.
-    #[must_use]
-    pub fn changes(&self) -> u64 {
-        self.inner().changes
     }
 
     /// How many syncs of files were asked for.
     #[must_use]
-    pub fn syncs(&self) -> u64 {
+    pub(crate) fn syncs(&self) -> u64 {
         self.inner().syncs
     }
 
     /// The `n`-th sync of a file from now fails, once; 0 is the next.
-    pub fn fail_sync(&self, n: u64) {
+    pub(crate) fn fail_sync(&self, n: u64) {
         self.inner().sync_fails_in = Some(n);
     }
 
     /// How many bytes there is room for in all; `None` for any number.
-    pub fn set_capacity(&self, bytes: Option<u64>) {
+    pub(crate) fn set_capacity(&self, bytes: Option<u64>) {
         self.inner().capacity = bytes;
     }
 
     /// How many bytes all files have.
     #[must_use]
-    pub fn used(&self) -> u64 {
+    pub(crate) fn used(&self) -> u64 {
         self.inner().nodes.values().map(|node| node.seen.len() as u64).sum()
     }
 
     /// Writes take only a part from now on, as the seed has it.
-    pub fn take_short_writes(&self, seed: u64) {
+    pub(crate) fn take_short_writes(&self, seed: u64) {
         self.inner().short_writes = Some(Dice::new(seed));
     }
 
     /// Flips a bit of a file, on the disk and in the cache; says whether the place exists.
-    pub fn flip(&self, path: &Path, offset: usize, bit: u32) -> bool {
+    pub(crate) fn flip(&self, path: &Path, offset: usize, bit: u32) -> bool {
         let mut inner = self.inner();
         let Some(node) = inner.names.get(path).copied() else { return false };
         let Some(node) = inner.nodes.get_mut(&node) else { return false };
@@ -258,7 +252,7 @@ impl Faulty {
 
     /// Every file with its bytes, as a reader sees them.
     #[must_use]
-    pub fn contents(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+    pub(crate) fn contents(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let inner = self.inner();
         let bytes = |id: &u64| inner.nodes.get(id).map(|node| node.seen.clone()).unwrap_or_default();
         inner.names.iter().map(|(path, id)| (path.clone(), bytes(id))).collect()
