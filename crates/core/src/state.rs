@@ -461,8 +461,8 @@ impl State {
 
     /// Files every stream anew.
     pub fn refresh_all(&mut self) {
-        self.indexes.learn(&self.streams);
-        for (id, stream) in self.streams.iter() {
+        self.refresh_rest();
+        for (id, stream) in self.streams.items() {
             self.indexes.file(&id, Some(stream), &self.beats);
         }
     }

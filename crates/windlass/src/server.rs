@@ -19,7 +19,7 @@ use connection::Pool;
 use door::{Door, Rules};
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,23 +52,6 @@ pub fn for_caller(app: Arc<App>, caller: Caller) -> Router {
         async move { Ok::<_, Infallible>(api.answer(Some(caller), request).await) }
     });
     Router::new().fallback_service(service)
-}
-
-/// Serves an address as if the owner came in there. For measurements: nothing else is left out.
-pub(crate) async fn serve_owner(app: Arc<App>, listener: TcpListener, user: &str) {
-    let pool = Pool::new(&app, CONNECTIONS_MAX);
-    let door = Door::Owner { app, caller: Arc::new(Caller::owner(user)) };
-    loop {
-        let place = pool.place().await;
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                // Without it an answer may wait for more to send with it.
-                let _ = stream.set_nodelay(true);
-                pool.serve(place, stream, door.clone());
-            }
-            Err(_) => tokio::time::sleep(PAUSE).await,
-        }
-    }
 }
 
 /// Serves the socket until the future is dropped.
@@ -189,6 +172,11 @@ impl Server {
         Ok(Server { listener, address, acceptor, rules })
     }
 
+    /// The address it has.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// Where it is.
     #[must_use]
     pub fn url(&self) -> String {
@@ -203,7 +191,7 @@ impl Server {
         let owner = Door::Owner { app: app.clone(), caller: Arc::new(Caller::owner(user)) };
         tokio::select! {
             _ = accept_socket(&socket, &own, &owner) => {}
-            () = self.accept(&app, &all) => {}
+            () = self.accept(&all, |peer| Door::Tcp { app: app.clone(), peer, rules: self.rules }) => {}
             () = app.drained() => {}
         }
         // Nobody is accepted any more: a client that finds nobody knows that nothing was asked.
@@ -212,7 +200,14 @@ impl Server {
         let _ = tokio::time::timeout(DRAIN, ended).await;
     }
 
-    async fn accept(&self, app: &Arc<App>, pool: &Pool) {
+    /// Serves the address as if the owner came in there. For measurements: nothing else is left out.
+    pub(crate) async fn serve_owner(self, app: Arc<App>, user: &str) {
+        let pool = Pool::new(&app, CONNECTIONS_MAX);
+        let door = Door::Owner { app, caller: Arc::new(Caller::owner(user)) };
+        self.accept(&pool, |_| door.clone()).await;
+    }
+
+    async fn accept(&self, pool: &Pool, door: impl Fn(IpAddr) -> Door) {
         loop {
             let place = pool.place().await;
             let Ok((stream, peer)) = self.listener.accept().await else {
@@ -221,7 +216,7 @@ impl Server {
             };
             // A small answer must not wait for a large one.
             let _ = stream.set_nodelay(true);
-            let door = Door::Tcp { app: app.clone(), peer: peer.ip().to_canonical(), rules: self.rules };
+            let door = door(peer.ip().to_canonical());
             match &self.acceptor {
                 None => pool.serve(place, stream, door),
                 Some(acceptor) => {

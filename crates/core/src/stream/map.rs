@@ -118,6 +118,11 @@ impl<T> StreamMap<T> {
         runs.chain(self.others())
     }
 
+    /// Items alone, in their order.
+    pub fn items(&self) -> impl Iterator<Item = (StreamId, &T)> {
+        self.items.iter().map(|(item, value)| (StreamId::Item(*item), &**value))
+    }
+
     /// Those that are neither runs nor items, in their order.
     pub fn others(&self) -> impl Iterator<Item = (StreamId, &T)> {
         self.others.iter().map(|(stream, value)| (stream.clone(), &**value))

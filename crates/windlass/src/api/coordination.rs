@@ -213,6 +213,7 @@ fn answer(name: &Scoped, asker: &Holder, held: &Held) -> Answer {
         "full" => format!("`{}` has too few free slots", name.name()),
         _ => return Ok(json(StatusCode::OK, &body)),
     };
+    // It always can: its keys are text.
     let more = serde_json::to_value(&body).ok();
     Err(Problem { more, ..Problem::new(Code::LockBusy, text) })
 }

@@ -4,7 +4,7 @@ use super::broken;
 use crate::app::{App, Settings};
 use crate::client::Failure;
 use crate::home::Home;
-use crate::server::{runtime, serve_owner};
+use crate::server::{Listen, Server, runtime};
 use serde_json::{Value, json};
 use std::future::Future;
 use std::io;
@@ -33,10 +33,10 @@ impl Serving {
         let mut settings = Settings { executes: true, ..Settings::default() };
         settings.engine.slots = 0;
         let app = App::start(Home::make(&dir.join("store"))?, &std::env::current_exe()?, settings)?;
-        let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))?;
-        let address = listener.local_addr()?;
-        let served = app.clone();
-        runtime.spawn(async move { serve_owner(served, listener, "bench").await });
+        let listen = Listen { address: "127.0.0.1:0".to_owned(), tls: None, behind_proxy: false };
+        let server = runtime.block_on(Server::bind(&listen)).map_err(broken)?;
+        let (address, served) = (server.address(), app.clone());
+        runtime.spawn(async move { server.serve_owner(served, "bench").await });
         Ok(Serving { app, address, runtime })
     }
 

@@ -33,7 +33,7 @@ const HEADERS_MAX: usize = 100;
 /// Connections, up to a number.
 #[derive(Clone)]
 pub(super) struct Pool {
-    api: Arc<Api>,
+    api: Api,
     places: Arc<Semaphore>,
     max: u32,
     draining: watch::Receiver<bool>,
@@ -48,7 +48,7 @@ pub(super) struct Place(
 impl Pool {
     pub(super) fn new(app: &Arc<App>, max: u32) -> Pool {
         app.serves_here();
-        let (api, places) = (Arc::new(Api::new(app.clone())), Arc::new(Semaphore::new(max as usize)));
+        let (api, places) = (Api::new(app.clone()), Arc::new(Semaphore::new(max as usize)));
         Pool { api, places, max, draining: app.draining() }
     }
 
@@ -98,11 +98,7 @@ async fn drained(mut draining: watch::Receiver<bool>) {
     let _ = draining.wait_for(|draining| *draining).await;
 }
 
-async fn answer(
-    api: Arc<Api>,
-    door: Arc<Door>,
-    request: Request<Body>,
-) -> Result<Response<Body>, Infallible> {
+async fn answer(api: Api, door: Arc<Door>, request: Request<Body>) -> Result<Response<Body>, Infallible> {
     match door.open(request.uri(), request.headers()).await {
         Ok(caller) => Ok(api.answer(caller, request).await),
         Err(problem) => Ok(problem.into_response()),
