@@ -32,6 +32,8 @@ const CONNECTIONS_MAX: u32 = 1_024;
 const SOCKET_CONNECTIONS_MAX: u32 = 256;
 /// How long requests under way have to come to their end.
 const DRAIN: Duration = Duration::from_secs(10);
+/// How often the runtime's own timer fires: sooner than the patience with a request or the head of one ends.
+const BEAT: Duration = Duration::from_secs(10);
 /// How long nothing is accepted after the system refused to.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -41,7 +43,15 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The system gives no threads.
 pub fn runtime() -> io::Result<tokio::runtime::Runtime> {
     let workers = std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1));
-    tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build()
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build()?;
+    // Every request sets timers and takes them back. One that is to fire before all others wakes the thread that waits
+    // for events, by a system call, and so does one where there is no other: so there always is.
+    runtime.spawn(async {
+        loop {
+            tokio::time::sleep(BEAT).await;
+        }
+    });
+    Ok(runtime)
 }
 
 /// The router for a caller whom the transport vouches for.
