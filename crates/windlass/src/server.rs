@@ -9,6 +9,7 @@
 
 mod connection;
 mod door;
+mod lookout;
 pub mod tls;
 
 use crate::api::{Api, Caller};

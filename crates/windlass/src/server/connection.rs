@@ -1,6 +1,7 @@
 //! Connections: how many there are, how long they may take, and how they end.
 
 use super::door::Door;
+use super::lookout::Lookout;
 use crate::api::Api;
 use crate::app::App;
 use axum::body::Body;
@@ -37,6 +38,7 @@ pub(super) struct Pool {
     places: Arc<Semaphore>,
     max: u32,
     draining: watch::Receiver<bool>,
+    lookout: Lookout,
 }
 
 /// The right to have a connection.
@@ -49,7 +51,7 @@ impl Pool {
     pub(super) fn new(app: &Arc<App>, max: u32) -> Pool {
         app.serves_here();
         let (api, places) = (Api::new(app.clone()), Arc::new(Semaphore::new(max as usize)));
-        Pool { api, places, max, draining: app.draining() }
+        Pool { api, places, max, draining: app.draining(), lookout: Lookout::start() }
     }
 
     /// Waits until one more connection may be had.
@@ -70,9 +72,10 @@ impl Pool {
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let (api, door, draining) = (self.api.clone(), Arc::new(door), self.draining.clone());
+        let lookout = self.lookout.clone();
         tokio::spawn(async move {
             let service = service_fn(move |request: Request<Incoming>| {
-                answer(api.clone(), door.clone(), request.map(Body::new))
+                answer((api.clone(), door.clone(), lookout.clone()), request.map(Body::new))
             });
             let mut builder = http1::Builder::new();
             builder.timer(TokioTimer::new()).header_read_timeout(HEAD_PATIENCE);
@@ -98,11 +101,17 @@ async fn drained(mut draining: watch::Receiver<bool>) {
     let _ = draining.wait_for(|draining| *draining).await;
 }
 
-async fn answer(api: Api, door: Arc<Door>, request: Request<Body>) -> Result<Response<Body>, Infallible> {
-    match door.open(request.uri(), request.headers()).await {
-        Ok(caller) => Ok(api.answer(caller, request).await),
-        Err(problem) => Ok(problem.into_response()),
-    }
+async fn answer(
+    (api, door, lookout): (Api, Arc<Door>, Lookout),
+    request: Request<Body>,
+) -> Result<Response<Body>, Infallible> {
+    lookout.near();
+    let answer = match door.open(request.uri(), request.headers()).await {
+        Ok(caller) => api.answer(caller, request).await,
+        Err(problem) => problem.into_response(),
+    };
+    lookout.near();
+    Ok(answer)
 }
 
 /// A stream whose other end has to take what is written, at least a little, within a time.
