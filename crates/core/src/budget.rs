@@ -18,9 +18,9 @@ use crate::code::Code;
 use crate::event::{BudgetExceeded, BudgetRaised, BudgetReleased, BudgetReserved, CostRecorded, Event};
 use crate::id::{Name, RunId, StepId};
 use crate::machine::{Decision, Row, table};
+use crate::small::Map;
 use crate::time::Millis;
 use crate::word::words;
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
@@ -216,13 +216,13 @@ pub struct Budget {
     /// What was.
     pub spent: Amount,
     /// What is set aside, by step and epoch.
-    pub reserved: BTreeMap<StepId, BTreeMap<u64, Amount>>,
+    pub reserved: Map<StepId, Map<u64, Amount>>,
     /// The newest epoch of each step whose costs are recorded: costs count once.
-    pub settled: BTreeMap<StepId, u64>,
+    pub settled: Map<StepId, u64>,
     /// The steps that wait for the budget to be raised.
-    pub exceeded: BTreeMap<StepId, Excess>,
+    pub exceeded: Map<StepId, Excess>,
     /// What was spent, by provider and model.
-    pub costs: BTreeMap<Name, BTreeMap<Name, Total>>,
+    pub costs: Map<Name, Map<Name, Total>>,
 }
 
 /// What can happen to a budget.
@@ -322,10 +322,10 @@ impl Budget {
             run,
             limits,
             spent: Amount::default(),
-            reserved: BTreeMap::new(),
-            settled: BTreeMap::new(),
-            exceeded: BTreeMap::new(),
-            costs: BTreeMap::new(),
+            reserved: Map::new(),
+            settled: Map::new(),
+            exceeded: Map::new(),
+            costs: Map::new(),
         }
     }
 
@@ -479,7 +479,7 @@ impl Budget {
                     time_ms: e.time_ms.unwrap_or(0),
                     writes: e.writes.unwrap_or(0),
                 };
-                self.reserved.entry(e.step.clone()).or_default().insert(e.epoch, amount);
+                self.reserved.or_default(e.step.clone()).insert(e.epoch, amount);
                 self.exceeded.remove(&e.step);
             }
             Event::BudgetReleased(e) if e.pipeline_id == self.run => self.free(&e.step, e.epoch),
@@ -526,13 +526,13 @@ impl Budget {
         self.spent = self.spent.plus(Amount { usd_micros: e.usd_micros, tokens, time_ms, writes });
 
         let known = self.costs.get(&e.provider).is_some_and(|models| models.contains_key(&e.model));
-        let room = self.costs.values().map(BTreeMap::len).sum::<usize>() < MODELS_MAX;
+        let room = self.costs.values().map(Map::len).sum::<usize>() < MODELS_MAX;
         let (provider, model) = if known || room {
             (e.provider.clone(), e.model.clone())
         } else {
             (Name::clean(OTHER), Name::clean(OTHER))
         };
-        let total = self.costs.entry(provider).or_default().entry(model).or_default();
+        let total = self.costs.or_default(provider).or_default(model);
         total.usd_micros = total.usd_micros.saturating_add(e.usd_micros);
         total.tokens_input = total.tokens_input.saturating_add(e.tokens_input);
         total.tokens_output = total.tokens_output.saturating_add(e.tokens_output);
@@ -548,7 +548,7 @@ fn some(amount: u64) -> Option<u64> {
 
 /// Keeps a value by step. The first one goes where there is no room: a step that waits asks again, and
 /// the costs of a settled one are fenced by the step's own epoch as well.
-fn keep<T>(map: &mut BTreeMap<StepId, T>, step: &StepId, value: T) {
+fn keep<T>(map: &mut Map<StepId, T>, step: &StepId, value: T) {
     if map.len() >= STEPS_MAX && !map.contains_key(step) {
         map.pop_first();
     }

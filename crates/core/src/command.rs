@@ -23,12 +23,12 @@ use crate::idempotency::Source as KeySource;
 use crate::receipt::{self, Reversal};
 use crate::run::{Initiator, Subject, Trigger};
 use crate::runbook::Runbook;
+use crate::small::Map;
 use crate::step::Resolution;
 use crate::stream::StreamId;
 use crate::time::Millis;
 use crate::{item, lock, queue, schedule, semaphore, task, worker, workspace};
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString as _};
 use alloc::vec::Vec;
 use serde_json::Value;
@@ -171,7 +171,7 @@ pub struct Deploy {
     /// Where the runs of its workers and schedules run.
     pub project_root: String,
     /// When each schedule is first due, with its jitter. The core knows no time zones.
-    pub next: BTreeMap<Name, Millis>,
+    pub next: Map<Name, Millis>,
 }
 
 /// Everything that can be asked.

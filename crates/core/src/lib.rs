@@ -53,6 +53,7 @@ pub mod schedule;
 pub mod scope;
 pub mod semaphore;
 pub mod signal;
+pub mod small;
 pub mod state;
 pub mod step;
 pub mod strategy;

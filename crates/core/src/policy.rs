@@ -12,10 +12,10 @@ use crate::approval::Tier;
 use crate::digest::Digest;
 use crate::event::{Event, PolicyDecided};
 use crate::id::{Name, RunId, StepId};
+use crate::small::Map;
 use crate::time::{Millis, Span};
 use crate::word::words;
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
@@ -290,14 +290,14 @@ pub struct Ledger {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<Digest>,
     /// What holds for the whole run, by tool.
-    pub tools: BTreeMap<Name, Box<Decision>>,
+    pub tools: Map<Name, Box<Decision>>,
     /// What holds for a step that has not ended, with the tool it was said about.
-    pub steps: BTreeMap<StepId, (Name, Box<Decision>)>,
+    pub steps: Map<StepId, (Name, Box<Decision>)>,
 }
 
 impl Ledger {
     /// What a run has before policy was asked.
-    pub const EMPTY: Ledger = Ledger { version: None, tools: BTreeMap::new(), steps: BTreeMap::new() };
+    pub const EMPTY: Ledger = Ledger { version: None, tools: Map::new(), steps: Map::new() };
 
     /// The decision that stands for a step, if there is one about this very tool and action under this
     /// policy. Whoever acts on it also looks at its verdict and, with [`fresh`], at the approvals it saw.
@@ -359,14 +359,14 @@ impl Ledger {
     }
 }
 
-fn remember<T>(map: &mut BTreeMap<Name, T>, key: &Name, value: T) {
+fn remember<T>(map: &mut Map<Name, T>, key: &Name, value: T) {
     if map.len() >= LEDGER_MAX && !map.contains_key(key) {
         map.pop_first();
     }
     map.insert(key.clone(), value);
 }
 
-fn forget<T>(map: &mut BTreeMap<Name, T>, key: &Name) {
+fn forget<T>(map: &mut Map<Name, T>, key: &Name) {
     map.remove(key);
 }
 

@@ -19,6 +19,7 @@ mod born;
 mod fold;
 mod places;
 mod saved;
+use crate::small::Map;
 pub use born::{Born, Home};
 pub use places::Places;
 use saved::Saved;
@@ -37,7 +38,6 @@ use crate::time::Millis;
 use crate::word::words;
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -188,41 +188,41 @@ pub struct Wanted {
 #[serde(deny_unknown_fields)]
 pub struct Rare {
     /// Approvals by their ids.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub approvals: BTreeMap<ApprovalId, Approval>,
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub approvals: Map<ApprovalId, Approval>,
     /// External events that came early.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub signals: Vec<Kept>,
     /// Results of earlier runs of the lineage.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub inherited: BTreeMap<StepId, Inherited>,
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub inherited: Map<StepId, Inherited>,
     /// The last checkpoint of each step.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub checkpoints: BTreeMap<StepId, Checkpoint>,
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub checkpoints: Map<StepId, Checkpoint>,
     /// The last messages put on the run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<Checkpoint>,
     /// Agents at work, by their steps.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub tasks: BTreeMap<StepId, Task>,
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub tasks: Map<StepId, Task>,
     /// Messages to the outside that were asked for and not sent.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub notices: BTreeMap<NoticeId, Wanted>,
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub notices: Map<NoticeId, Wanted>,
     /// Guards that gave up waiting at this time.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub guards: BTreeMap<StepId, Millis>,
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub guards: Map<StepId, Millis>,
 }
 
 impl Rare {
     const EMPTY: Rare = Rare {
-        approvals: BTreeMap::new(),
+        approvals: Map::new(),
         signals: Vec::new(),
-        inherited: BTreeMap::new(),
-        checkpoints: BTreeMap::new(),
+        inherited: Map::new(),
+        checkpoints: Map::new(),
         messages: Vec::new(),
-        tasks: BTreeMap::new(),
-        notices: BTreeMap::new(),
-        guards: BTreeMap::new(),
+        tasks: Map::new(),
+        notices: Map::new(),
+        guards: Map::new(),
     };
 }
 

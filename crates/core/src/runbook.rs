@@ -16,6 +16,7 @@ use crate::id::{Name, ReceiptId, Scoped};
 use crate::policy::Risk;
 use crate::receipt::Semantics;
 use crate::schedule::{CatchUp, Overlap};
+use crate::small::Map;
 use crate::step::FailFast;
 use crate::strategy::Approach;
 use crate::template::{Expr, Template};
@@ -23,7 +24,6 @@ use crate::time::Span;
 use crate::word::words;
 use crate::workspace::Keep;
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
@@ -50,28 +50,28 @@ pub struct Runbook {
     /// The version of this form.
     pub version: u32,
     /// Its pipelines.
-    pub pipelines: BTreeMap<Name, Pipeline>,
+    pub pipelines: Map<Name, Pipeline>,
     /// Its queues.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub queues: BTreeMap<Name, QueueDef>,
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub queues: Map<Name, QueueDef>,
     /// Its workers.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub workers: BTreeMap<Name, WorkerDef>,
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub workers: Map<Name, WorkerDef>,
     /// Its agents.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub agents: BTreeMap<Name, AgentDef>,
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub agents: Map<Name, AgentDef>,
     /// Its schedules.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub schedules: BTreeMap<Name, ScheduleDef>,
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub schedules: Map<Name, ScheduleDef>,
     /// Its triggers.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub triggers: BTreeMap<Name, TriggerDef>,
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub triggers: Map<Name, TriggerDef>,
     /// Its semaphores.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub semaphores: BTreeMap<Name, SemaphoreDef>,
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub semaphores: Map<Name, SemaphoreDef>,
     /// Its locks.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub locks: BTreeMap<Name, LockDef>,
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub locks: Map<Name, LockDef>,
     /// What it may do at most: can only tighten the tenant's caps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub caps: Option<Caps>,
@@ -85,11 +85,11 @@ pub struct Runbook {
 #[serde(deny_unknown_fields)]
 pub struct Pipeline {
     /// What it takes.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub vars: BTreeMap<Name, VarDef>,
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub vars: Map<Name, VarDef>,
     /// What it gives to a caller.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub outputs: BTreeMap<Name, Template>,
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub outputs: Map<Name, Template>,
     /// A lock held by the whole run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lock: Option<LockUse>,
@@ -232,8 +232,8 @@ pub struct StepDef {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointDef>,
     /// Its environment.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub env: BTreeMap<String, Template>,
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub env: Map<String, Template>,
     /// Where it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dir: Option<Template>,
@@ -244,8 +244,8 @@ pub struct StepDef {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs_on: Vec<Name>,
     /// What it must give.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub outputs: BTreeMap<Name, ValueType>,
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub outputs: Map<Name, ValueType>,
 }
 
 /// An effect that a step takes back.
@@ -275,7 +275,7 @@ pub enum Kind {
     /// Approaches in order, until one succeeds.
     Strategy { approaches: Vec<ApproachDef> },
     /// Another pipeline as a child run.
-    Call { pipeline: Name, vars: BTreeMap<Name, Template> },
+    Call { pipeline: Name, vars: Map<Name, Template> },
     /// A human's decision, as a step of its own or for the steps it names.
     Approve {
         message: Template,
@@ -494,8 +494,8 @@ pub struct WorkerDef {
     /// How many runs may be under way.
     pub concurrency: u32,
     /// How an item becomes variables; its own keys where empty.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub vars: BTreeMap<Name, Template>,
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub vars: Map<Name, Template>,
     /// Events that wake it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub wake_on: Vec<String>,
@@ -511,8 +511,8 @@ pub struct AgentDef {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<Name>,
     /// What follows when something happens to it.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub on: BTreeMap<AgentEvent, AgentAction>,
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub on: Map<AgentEvent, AgentAction>,
     /// How long it may be silent.
     pub heartbeat_timeout: Span,
     /// How often it may be nudged and restarted.
@@ -573,8 +573,8 @@ pub struct ScheduleDef {
     /// The pipeline.
     pub pipeline: Name,
     /// Its variables.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub vars: BTreeMap<Name, Template>,
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub vars: Map<Name, Template>,
 }
 
 /// A trigger.
@@ -593,8 +593,8 @@ pub struct TriggerDef {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub when: Option<Expr>,
     /// How the payload becomes variables.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub vars: BTreeMap<Name, Template>,
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub vars: Map<Name, Template>,
     /// The pipeline it runs, or
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pipeline: Option<Name>,

@@ -11,6 +11,7 @@ use crate::pipeline::Prepared;
 use crate::receipt::{Action, Semantics};
 use crate::run::Run;
 use crate::runbook::{Kind, Pipeline, StepDef, WaitFor};
+use crate::small;
 use crate::step::{Gate, GroupKind, Status, Step};
 use crate::template::{Evaluate, Template};
 use alloc::collections::BTreeMap;
@@ -63,7 +64,7 @@ fn render_name(
 fn render_map<K: ToString>(
     run: &Run,
     context: &Context<'_>,
-    map: &BTreeMap<K, Template>,
+    map: &small::Map<K, Template>,
     given: &Given<'_>,
 ) -> Result<Map<String, Value>, String> {
     map.iter().map(|(key, t)| Ok((key.to_string(), render(run, context, t, given)?))).collect()

@@ -25,8 +25,9 @@ use crate::event::{
 use crate::id::{Holder, Name, Scoped};
 use crate::lock::{HEARTBEAT_TIMEOUT, WAITERS_MAX, last_seen, tell, with};
 use crate::machine::{Beats, Decision, Row, table};
+use crate::small::Map;
 use crate::time::{Millis, Span};
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 mod message;
@@ -92,7 +93,7 @@ pub struct Semaphore {
     /// The epoch given last; the next grant has a higher one.
     pub epoch: u64,
     /// Who has slots.
-    pub holders: BTreeMap<Holder, Hold>,
+    pub holders: Map<Holder, Hold>,
     /// Who waits, the next one first.
     pub waiters: VecDeque<Waiter>,
 }
@@ -150,7 +151,7 @@ impl Semaphore {
     /// A semaphore that nobody declared yet.
     #[must_use]
     pub fn new(name: Scoped) -> Semaphore {
-        let (holders, waiters) = (BTreeMap::new(), VecDeque::new());
+        let (holders, waiters) = (Map::new(), VecDeque::new());
         Semaphore { name, config: Config::default(), epoch: 0, holders, waiters }
     }
 

@@ -4,7 +4,7 @@
 //! versions without changing what happened. Secrets render to references: their values never come here.
 
 use crate::id::Name;
-use alloc::collections::BTreeMap;
+use crate::small;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
@@ -28,7 +28,7 @@ pub enum Template {
     /// A list.
     List(Vec<Template>),
     /// A map.
-    Map(BTreeMap<String, Template>),
+    Map(small::Map<String, Template>),
 }
 
 /// A part of a text.

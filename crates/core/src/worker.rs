@@ -21,8 +21,8 @@ use crate::event::{
 use crate::id::{ItemId, Name, RunId, Scoped};
 use crate::machine::{Decision, Row, table};
 use crate::private::Private;
+use crate::small::Map;
 use crate::time::{Millis, Span};
-use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
@@ -130,8 +130,8 @@ pub struct Worker {
     /// Where it stands.
     pub state: State,
     /// The items it works on, and the run of each. At most [`CONCURRENCY_MAX`].
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub active: BTreeMap<ItemId, RunId>,
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub active: Map<ItemId, RunId>,
     /// A cap lets it make no run before this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delayed_until: Option<Millis>,
@@ -212,7 +212,7 @@ impl Worker {
     /// A worker that nobody started yet.
     #[must_use]
     pub const fn new(id: Scoped) -> Worker {
-        Worker { id, state: State::Absent, active: BTreeMap::new(), delayed_until: None, poll_at: None }
+        Worker { id, state: State::Absent, active: Map::new(), delayed_until: None, poll_at: None }
     }
 
     /// Its state, as the table names it.

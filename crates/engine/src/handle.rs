@@ -3,9 +3,9 @@
 use crate::hold::{HoldAnswer, Leaving};
 use crate::port::Fault;
 use crate::remote::{Watch, Wish};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use windlass_core::code::Code;
 use windlass_core::command::{Command, Refusal, Reply};
 use windlass_core::id::{Holder, Name};
@@ -193,11 +193,7 @@ impl<S> Handle<S> {
     /// # Errors
     /// The refusal, or that the engine has ended.
     pub fn call(&self, by: Actor, command: Command) -> Result<Reply, Refusal> {
-        let (sender, receiver) = channel();
-        self.ask(by, command, move |reply| {
-            let _ = sender.send(reply);
-        });
-        receiver.recv().unwrap_or_else(|_| Err(gone()))
+        waited(|then| self.ask(by, command, then)).unwrap_or_else(|| Err(gone()))
     }
 
     /// Looks at the store between two turns; `then` gets what was seen once all of it is durable.
@@ -224,10 +220,20 @@ impl<S> Handle<S> {
         &self,
         look: impl FnOnce(&mut S) -> T + Send + 'static,
     ) -> Result<T, Refusal> {
-        let (sender, receiver) = channel();
-        self.read_then(look, move |seen| {
-            let _ = sender.send(seen);
-        });
-        receiver.recv().unwrap_or_else(|_| Err(gone()))
+        waited(|then| self.read_then(look, then)).unwrap_or_else(|| Err(gone()))
     }
+}
+
+/// Asks for something and waits for it. None comes where whoever was asked is gone.
+fn waited<T: Send + 'static>(ask: impl FnOnce(Box<dyn FnOnce(T) + Send>)) -> Option<T> {
+    // The channel only says that it is over, so there is one kind of it and not one for everything that can be asked.
+    let (told, over) = channel::<()>();
+    let place = Arc::new(Mutex::new(None));
+    let put = place.clone();
+    ask(Box::new(move |value| {
+        *put.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
+        drop(told);
+    }));
+    let _ = over.recv();
+    place.lock().unwrap_or_else(PoisonError::into_inner).take()
 }

@@ -12,7 +12,7 @@ use axum::http::Method;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 use std::fs;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -105,8 +105,7 @@ fn read_key(path: &Path) -> io::Result<Option<[u8; KEY_LEN]>> {
 }
 
 fn make_key(path: &Path) -> io::Result<[u8; KEY_LEN]> {
-    let mut key = [0; KEY_LEN];
-    fs::File::open("/dev/urandom")?.read_exact(&mut key)?;
+    let key = crate::random::bytes()?;
     let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
     file.write_all(&key)?;
     file.sync_all()?;

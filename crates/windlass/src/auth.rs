@@ -34,9 +34,7 @@ const FILE_MAX: u64 = 4_096;
 /// # Errors
 /// The system has no random numbers.
 pub fn fresh_token() -> io::Result<String> {
-    let mut bytes = [0; 32];
-    aws_lc_rs::rand::fill(&mut bytes).map_err(|_| io::Error::other("the system has no random numbers"))?;
-    Ok(format!("{PREFIX}{}", Digest(bytes)))
+    Ok(format!("{PREFIX}{}", Digest(crate::random::bytes()?)))
 }
 
 /// What is kept of a token.

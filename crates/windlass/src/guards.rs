@@ -7,7 +7,7 @@
 use crate::shell::Environment;
 use crate::store::Embedded;
 use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -18,6 +18,7 @@ use windlass_core::guard::{
 };
 use windlass_core::id::{Holder, Name, RunId};
 use windlass_core::lock;
+use windlass_core::small;
 use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_engine::Handle;
@@ -166,7 +167,7 @@ fn look_at_branch(dir: &Path, branch: &str, into: &BTreeSet<String>) -> Option<B
     if !exists {
         return Some(BranchInfo { exists, ..BranchInfo::default() });
     }
-    let mut merged_into = BTreeMap::new();
+    let mut merged_into = small::Map::new();
     for other in into {
         if let Some(merged) = git(dir, &["merge-base", "--is-ancestor", branch, other]) {
             merged_into.insert(other.clone(), merged);

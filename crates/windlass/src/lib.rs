@@ -24,6 +24,7 @@ pub mod metrics;
 pub mod outside;
 pub mod plan;
 pub mod policy;
+pub mod random;
 pub mod redaction;
 pub mod retention;
 pub mod runbook;

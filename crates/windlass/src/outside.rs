@@ -23,7 +23,7 @@ use crate::tools::Trouble;
 use crate::tools::execute::{Executor, Finished, Job};
 use crate::tools::session::{Session, Witness};
 use serde_json::{Map, Value};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -38,6 +38,7 @@ use windlass_core::receipt::Semantics;
 use windlass_core::run::{Actor, Initiator};
 use windlass_core::runbook::{Kind, StepDef};
 use windlass_core::schedule;
+use windlass_core::small;
 use windlass_core::step::Failure;
 use windlass_core::template::Template;
 use windlass_core::time::{Millis, Span};
@@ -512,7 +513,7 @@ fn set_own(env: &mut Environment, permit: &Permit) -> Result<(), shell::environm
 fn add_env(
     env: &mut Environment,
     session: &Session,
-    defs: &BTreeMap<String, Template>,
+    defs: &small::Map<String, Template>,
     extra: &Map<String, Value>,
 ) -> Result<(), Trouble> {
     for (name, value) in extra {
@@ -529,7 +530,7 @@ fn add_env(
 /// What is reported of an attempt that has ended.
 pub(crate) fn report_of(
     ended: &Ended,
-    outputs: &BTreeMap<Name, windlass_core::runbook::ValueType>,
+    outputs: &small::Map<Name, windlass_core::runbook::ValueType>,
     log: &Path,
     stopping: bool,
     repeatable: bool,

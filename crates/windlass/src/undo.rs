@@ -16,7 +16,7 @@ use crate::store::{Embedded, RunFilter};
 use crate::tools::session::Session;
 use crate::tools::{Call, Current, TIME_MAX, Tools};
 use serde_json::{Map, Value, json};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use windlass_core::canonical;
 use windlass_core::code::Code;
@@ -30,6 +30,7 @@ use windlass_core::runbook::{
     Compensate, KeyScope, Kind, Pipeline, Retry, Reverses, Runbook, StepDef, ValueType, VarDef,
 };
 use windlass_core::scope;
+use windlass_core::small;
 use windlass_core::state::Body;
 use windlass_core::step::{Status, Step};
 use windlass_core::stream::StreamId;
@@ -157,7 +158,7 @@ fn with_of(fields: &Value) -> Template {
         return Template::Literal(fields.clone());
     };
     let literal = |(key, value): (&String, &Value)| (key.clone(), Template::Literal(value.clone()));
-    let mut templates: BTreeMap<String, Template> = map.iter().map(literal).collect();
+    let mut templates: small::Map<String, Template> = map.iter().map(literal).collect();
     templates.insert("token".to_owned(), Template::Secret(Name::clean(name)));
     Template::Map(templates)
 }
@@ -332,11 +333,11 @@ fn reversing(reverse: &Reversal, of: &Step, reverses: Reverses) -> StepDef {
         key_scope: KeyScope::Tenant,
         risk: None,
         checkpoint: None,
-        env: BTreeMap::new(),
+        env: small::Map::new(),
         dir: None,
         shell: None,
         runs_on: Vec::new(),
-        outputs: BTreeMap::new(),
+        outputs: small::Map::new(),
     }
 }
 
@@ -374,19 +375,19 @@ pub fn runbook(run: RunId, items: &[Item], force: bool) -> Option<Undo> {
     }
     let of = VarDef { kind: Some(ValueType::String), required: true, ..VarDef::default() };
     let steps = (0..u32::try_from(nodes.len()).unwrap_or(u32::MAX)).collect();
-    let vars = BTreeMap::from([(Name::clean(OF), of)]);
+    let vars = small::Map::from([(Name::clean(OF), of)]);
     let pipeline = Pipeline { vars, nodes, steps, ..Pipeline::default() };
     let runbook = Runbook {
         name: Name::clean(NAME),
         version: 1,
-        pipelines: BTreeMap::from([(Name::clean(NAME), pipeline)]),
-        queues: BTreeMap::new(),
-        workers: BTreeMap::new(),
-        agents: BTreeMap::new(),
-        schedules: BTreeMap::new(),
-        triggers: BTreeMap::new(),
-        semaphores: BTreeMap::new(),
-        locks: BTreeMap::new(),
+        pipelines: small::Map::from([(Name::clean(NAME), pipeline)]),
+        queues: small::Map::new(),
+        workers: small::Map::new(),
+        agents: small::Map::new(),
+        schedules: small::Map::new(),
+        triggers: small::Map::new(),
+        semaphores: small::Map::new(),
+        locks: small::Map::new(),
         caps: None,
         budget: None,
     };

@@ -3,8 +3,9 @@
 use super::{Condition, DEPTH_MAX, IssueFilter};
 use crate::id::{Holder, Name, RunId};
 use crate::run;
+use crate::small::Map;
 use crate::word::words;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
@@ -47,8 +48,8 @@ pub struct BranchInfo {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clean: Option<bool>,
     /// Whether everything of it is in these other branches.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub merged_into: BTreeMap<String, bool>,
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub merged_into: Map<String, bool>,
 }
 
 /// A file, as far as it was looked at. The shell searches it as it reads, so that no content comes here.
@@ -58,8 +59,8 @@ pub struct FileInfo {
     /// Whether there is such a file.
     pub exists: bool,
     /// Whether it contains these texts.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub contains: BTreeMap<String, bool>,
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub contains: Map<String, bool>,
 }
 
 /// A run, as far as guards care.
@@ -86,19 +87,19 @@ pub struct CommandResult {
 pub struct GuardInputs {
     /// Who holds a lock. The entry says that the lock was looked up: a lock that nobody ever took is there,
     /// with no holder, and is free; a lock that could not be looked up is not there.
-    pub locks: BTreeMap<Name, Option<Holder>>,
+    pub locks: Map<Name, Option<Holder>>,
     /// How many slots of a semaphore are free. One that is not declared is not there.
-    pub semaphores: BTreeMap<Name, u32>,
+    pub semaphores: Map<Name, u32>,
     /// The issues of a filter. There may be more than the filter asks for.
-    pub issues: BTreeMap<IssueFilter, Vec<Issue>>,
+    pub issues: Map<IssueFilter, Vec<Issue>>,
     /// Branches, whether they exist or not.
-    pub branches: BTreeMap<String, BranchInfo>,
+    pub branches: Map<String, BranchInfo>,
     /// Files, whether they exist or not.
-    pub files: BTreeMap<String, FileInfo>,
+    pub files: Map<String, FileInfo>,
     /// Runs. One that nobody knows is not there.
-    pub pipelines: BTreeMap<RunId, PipelineInfo>,
+    pub pipelines: Map<RunId, PipelineInfo>,
     /// How commands ended.
-    pub commands: BTreeMap<String, CommandResult>,
+    pub commands: Map<String, CommandResult>,
 }
 
 /// What must be gathered for a condition.
@@ -111,9 +112,9 @@ pub struct Needs {
     /// Issues to list.
     pub issues: BTreeSet<IssueFilter>,
     /// Branches to look at, and the branches that they may have been merged into.
-    pub branches: BTreeMap<String, BTreeSet<String>>,
+    pub branches: Map<String, BTreeSet<String>>,
     /// Files to look at, and the texts to search for in them.
-    pub files: BTreeMap<String, BTreeSet<String>>,
+    pub files: Map<String, BTreeSet<String>>,
     /// Runs to look up.
     pub pipelines: BTreeSet<RunId>,
     /// Commands to run, through policy.
@@ -149,16 +150,16 @@ impl Needs {
                 self.issues.insert(filter.clone());
             }
             Condition::BranchExists { branch } | Condition::BranchClean { branch } => {
-                self.branches.entry(branch.clone()).or_default();
+                self.branches.or_default(branch.clone());
             }
             Condition::BranchMerged { branch, into } => {
-                self.branches.entry(branch.clone()).or_default().insert(into.clone());
+                self.branches.or_default(branch.clone()).insert(into.clone());
             }
             Condition::FileExists { path } => {
-                self.files.entry(path.clone()).or_default();
+                self.files.or_default(path.clone());
             }
             Condition::FileContains { path, pattern } => {
-                self.files.entry(path.clone()).or_default().insert(pattern.clone());
+                self.files.or_default(path.clone()).insert(pattern.clone());
             }
             Condition::PipelineInPhase { pipeline, .. } | Condition::PipelineComplete { pipeline } => {
                 self.pipelines.insert(*pipeline);

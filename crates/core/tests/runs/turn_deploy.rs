@@ -2,7 +2,6 @@
 
 use crate::world::*;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use windlass_core::caps::Caps;
 use windlass_core::code::Code;
 use windlass_core::command::{Command, Deploy, Pushed, Refusal};
@@ -15,6 +14,7 @@ use windlass_core::runbook::{
     ExternalQueue, LockDef, QueueDef, Runbook, ScheduleDef, SemaphoreDef, TriggerDef, WorkerDef,
 };
 use windlass_core::schedule::{self, CatchUp, Overlap};
+use windlass_core::small::Map;
 use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_core::template::Template;
@@ -40,7 +40,7 @@ fn worker_on(queue: &str) -> WorkerDef {
         queue: name(queue),
         pipeline: name("main"),
         concurrency: 2,
-        vars: BTreeMap::new(),
+        vars: Map::new(),
         wake_on: Vec::new(),
     }
 }
@@ -53,7 +53,7 @@ fn every_hour() -> ScheduleDef {
         catch_up: CatchUp::One,
         overlap: Overlap::Skip,
         pipeline: name("main"),
-        vars: BTreeMap::new(),
+        vars: Map::new(),
     }
 }
 
@@ -67,7 +67,7 @@ fn hook() -> TriggerDef {
         event: None,
         action: None,
         when: None,
-        vars: BTreeMap::new(),
+        vars: Map::new(),
         pipeline: Some(name("main")),
         signal: None,
         key: None,
@@ -77,13 +77,13 @@ fn hook() -> TriggerDef {
 /// A runbook that declares one of each.
 fn whole() -> Runbook {
     let mut book = main_book(vec![run("a")]);
-    book.queues = BTreeMap::from([(name("bugs"), queue_def())]);
-    book.workers = BTreeMap::from([(name("fixer"), worker_on("bugs"))]);
-    book.schedules = BTreeMap::from([(name("hourly"), every_hour())]);
-    book.locks = BTreeMap::from([(name("merge"), lock_def(30))]);
+    book.queues = Map::from([(name("bugs"), queue_def())]);
+    book.workers = Map::from([(name("fixer"), worker_on("bugs"))]);
+    book.schedules = Map::from([(name("hourly"), every_hour())]);
+    book.locks = Map::from([(name("merge"), lock_def(30))]);
     let builders = SemaphoreDef { capacity: 3, heartbeat_timeout: Span::secs(60) };
-    book.semaphores = BTreeMap::from([(name("builders"), builders)]);
-    book.triggers = BTreeMap::from([(name("p1"), hook())]);
+    book.semaphores = Map::from([(name("builders"), builders)]);
+    book.triggers = Map::from([(name("p1"), hook())]);
     book
 }
 
@@ -384,7 +384,7 @@ fn caps_of_a_runbook_count_all_its_versions() {
     let mut book = whole();
     book.caps = Some(Caps { max_concurrency: Some(1), max_runs_per_min: Some(2), ..Caps::default() });
     let mut world = World::new(book.clone());
-    book.locks.clear();
+    book.locks = Map::new();
     world.load(NEW, book);
     for hash in [BOOK, NEW] {
         let mut create = world.create("main", json!(null));

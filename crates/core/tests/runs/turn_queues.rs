@@ -2,7 +2,6 @@
 
 use crate::world::*;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use windlass_core::bus::Pattern;
 use windlass_core::caps::Caps;
 use windlass_core::code::Code;
@@ -14,6 +13,7 @@ use windlass_core::item::{self, Item, Terms};
 use windlass_core::policy::Verdict;
 use windlass_core::run::Status;
 use windlass_core::runbook::{Runbook, VarDef, WorkerDef};
+use windlass_core::small::Map;
 use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Span;
@@ -379,7 +379,7 @@ fn a_dropped_item_cancels_its_run() {
 #[test]
 fn a_worker_makes_variables_of_an_item_as_it_declares_them() {
     let mut book = fixer(Vec::new());
-    let vars = BTreeMap::from([(name("bug"), expr("item.ticket"))]);
+    let vars = Map::from([(name("bug"), expr("item.ticket"))]);
     let def =
         WorkerDef { queue: name("bugs"), pipeline: name("fix"), concurrency: 2, vars, wake_on: Vec::new() };
     book.workers.insert(name("fixer"), def);
@@ -493,7 +493,7 @@ fn a_worker_that_would_never_wake_is_refused_when_it_is_loaded() {
         queue: name("bugs"),
         pipeline: name("fix"),
         concurrency: 1,
-        vars: BTreeMap::new(),
+        vars: Map::new(),
         wake_on,
     };
     book.workers.insert(name("fixer"), def(vec!["lock:acquired".into(), "custom:deploy".into()]));

@@ -2,7 +2,6 @@
 
 use crate::world::*;
 use serde_json::json;
-use std::collections::BTreeMap;
 use windlass_core::command::{Command, Deploy};
 use windlass_core::digest::Digest;
 use windlass_core::effect::Effect;
@@ -10,6 +9,7 @@ use windlass_core::id::{RunId, WorkspaceId};
 use windlass_core::run::{Source, Status};
 use windlass_core::runbook::Runbook;
 use windlass_core::schedule::{CatchUp, Input, Overlap, Schedule, Settings};
+use windlass_core::small::Map;
 use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_core::time::{Millis, Span};
@@ -170,7 +170,7 @@ fn a_workspace_goes_or_stays_as_its_runs_end_says() {
 
 fn wish(hash: Digest) -> Deploy {
     let (deployment, project_root) = (scoped("test"), "/srv".to_string());
-    Deploy { deployment, hash, project_root, next: BTreeMap::new() }
+    Deploy { deployment, hash, project_root, next: Map::new() }
 }
 
 #[test]

@@ -2,7 +2,6 @@
 
 use super::name;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use windlass_core::approval;
 use windlass_core::guard::{Condition, Guard, OnFailure};
 use windlass_core::id::Name;
@@ -12,6 +11,7 @@ use windlass_core::runbook::{
     StepDef, WaitFor,
 };
 use windlass_core::schedule::Overlap;
+use windlass_core::small::Map;
 use windlass_core::step::{FailFast, Failure};
 use windlass_core::strategy::{Approach, FallbackCondition};
 use windlass_core::template::Template;
@@ -46,11 +46,11 @@ fn spec(id: &str, kind: Kind, members: Vec<Spec>) -> Spec {
         key_scope: Default::default(),
         risk: None,
         checkpoint: None,
-        env: BTreeMap::new(),
+        env: Map::new(),
         dir: None,
         shell: None,
         runs_on: Vec::new(),
-        outputs: BTreeMap::new(),
+        outputs: Map::new(),
     };
     Spec { def, members, fallbacks: Vec::new(), undo: None }
 }
@@ -124,7 +124,7 @@ pub fn with_coder(mut runbook: Runbook) -> Runbook {
     let coder = AgentDef {
         command: vec!["coder".to_string()],
         profile: None,
-        on: BTreeMap::new(),
+        on: Map::new(),
         heartbeat_timeout: Span::mins(2),
         max_recovery_attempts: 1,
         budget: None,
@@ -220,13 +220,13 @@ pub fn book(pipelines: Vec<(&str, Pipeline)>) -> Runbook {
         name: name("test"),
         version: 1,
         pipelines: pipelines.into_iter().map(|(key, pipeline)| (name(key), pipeline)).collect(),
-        queues: BTreeMap::new(),
-        workers: BTreeMap::new(),
-        agents: BTreeMap::new(),
-        schedules: BTreeMap::new(),
-        triggers: BTreeMap::new(),
-        semaphores: BTreeMap::new(),
-        locks: BTreeMap::new(),
+        queues: Map::new(),
+        workers: Map::new(),
+        agents: Map::new(),
+        schedules: Map::new(),
+        triggers: Map::new(),
+        semaphores: Map::new(),
+        locks: Map::new(),
         caps: None,
         budget: None,
     }

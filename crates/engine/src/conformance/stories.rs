@@ -2,7 +2,6 @@
 
 use super::{Act, POLICY, Story, create, run};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use windlass_core::approval::{Attempt, Channel, Verdict as Vote};
 use windlass_core::command::{Command, Deploy, Pushed};
 use windlass_core::digest::Digest;
@@ -10,6 +9,7 @@ use windlass_core::event::PolicyDecided;
 use windlass_core::id::{Holder, ItemId, Name, RunId, Scoped, StepId};
 use windlass_core::policy::{Risk, Verdict};
 use windlass_core::run::Initiator;
+use windlass_core::small::Map;
 use windlass_core::time::Millis;
 use windlass_core::{queue, semaphore, worker};
 
@@ -304,7 +304,7 @@ fn deployable(mut book: Value) -> Value {
 }
 
 fn deploy(root: &str) -> Command {
-    let next = BTreeMap::from([(Name::clean("hourly"), Millis(u64::MAX / 2))]);
+    let next = Map::from([(Name::clean("hourly"), Millis(u64::MAX / 2))]);
     let (deployment, project_root) = (scoped("book"), root.to_owned());
     Command::Deploy(Box::new(Deploy { deployment, hash: super::BOOK, project_root, next }))
 }

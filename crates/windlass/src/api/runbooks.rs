@@ -28,6 +28,7 @@ use windlass_core::id::{Name, Scoped};
 use windlass_core::private::Private;
 use windlass_core::runbook::{Pipeline, Runbook};
 use windlass_core::schedule;
+use windlass_core::small;
 use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
@@ -161,9 +162,13 @@ fn own_hash(tenant: &Name, content: Digest) -> Digest {
 }
 
 /// When each schedule of a runbook is first due. One that has no slots keeps the runbook from being deployed.
-fn first_slots(caller: &Caller, runbook: &Runbook, hash: Digest) -> Result<BTreeMap<Name, Millis>, Problem> {
+fn first_slots(
+    caller: &Caller,
+    runbook: &Runbook,
+    hash: Digest,
+) -> Result<small::Map<Name, Millis>, Problem> {
     let now = Clock::now(&crate::clock::System);
-    let mut next = BTreeMap::new();
+    let mut next = small::Map::new();
     for (name, def) in &runbook.schedules {
         let scoped = Scoped::new(&caller.tenant, &caller.namespace, name);
         let settings = schedule::Settings {

@@ -5,6 +5,7 @@
 //! whoever calls tries again later.
 
 use super::{Error, archive};
+use crate::server::tls;
 use object_store::aws::{AmazonS3, AmazonS3Builder};
 use object_store::path::Path;
 use object_store::{
@@ -69,6 +70,7 @@ impl Bucket {
         let near = endpoint.is_ok_and(|url| {
             ["http://127.0.0.1", "http://localhost", "http://[::1]"].iter().any(|here| url.starts_with(here))
         });
+        tls::provide();
         let options = ClientOptions::new().with_timeout(REQUEST_MAX).with_connect_timeout(BACKOFF_FIRST * 50);
         let mut builder = AmazonS3Builder::from_env()
             .with_bucket_name(bucket)

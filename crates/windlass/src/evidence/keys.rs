@@ -4,7 +4,7 @@ use super::Error;
 use ed25519_dalek::{Signer as _, SigningKey, VerifyingKey};
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use windlass_core::digest::{Digest, Signature};
@@ -82,9 +82,7 @@ impl Keys {
     /// # Errors
     /// There are no random numbers, or it cannot be kept.
     pub fn make(&self) -> Result<Key, Error> {
-        let mut seed = [0; 32];
-        let random = fs::File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut seed));
-        random.map_err(|error| unusable(&self.dir, error))?;
+        let seed = crate::random::bytes().map_err(|error| unusable(&self.dir, error))?;
         let key = Key::new(&seed);
         let path = self.path(&key.id);
         let write = || {

@@ -5,7 +5,6 @@ use super::{Executor, key};
 use crate::outside::report_of;
 use crate::shell::{Environment, Secret, Shell, ShellEvent, Spec};
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,6 +12,7 @@ use windlass_core::attempt::Report;
 use windlass_core::code::Code;
 use windlass_core::id::{Name, RunId, StepId};
 use windlass_core::runbook::ValueType;
+use windlass_core::small;
 use windlass_core::step::Failure;
 
 /// Where a secret is looked for: an environment variable with its name after this.
@@ -63,7 +63,7 @@ impl Attempt {
 
 /// What is needed to carry out a lease.
 struct Work {
-    outputs: BTreeMap<Name, ValueType>,
+    outputs: small::Map<Name, ValueType>,
     repeatable: bool,
     log: PathBuf,
 }

@@ -8,10 +8,11 @@ use super::text::{self, Piece};
 use super::yaml::{Node, Value};
 use super::{shape, span};
 use crate::expr::{self, Expression};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::rc::Rc;
 use windlass_core::id::Name;
 use windlass_core::runbook::Node as StepNode;
+use windlass_core::small;
 use windlass_core::template::{Part, Template};
 use windlass_core::time::Span;
 
@@ -213,11 +214,9 @@ impl<'a> Builder<'a> {
                     }
                     (key.text.clone(), self.template(value, stand, secrets))
                 };
-                let map: BTreeMap<String, Template> = entries.iter().map(entry).collect();
-                match map.values().all(|one| matches!(one, Template::Literal(_))) {
-                    true => Template::Literal(node.json()),
-                    false => Template::Map(map),
-                }
+                let map: small::Map<String, Template> = entries.iter().map(entry).collect();
+                let literal = map.values().all(|one| matches!(one, Template::Literal(_)));
+                if literal { Template::Literal(node.json()) } else { Template::Map(map) }
             }
         }
     }

@@ -18,6 +18,7 @@ use windlass_core::runbook::{
     SemaphoreDef, TriggerDef, ValueType, VarDef, WorkerDef, WorkspaceDef,
 };
 use windlass_core::schedule::{CatchUp, Overlap};
+use windlass_core::small;
 use windlass_core::task;
 use windlass_core::time::Span;
 use windlass_core::workspace::Keep;
@@ -120,10 +121,10 @@ fn section<T>(
     section: &str,
     builder: &mut Builder<'_>,
     read: impl Fn(&mut Builder<'_>, &Node) -> T,
-) -> BTreeMap<Name, T> {
+) -> small::Map<Name, T> {
     let built =
         merged.entries(section).iter().map(|(key, node)| (Name::clean(&key.text), read(builder, node)));
-    let built: BTreeMap<Name, T> = built.collect();
+    let built: small::Map<Name, T> = built.collect();
     check::free_uses(builder);
     built
 }
@@ -132,9 +133,9 @@ fn pipelines(
     merged: &Merged<'_>,
     builder: &mut Builder<'_>,
     checked: &mut Checked,
-) -> BTreeMap<Name, Pipeline> {
+) -> small::Map<Name, Pipeline> {
     let defaults = merged.singles.get("defaults").copied();
-    let mut pipelines = BTreeMap::new();
+    let mut pipelines = small::Map::new();
     for (key, node) in merged.entries("pipelines") {
         let name = Name::clean(&key.text);
         let pipeline = pipeline(&name, key, node, defaults, builder, checked);
@@ -194,9 +195,9 @@ fn pipeline(
     pipeline
 }
 
-fn variables_of(builder: &mut Builder<'_>, node: &Node) -> BTreeMap<Name, VarDef> {
+fn variables_of(builder: &mut Builder<'_>, node: &Node) -> small::Map<Name, VarDef> {
     let mut seen: BTreeMap<String, &str> = BTreeMap::new();
-    let mut vars = BTreeMap::new();
+    let mut vars = small::Map::new();
     for (key, node) in node.entries() {
         if let Some(other) = seen.insert(key.text.to_uppercase(), &key.text) {
             let message = format!("`{}` and `{other}` would be the same environment variable", key.text);
@@ -307,7 +308,7 @@ fn given(
     builder: &mut Builder<'_>,
     node: &Node,
     stand: Stand,
-) -> BTreeMap<Name, windlass_core::template::Template> {
+) -> small::Map<Name, windlass_core::template::Template> {
     let vars = variables(builder, node.get("vars"), stand);
     vars.into_iter().map(|(name, _, value)| (name, value)).collect()
 }
@@ -325,7 +326,7 @@ fn worker(builder: &mut Builder<'_>, node: &Node) -> WorkerDef {
 fn agent(builder: &mut Builder<'_>, node: &Node) -> AgentDef {
     let default = task::Config::default();
     let command = node.get("command").map(Node::items).unwrap_or_default();
-    let mut on = BTreeMap::new();
+    let mut on = small::Map::new();
     for event in AgentEvent::ALL {
         if let Some(action) = node.get(&format!("on_{event}")) {
             on.insert(*event, agent_action(builder, action));

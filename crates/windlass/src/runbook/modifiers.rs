@@ -19,6 +19,7 @@ use windlass_core::runbook::{
     StepDef, ValueType,
 };
 use windlass_core::schedule::Overlap;
+use windlass_core::small;
 
 /// The most environment variables of one step.
 pub(super) const ENV_MAX: usize = 256;
@@ -102,7 +103,7 @@ pub(super) fn step(
     let stand = Stand::Step(place);
     refuse_unfit(steps.builder, node, &kind);
     let executes = matches!(kind, Kind::Run { .. } | Kind::Tool { .. } | Kind::Agent { .. });
-    let env = if takes_env(&kind) { environment(steps, node, stand, inherited) } else { BTreeMap::new() };
+    let env = if takes_env(&kind) { environment(steps, node, stand, inherited) } else { small::Map::new() };
     if let Some(semaphore) = node.get("semaphore") {
         let name = semaphore.get("name").unwrap_or(semaphore);
         if let Some(text) = name.text().filter(|text| !text.contains("${{")) {
@@ -186,13 +187,13 @@ fn environment(
     node: &Node,
     stand: Stand,
     inherited: &Inherited<'_>,
-) -> BTreeMap<String, windlass_core::template::Template> {
+) -> small::Map<String, windlass_core::template::Template> {
     steps.env_count += inherited.env.len();
     if inherited.env.len() > ENV_MAX || steps.env_count > ENV_TOTAL_MAX {
         let message =
             format!("a step may have {ENV_MAX} environment variables, and all steps {ENV_TOTAL_MAX}");
         steps.builder.notes.add(Problem::at(node.at, message));
-        return BTreeMap::new();
+        return small::Map::new();
     }
     let builder = &mut *steps.builder;
     inherited
@@ -319,7 +320,7 @@ fn declared(kind: &Kind) -> Option<Semantics> {
     }
 }
 
-fn outputs(node: &Node) -> BTreeMap<Name, ValueType> {
+fn outputs(node: &Node) -> small::Map<Name, ValueType> {
     let entries = node.get("outputs").map(Node::entries).unwrap_or_default();
     entries
         .iter()

@@ -16,6 +16,7 @@ use windlass_core::approval::Tier;
 use windlass_core::gate::APPROVAL_EXPIRES;
 use windlass_core::id::Name;
 use windlass_core::runbook::{ApproachDef, Compensate, Kind, NODES_MAX, Node as StepNode, StepDef, WaitFor};
+use windlass_core::small;
 use windlass_core::step::FailFast;
 use windlass_core::strategy::{APPROACHES_MAX, Approach, FallbackCondition};
 use windlass_core::template::{Part, Template};
@@ -420,7 +421,7 @@ impl<'b, 'a> Steps<'b, 'a> {
     }
 
     fn tool(&mut self, tool: &'static Tool, with: &Node, stand: Stand) -> Kind {
-        let mut fields = BTreeMap::new();
+        let mut fields = small::Map::new();
         for (key, value) in with.entries() {
             let field = match tool.fields.shape_of(&key.text) {
                 Some(Shape::Command) => Template::Literal(self.builder.command(value, &key.text).into()),
@@ -460,7 +461,7 @@ impl<'b, 'a> Steps<'b, 'a> {
 /// Stands for the compensation itself until its place is known.
 const UNDO: StepNode = StepNode::MAX;
 
-fn with_json(fields: &BTreeMap<String, Template>) -> Json {
+fn with_json(fields: &small::Map<String, Template>) -> Json {
     let literal = |(key, field): (&String, &Template)| match field {
         Template::Literal(value) => (key.clone(), value.clone()),
         Template::Expr(_)
@@ -473,7 +474,7 @@ fn with_json(fields: &BTreeMap<String, Template>) -> Json {
 }
 
 /// What a tool acts on: its target fields, joined by slashes.
-fn target(tool: &Tool, fields: &BTreeMap<String, Template>) -> Template {
+fn target(tool: &Tool, fields: &small::Map<String, Template>) -> Template {
     let mut parts: Vec<Part> = Vec::new();
     for field in tool.target.iter().filter_map(|name| fields.get(*name)) {
         if !parts.is_empty() {

@@ -4,8 +4,9 @@
 //! keeps counting its versions even after it was removed: a version says which value was used, for ever.
 
 use super::{Error, Revealed, check_name};
+use crate::random;
 use crate::redaction::Redactor;
-use aws_lc_rs::aead::{AES_256_GCM, Aad, Nonce, RandomizedNonceKey};
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -111,10 +112,12 @@ impl Vault {
         }
         let version = own.get(name).map_or(1, |kept| kept.version + 1);
         let mut bytes = value.as_bytes().to_vec();
-        let nonce = key
-            .seal_in_place_append_tag(about(tenant, name, version), &mut bytes)
+        // No key seals so many values that two random nonces of 96 bits would ever be the same.
+        let nonce: [u8; NONCE_LEN] = random::bytes().map_err(|error| self.failed(error))?;
+        let unique = Nonce::assume_unique_for_key(nonce);
+        key.seal_in_place_append_tag(unique, about(tenant, name, version), &mut bytes)
             .map_err(|_| self.failed("the value cannot be sealed"))?;
-        let (nonce, sealed) = (Some(hex(nonce.as_ref())), Some(hex(&bytes)));
+        let (nonce, sealed) = (Some(hex(&nonce)), Some(hex(&bytes)));
         own.insert(name.to_owned(), Kept { version, at: now_ms(), nonce, sealed });
         self.write(&content)?;
         Ok(version)
@@ -177,7 +180,7 @@ impl Vault {
     }
 
     /// The key; one is made where there is none and `make` says so.
-    fn key(&self, make: bool) -> Result<Option<RandomizedNonceKey>, Error> {
+    fn key(&self, make: bool) -> Result<Option<LessSafeKey>, Error> {
         let Some(path) = &self.key_file else {
             return Err(Error::Key {
                 path: "none".to_owned(),
@@ -203,8 +206,8 @@ impl Vault {
         };
         let bytes = unhex(text.trim()).filter(|bytes| bytes.len() == KEY_LEN);
         let bytes = bytes.ok_or_else(|| wrong("it does not hold 64 hexadecimal digits".to_owned()))?;
-        let key = RandomizedNonceKey::new(&AES_256_GCM, &bytes).map_err(|error| wrong(error.to_string()))?;
-        Ok(Some(key))
+        let key = UnboundKey::new(&AES_256_GCM, &bytes).map_err(|error| wrong(error.to_string()))?;
+        Ok(Some(LessSafeKey::new(key)))
     }
 
     /// One change at a time, whichever process makes it.
@@ -270,8 +273,7 @@ fn read_key(path: &Path) -> io::Result<String> {
 }
 
 fn make_key(path: &Path) -> io::Result<()> {
-    let mut bytes = [0; KEY_LEN];
-    aws_lc_rs::rand::fill(&mut bytes).map_err(|_| io::Error::other("the system gives no random bytes"))?;
+    let bytes: [u8; KEY_LEN] = random::bytes()?;
     if let Some(dir) = path.parent() {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     }

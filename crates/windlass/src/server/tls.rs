@@ -47,7 +47,13 @@ pub enum Error {
 pub(super) type Acceptor = TlsAcceptor;
 
 fn provider() -> Arc<rustls::crypto::CryptoProvider> {
-    Arc::new(rustls::crypto::aws_lc_rs::default_provider())
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// Says by what means clients of other libraries agree on keys: by the same as everybody here.
+pub(crate) fn provide() {
+    // The first one stays, and it is the same.
+    let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
 fn certs(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {

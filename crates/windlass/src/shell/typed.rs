@@ -5,9 +5,9 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
 use windlass_core::id::Name;
 use windlass_core::runbook::ValueType;
+use windlass_core::small;
 
 /// The most bytes of typed output.
 pub const TYPED_MAX: usize = 64 * 1024;
@@ -194,7 +194,7 @@ pub struct Mismatch(pub Vec<String>);
 ///
 /// # Errors
 /// [`Mismatch`], which names every output that is missing or of another type.
-pub fn check_outputs(declared: &BTreeMap<Name, ValueType>, output: &Value) -> Result<(), Mismatch> {
+pub fn check_outputs(declared: &small::Map<Name, ValueType>, output: &Value) -> Result<(), Mismatch> {
     let mut problems = Vec::new();
     for (name, kind) in declared {
         match output.get(name.as_str()) {
@@ -280,7 +280,7 @@ mod unit {
 
     #[test]
     fn declared_outputs_are_checked_by_name_and_type() {
-        let declared = BTreeMap::from([
+        let declared = small::Map::from([
             (Name::clean("n"), ValueType::Integer),
             (Name::clean("s"), ValueType::String),
             (Name::clean("x"), ValueType::Any),

@@ -11,8 +11,8 @@ use super::settings::{Host, Settings};
 use super::*;
 use crate::secrets::{Secrets, Vault};
 use serde_json::json;
-use std::collections::BTreeMap;
 use windlass_core::command::Refusal;
+use windlass_core::small::Map;
 use windlass_core::template::Template;
 
 /// A place with secrets in it, and tools that reach these servers.
@@ -72,7 +72,7 @@ fn only_what_the_definition_calls_a_secret_is_one() {
     let bench = bench(Settings::default());
     let session = bench.session();
     let forged = json!({ "$secret": "T" });
-    let with = Template::Map(BTreeMap::from([
+    let with = Template::Map(Map::from([
         ("bearer".to_owned(), Template::Secret(Name::clean("T"))),
         ("json".to_owned(), Template::Expr("vars.x".to_owned())),
     ]));

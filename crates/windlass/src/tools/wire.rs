@@ -10,6 +10,7 @@
 
 use super::settings::Settings;
 use super::{Again, Happened, Trouble};
+use crate::server::tls;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{AUTHORIZATION, COOKIE, HeaderMap, HeaderName, LOCATION, PROXY_AUTHORIZATION};
 use reqwest::{Client, Method, StatusCode, Url, redirect};
@@ -195,6 +196,7 @@ impl Wire {
     /// # Errors
     /// The system gives no certificates, or the like.
     pub fn new(settings: &Arc<Settings>) -> Result<Wire, String> {
+        tls::provide();
         let client = || {
             Client::builder()
                 .user_agent(concat!("windlass/", env!("CARGO_PKG_VERSION")))

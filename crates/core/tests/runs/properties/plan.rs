@@ -6,13 +6,13 @@
 use crate::world::{self, Spec};
 use proptest::prelude::*;
 use serde_json::json;
-use std::collections::BTreeMap;
 use windlass_core::budget::Limits;
 use windlass_core::caps::Caps;
 use windlass_core::guard::{Condition, Guard, OnFailure};
 use windlass_core::receipt::Semantics;
 use windlass_core::runbook::{LockUse, Runbook, VarDef, WaitFor};
 use windlass_core::schedule::Overlap;
+use windlass_core::small::Map;
 use windlass_core::step::FailFast;
 use windlass_core::strategy::FallbackCondition;
 use windlass_core::time::Span;
@@ -240,7 +240,7 @@ impl Plan {
         let child: Vec<Spec> = self.child.iter().map(|tree| spec(tree, names, false)).collect();
         let child = world::pipeline(child, vec![], vec![]);
         let mut each = world::pipeline(vec![world::run("each")], vec![], vec![]);
-        each.vars = BTreeMap::from([(world::name("n"), VarDef::default())]);
+        each.vars = Map::from([(world::name("n"), VarDef::default())]);
         let mut book = world::book(vec![("main", main), ("child", child), ("each", each)]);
         book.caps = Some(Caps { max_writes_per_run: Some(WRITES_MAX), ..Caps::default() });
         book
