@@ -73,3 +73,48 @@ async fn look_out(seen: Arc<Seen>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    async fn until(lookout: &Lookout, asleep: bool) {
+        let reached = async {
+            while lookout.seen.asleep.load(Ordering::Relaxed) != asleep {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), reached).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn it_looks_out_when_something_was_near_and_sleeps_when_nothing_follows() {
+        let lookout = Lookout::start();
+        for _ in 0..3 {
+            until(&lookout, true).await;
+            lookout.near();
+            until(&lookout, false).await;
+        }
+        until(&lookout, true).await;
+    }
+
+    #[tokio::test]
+    async fn what_comes_in_time_makes_it_look_out_longer() {
+        let lookout = Lookout::start();
+        let near_for = |expected_us: u64| {
+            let before = lookout.seen.now_us();
+            lookout.near();
+            let after = lookout.seen.now_us();
+            let until = lookout.seen.until_us.load(Ordering::Relaxed);
+            assert!((before + expected_us..=after + expected_us).contains(&until));
+        };
+        near_for(EAGER_US);
+        // As if the time that this gave were not over when the next one comes.
+        lookout.seen.until_us.store(u64::MAX, Ordering::Relaxed);
+        near_for(EAGER_US_MAX);
+        // As if it were.
+        lookout.seen.until_us.store(0, Ordering::Relaxed);
+        near_for(EAGER_US);
+    }
+}
