@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use windlass_core::event::Event;
 use windlass_core::id::{Name, RunId};
-use windlass_core::state::{Snapshot, State};
+use windlass_core::state::{Body, Snapshot, State};
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
 
@@ -68,7 +68,14 @@ fn saved() -> BTreeSet<String> {
         }
         let saved = serde_json::to_value(state.save(&id).unwrap()).unwrap();
         paths(&saved["state"], sample.spec.stream, &mut found);
-        let back: Snapshot = serde_json::from_value(saved).unwrap();
+        let back: Snapshot = serde_json::from_str(&saved.to_string()).unwrap();
+        if let Body::Run(run) = &back.state.body {
+            assert_eq!(
+                run.steps.capacity(),
+                run.steps.len(),
+                "a run that was read takes no more than it needs"
+            );
+        }
         assert_eq!(Some(back), state.save(&id), "{}", sample.spec.tag);
     }
     for kind in Event::specs().iter().map(|spec| spec.stream) {

@@ -61,7 +61,9 @@ impl From<Run> for Saved {
 }
 
 impl From<Saved> for Run {
-    fn from(saved: Saved) -> Run {
+    fn from(mut saved: Saved) -> Run {
+        // Whoever reads a list makes room for several; most runs that wait have one step, and there may be many such runs.
+        saved.steps.shrink_to_fit();
         let mut run = Run {
             born: saved.born,
             vars: saved.vars,
