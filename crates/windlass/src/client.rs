@@ -4,7 +4,7 @@ use crate::api::Caller;
 use crate::app::{self, App, Settings};
 use crate::auth::Credential;
 use crate::home::Home;
-use crate::server::{self, tls};
+use crate::server;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, Method, Request, StatusCode, header};
@@ -18,6 +18,7 @@ use tokio::net::TcpStream;
 use tower::ServiceExt as _;
 use windlass_core::code::Code;
 use windlass_engine::handle::Message;
+use windlass_tools::tls;
 
 /// How long to wait for a process that holds the data directory and does not answer yet.
 const PATIENCE: Duration = Duration::from_secs(45);

@@ -10,7 +10,6 @@
 mod connection;
 mod door;
 mod lookout;
-pub mod tls;
 
 use crate::api::{Api, Caller};
 use crate::app::App;
@@ -24,7 +23,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use tls::Acceptor;
+use windlass_tools::tls::{self, Acceptor};
 use tokio::net::{TcpListener, UnixListener};
 
 /// How many connections are open at a time.

@@ -5,7 +5,7 @@
 //! whoever calls tries again later.
 
 use super::{Error, archive};
-use crate::server::tls;
+use windlass_tools::tls;
 use object_store::aws::{AmazonS3, AmazonS3Builder};
 use object_store::path::Path;
 use object_store::{

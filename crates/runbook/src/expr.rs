@@ -1,0 +1,162 @@
+//! Expressions: CEL, compiled once, evaluated within bounds, from JSON to JSON.
+//!
+//! The language is CEL with its standard functions and `toJSON`, `fromJSON`, `format`, `join`, `hash` and `matches`. There
+//! is no coercion; what is missing is an error unless `has()` asks for it. An evaluation cannot reach a clock, a
+//! file or the network.
+//!
+//! | bound | |
+//! |---|---|
+//! | length of an expression | [`SOURCE_LEN_MAX`] bytes |
+//! | depth of its tree | [`DEPTH_MAX`] |
+//! | macros (`map`, `filter`, `all`, …) inside of each other | [`MACROS_MAX`] |
+//! | size of the values it names, and of its result | [`VALUES_LEN_MAX`] |
+//! | work | elements that macros visit, times the size of the values: [`WORK_MAX`] |
+//! | compiled expressions kept | [`CACHE_MAX`] |
+
+mod compile;
+mod functions;
+mod values;
+
+pub use compile::{Error, Expression, Fields, Reference, compile};
+
+use cel::{Context, Env, ExecutionError};
+use serde_json::{Map, Value};
+use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use windlass_core::template::Evaluate;
+
+/// The most bytes an expression may have.
+pub const SOURCE_LEN_MAX: usize = 4 * 1024;
+/// How deep the tree of an expression may be.
+pub const DEPTH_MAX: usize = 64;
+/// How deep macros may stand inside of each other.
+pub const MACROS_MAX: usize = 2;
+/// How large the values that an expression names may be, in bytes of text and sixteen bytes for each value.
+pub const VALUES_LEN_MAX: usize = 4 * 1024 * 1024;
+/// How much work an evaluation may be: elements that macros visit, times the size of the values (at least 16 KiB).
+pub const WORK_MAX: usize = 256 * 1024 * 1024;
+/// The most compiled expressions that are kept.
+pub const CACHE_MAX: usize = 1_024;
+/// The most characters of an evaluator's message: it may quote values.
+const MESSAGE_LEN_MAX: usize = 300;
+
+/// Names that mean nothing where there is nothing, so that `has(error.message)` is false rather than an error.
+const ABSENT_IS_EMPTY: &[&str] = &["error", "event", "steps", "vars"];
+
+static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib().with_optional_support(false)));
+
+/// Evaluates CEL expressions, and keeps them compiled.
+#[derive(Debug, Default)]
+pub struct Cel {
+    compiled: Mutex<HashMap<String, Arc<Expression>>>,
+    patterns: Mutex<HashMap<String, Option<regex::Regex>>>,
+}
+
+impl Cel {
+    /// An evaluator that has compiled nothing yet.
+    #[must_use]
+    pub fn new() -> Cel {
+        Cel::default()
+    }
+
+    /// An expression, compiled now or before.
+    ///
+    /// # Errors
+    /// What is wrong with its text.
+    pub fn compiled(&self, source: &str) -> Result<Arc<Expression>, Error> {
+        // Whoever panicked while holding it left a cache that is complete: entries are put in whole.
+        let kept = || self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = kept().get(source) {
+            return Ok(Arc::clone(known));
+        }
+        let new = Arc::new(compile(source)?);
+        let mut kept = kept();
+        if kept.len() >= CACHE_MAX {
+            kept.clear();
+        }
+        kept.insert(source.to_owned(), Arc::clone(&new));
+        Ok(new)
+    }
+
+    /// Whether a condition holds. It must be true or false: there is no coercion.
+    ///
+    /// # Errors
+    /// What is wrong with the expression or the values, or that the result is something else.
+    pub fn holds(&self, source: &str, scope: &Map<String, Value>) -> Result<bool, String> {
+        match self.evaluate(source, scope)? {
+            Value::Bool(truth) => Ok(truth),
+            other => Err(format!("`{}` is {}, not true or false", brief(source), values::kind(&other))),
+        }
+    }
+}
+
+impl Evaluate for Cel {
+    fn evaluate(&self, source: &str, scope: &Map<String, Value>) -> Result<Value, String> {
+        let expression = self.compiled(source).map_err(|error| format!("`{}`: {error}", brief(source)))?;
+        // The interpreter is not known to panic. Were it to, one expression fails and not the process.
+        let result = std::panic::catch_unwind(AssertUnwindSafe(|| run(&expression, scope)));
+        match result {
+            Ok(result) => result.map_err(|message| format!("`{}`: {message}", brief(source))),
+            Err(_) => Err(format!("`{}`: the evaluator failed on it", brief(source))),
+        }
+    }
+
+    fn matches(&self, pattern: &str, text: &str) -> bool {
+        let mut kept = self.patterns.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() >= CACHE_MAX && !kept.contains_key(pattern) {
+            kept.clear();
+        }
+        let compiled =
+            kept.entry(pattern.to_owned()).or_insert_with(|| crate::vars::pattern(pattern).ok());
+        // One that does not compile was refused when its runbook was loaded; here it matches nothing.
+        compiled.as_ref().is_some_and(|compiled| compiled.is_match(text))
+    }
+}
+
+fn run(expression: &Expression, scope: &Map<String, Value>) -> Result<Value, String> {
+    let mut context = Context::with_env(Arc::clone(&ENV));
+    let mut size = 0;
+    let empty = Value::Object(Map::new());
+    for (name, fields) in &expression.names {
+        let absent = || Some(&empty).filter(|_| ABSENT_IS_EMPTY.contains(&name.as_str()));
+        let Some(value) = scope.get(name).or_else(absent) else { continue };
+        let value = values::from_json(value, fields, &mut size)?;
+        context.add_variable_from_value(name.as_str(), value);
+    }
+    functions::add(&mut context, size).map_err(|error| error.to_string())?;
+    let result = cel::Value::resolve(&expression.tree, &context).map_err(|error| explain(&error))?;
+    values::to_json(&result)
+}
+
+/// The interpreter's message in plain words, where it is about something that users meet.
+fn explain(error: &ExecutionError) -> String {
+    match error {
+        ExecutionError::NoSuchKey(key) => {
+            format!("there is no `{key}`; `has(…)` asks whether something is there")
+        }
+        ExecutionError::UndeclaredReference(name) => format!("`{name}` is not known here"),
+        // The values themselves stay out of messages where their types say enough.
+        ExecutionError::UnsupportedBinaryOperator(operator, a, b) => {
+            format!("`{operator}` does not go with {} and {}", a.type_of(), b.type_of())
+        }
+        ExecutionError::ValuesNotComparable(a, b) => {
+            format!("{} and {} cannot be compared", a.type_of(), b.type_of())
+        }
+        ExecutionError::FunctionError { function, message } => brief(&format!("{function}: {message}")),
+        // tidy: the interpreter's errors are many and its enum is open; the rest speak for themselves.
+        other => brief(&other.to_string()),
+    }
+}
+
+/// A text short enough for a message.
+pub fn brief(text: &str) -> String {
+    let mut short: String = text.chars().take(MESSAGE_LEN_MAX).collect();
+    if short.len() < text.len() {
+        short.push('…');
+    }
+    short
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,727 @@
+//! The embedded store: every live stream in memory, every fact in the log, terminal runs in the history.
+//!
+//! ```text
+//!            facts ──▶ log ──▶ durable ──▶ callers, effects
+//!   state ◀────┘        │
+//!     │ runs that ended └──▶ history (an index) ──▶ they leave memory
+//!     └─ streams, a few a turn ──▶ snapshot
+//! ```
+//!
+//! The log is the truth; the state, the snapshots and the history are derived from it. A run that has left memory is
+//! read back from the log when somebody asks for more than its listing.
+
+mod approvals;
+mod listing;
+mod live;
+mod retention;
+#[cfg(test)]
+mod tests;
+
+pub use crate::history::Filter as RunFilter;
+pub use approvals::{ApprovalFilter, Lookup};
+pub use retention::Retiring;
+
+use crate::disk::Disk;
+use crate::history::{self, History, Row};
+use crate::log::{self, Entry, Line, Log, Recovery, Seqs};
+use crate::metrics::{Metrics, Noted};
+use crate::telemetry::{Story, Teller};
+use live::Live;
+use std::collections::{BTreeSet, VecDeque};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+use tokio::sync::watch;
+use windlass_core::audit::Head;
+use windlass_core::event::Event;
+use windlass_core::id::{Holder, ItemId, RunId, StepId};
+use windlass_core::index::Taker;
+use windlass_core::item::Item;
+use windlass_core::state::{Body, State};
+use windlass_core::stream::StreamId;
+use windlass_core::time::{Millis, Span};
+use windlass_core::turn::Overlay;
+use windlass_engine::fake;
+use windlass_engine::fast::{Map, Set};
+use windlass_engine::port::{Batch, Fault, Found, Leased, Store};
+
+/// A snapshot begins after so many records, or after so many for each stream in memory where that is more, but not within
+/// this time of the last one unless many records came: so a start reads a short tail, and a busy store does not write
+/// snapshots all the time. It takes so many streams a turn.
+const SNAPSHOT_EVERY: u64 = 100_000;
+const SNAPSHOT_PAUSE: Span = Span(5_000);
+const SNAPSHOT_EVERY_BUSY: u64 = 500_000;
+const SNAPSHOT_EVERY_STREAM: u64 = 2;
+const SNAPSHOT_STREAMS: usize = 256;
+/// How many streams of a snapshot may wait to be written before more are handed over.
+const SNAPSHOT_AHEAD: usize = 4_096;
+/// How many streams one look at the store goes through, so that the loop is not held up by it.
+const SCAN_MAX: usize = 50_000;
+/// How long a run that has ended stays in memory for those who still ask about it, unless there are many.
+const LINGER: Span = Span(300_000);
+const LINGER_MAX: usize = 1_000;
+/// How many runs leave memory in one turn.
+const LEAVE_MAX: usize = 512;
+
+/// What can be set.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The log's own.
+    pub log: log::Options,
+    /// How many records lie between two snapshots; the default where absent.
+    pub snapshot_every: Option<u64>,
+}
+
+/// Why the store cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The log.
+    #[error(transparent)]
+    Log(#[from] log::Error),
+    /// The history.
+    #[error(transparent)]
+    History(#[from] history::Error),
+}
+
+impl Error {
+    /// The stable code.
+    #[must_use]
+    pub fn code(&self) -> windlass_core::code::Code {
+        match self {
+            Error::Log(error) => error.code(),
+            Error::History(error) => error.code(),
+        }
+    }
+}
+
+/// A run that has ended and is still in memory.
+struct Ended {
+    run: RunId,
+    at: Millis,
+    /// The batch that ended it.
+    batch: u64,
+    listed: bool,
+}
+
+/// A part of a snapshot on its way.
+#[derive(Default)]
+struct Part {
+    pending: AtomicBool,
+    refused: AtomicBool,
+}
+
+/// The store.
+pub struct Embedded {
+    live: Live,
+    log: Arc<Log>,
+    ended: VecDeque<Ended>,
+    /// Items that are done and still in memory, with when and in which batch.
+    done_items: VecDeque<(ItemId, Millis, u64)>,
+    /// Where the records of runs in memory begin, for their listing.
+    first_seqs: Map<RunId, u64>,
+    /// Runs that are leaving for good.
+    retiring: Arc<Set<RunId>>,
+    /// Streams that were read back: the log has to remember their heads before they get facts.
+    remember: Vec<(StreamId, Head)>,
+    /// Batches handed over, and those that are durable.
+    batches: u64,
+    durable: Arc<AtomicU64>,
+    tail: Arc<watch::Sender<u64>>,
+    /// Records since the last snapshot, and how far the present one is.
+    since_snapshot: u64,
+    snapshot_every: Option<u64>,
+    saving: Option<Option<StreamId>>,
+    /// What became of the part of it that was handed over last.
+    part: Arc<Part>,
+    /// When the last snapshot was begun.
+    snapshot_at: Millis,
+    metrics: Arc<Metrics>,
+    teller: Option<Teller>,
+    /// How many streams one look goes through.
+    scan_max: usize,
+}
+
+impl Embedded {
+    /// Opens a data directory: recovers its log, and brings the history up to it.
+    ///
+    /// # Errors
+    /// Another process has it, it is damaged, a newer version wrote it, or the system says no.
+    pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &Options) -> Result<(Embedded, Recovery), Error> {
+        let mut state = State::new();
+        let mut first_seqs = Map::default();
+        let mut folded = 0;
+        let visit = &mut |line: Line<'_>| {
+            let applied = match line {
+                Line::Saved(snapshot) => state.restore(*snapshot),
+                Line::Record { record, .. } => {
+                    folded += 1;
+                    if let (StreamId::Run(run), 1) = (&record.stream, record.ver) {
+                        first_seqs.insert(*run, record.seq);
+                    }
+                    match &record.stream {
+                        // There may be millions, and whoever decodes is the slower one: they are filed meanwhile.
+                        StreamId::Item(_) => state.apply_event(&record),
+                        _ => state.fold_event(&record),
+                    }
+                }
+            };
+            applied.map_err(|error| error.to_string())
+        };
+        // Every batch is decided on those before it, so one that finds no room takes the rest along.
+        let log_options = log::Options { halt_when_full: true, ..options.log.clone() };
+        let (log, recovery) = Log::open(disk, dir, log_options, visit)?;
+        // What left memory, came back and went on after the snapshot is read as a whole.
+        let orphans: Vec<StreamId> = recovery.orphans.iter().cloned().collect();
+        if !orphans.is_empty() {
+            log.scan(&orphans, Seqs::ALL, &mut |record, _| {
+                let _ = state.apply_event(&record);
+                ControlFlow::Continue(())
+            })?;
+        }
+        state.refresh_rest();
+        let history = History::open(&Embedded::history_path(dir))?;
+        let (tail, _) = watch::channel(log.durable_seq());
+        let mut store = Embedded {
+            live: Live::new(state, history),
+            log: Arc::new(log),
+            ended: VecDeque::new(),
+            done_items: VecDeque::new(),
+            first_seqs,
+            retiring: Arc::default(),
+            remember: Vec::new(),
+            batches: 0,
+            durable: Arc::default(),
+            tail: Arc::new(tail),
+            since_snapshot: folded,
+            snapshot_every: options.snapshot_every,
+            saving: None,
+            part: Arc::default(),
+            snapshot_at: Millis(0),
+            metrics: Arc::default(),
+            teller: None,
+            scan_max: SCAN_MAX,
+        };
+        store.live.state.indexes_mut().note_moves();
+        // Without a snapshot every run was read just now, and those that ended are listed as they leave memory.
+        if recovery.snapshot.is_some() {
+            store.catch_up()?;
+        }
+        store.note_ended();
+        store.mark_listed();
+        Ok((store, recovery))
+    }
+
+    /// Where the history is.
+    #[must_use]
+    pub fn history_path(dir: &Path) -> PathBuf {
+        dir.join("history.sqlite")
+    }
+
+    /// The committed state, with what this turn decided in it.
+    #[must_use]
+    pub fn state(&self) -> &State {
+        &self.live.state
+    }
+
+    /// The log, for whoever reads it.
+    #[must_use]
+    pub fn log(&self) -> Arc<Log> {
+        self.log.clone()
+    }
+
+    /// What is counted of committed batches.
+    #[must_use]
+    pub fn metrics(&self) -> Arc<Metrics> {
+        self.metrics.clone()
+    }
+
+    /// From now on somebody is told what happens to runs.
+    pub fn tell(&mut self, teller: Teller) {
+        self.teller = Some(teller);
+    }
+
+    /// A seq before which no record of a run stands.
+    pub fn first_seq(&mut self, run: RunId) -> u64 {
+        let listed = || self.live.history.get(run).ok().flatten().map(|row| row.first_seq);
+        self.first_seqs.get(&run).copied().or_else(listed).unwrap_or(0)
+    }
+
+    /// Tells the last durable seq whenever it moves.
+    #[must_use]
+    pub fn tail(&self) -> watch::Receiver<u64> {
+        self.tail.subscribe()
+    }
+
+    /// Puts runs into the history that ended after what it has and are in memory no more.
+    fn catch_up(&mut self) -> Result<(), Error> {
+        let through = self.live.history.through();
+        let last = self.log.durable_seq();
+        if through >= last {
+            return Ok(());
+        }
+        // One pass over the records after it; a run that began before them is read as a whole.
+        let mut lost = BTreeSet::new();
+        let state = &self.live.state;
+        self.log.read(through + 1, &mut |record, _| {
+            // Whatever is not in memory has ended, and may have got facts after that.
+            if let StreamId::Run(run) = &record.stream
+                && state.run(*run).is_none()
+            {
+                lost.insert(*run);
+            }
+            ControlFlow::Continue(())
+        })?;
+        let lost: Vec<RunId> = lost.into_iter().collect();
+        for chunk in lost.chunks(4_096) {
+            let streams: Vec<StreamId> = chunk.iter().map(|run| StreamId::Run(*run)).collect();
+            let mut scratch = State::new();
+            let mut seqs: Map<RunId, (u64, u64)> = Map::default();
+            self.log.scan(&streams, Seqs::ALL, &mut |record, _| {
+                if let StreamId::Run(run) = &record.stream {
+                    seqs.entry(*run).or_insert((record.seq, record.seq)).1 = record.seq;
+                }
+                // A record that does not follow was checked by the scan already.
+                let _ = scratch.fold_event(&record);
+                ControlFlow::Continue(())
+            })?;
+            let rows = chunk.iter().filter_map(|run| Some(Row::of(scratch.run(*run)?, *seqs.get(run)?)));
+            self.live.history.put(rows.collect(), through);
+        }
+        Ok(())
+    }
+
+    /// Notes how far the history goes when nothing waits to be listed, so that a start need not look for it in the log.
+    fn mark_listed(&mut self) {
+        if self.ended.is_empty() {
+            self.live.history.put(Vec::new(), self.log.durable_seq());
+        }
+    }
+
+    /// Runs that are in memory although they have ended are on their way out.
+    fn note_ended(&mut self) {
+        let ended = self.live.state.streams().filter_map(|(_, stream)| match &stream.body {
+            Body::Run(run) if run.is_terminal() => Some((run.id(), stream.at)),
+            // tidy: only runs leave.
+            _ => None,
+        });
+        let mut ended: Vec<(RunId, Millis)> = ended.collect();
+        ended.sort_by_key(|(_, at)| *at);
+        for (run, at) in ended {
+            self.ended.push_back(Ended { run, at, batch: 0, listed: false });
+        }
+        let items = self.live.state.streams_after(Some(&StreamId::Item(ItemId(0))));
+        let done = items.map_while(|(_, stream)| match &stream.body {
+            Body::Item(item) => Some((item, stream.at)),
+            // tidy: the next kind begins.
+            _ => None,
+        });
+        let done =
+            done.filter(|(item, _)| is_done(item)).filter_map(|(item, at)| Some((item.body()?.id, at, 0)));
+        let mut done: Vec<(ItemId, Millis, u64)> = done.collect();
+        done.sort_by_key(|(_, at, _)| *at);
+        self.done_items = done.into();
+    }
+
+    /// The versions of a batch's facts, which the state has applied already.
+    fn entries(&mut self, batch: &mut Batch, noted: &mut Noted) -> Vec<Entry> {
+        let mut story = self.teller.as_ref().map(|_| Story::default());
+        let mut vers = Vec::with_capacity(batch.facts.len());
+        let mut left: Map<&StreamId, u64> = Map::default();
+        let mut over = Vec::new();
+        let state = &self.live.state;
+        for decided in batch.facts.iter().rev() {
+            let stream = &decided.fact.stream;
+            let ver = left.entry(stream).or_insert_with(|| {
+                let Some(found) = state.stream(stream) else { return 0 };
+                if let Body::Run(run) = &found.body
+                    && run.is_terminal()
+                {
+                    over.push(run.id());
+                }
+                found.ver
+            });
+            vers.push(*ver);
+            *ver = ver.saturating_sub(1);
+        }
+        drop(left);
+        vers.reverse();
+        let mut entries: Vec<Entry> =
+            self.remember.drain(..).map(|(stream, head)| Entry::Remember(stream, head)).collect();
+        for (decided, ver) in batch.facts.iter().zip(&vers) {
+            let fact = &decided.fact;
+            noted.see(&fact.event);
+            if let Some(story) = &mut story {
+                story.see(&self.live.state, &fact.event, &decided.by, batch.at);
+            }
+            if let (StreamId::Run(run), 1) = (&fact.stream, ver) {
+                // Its records stand after what is durable now.
+                self.first_seqs.insert(*run, self.log.durable_seq());
+            }
+            if let StreamId::Run(run) = fact.stream
+                && ends(&fact.event)
+            {
+                self.ended.push_back(Ended { run, at: batch.at, batch: self.batches, listed: false });
+            }
+            if let StreamId::Item(item) = fact.stream
+                && matches!(fact.event, Event::QueueCompleted(_) | Event::QueueItemDropped(_))
+            {
+                self.done_items.push_back((item, batch.at, self.batches));
+            }
+        }
+        entries.push(Entry::Facts { facts: std::mem::take(&mut batch.facts), vers });
+        self.list_again(&over);
+        noted.moved(self.live.state.indexes_mut().take_moves());
+        if let Some(mut story) = story {
+            story.moved(&self.live.state, noted.moves(), batch.at);
+            noted.story = story.into_lines();
+        }
+        entries
+    }
+
+    /// Facts came to runs that have ended. Where they were listed before, that is done anew: a listing says how far the
+    /// records of its run go.
+    fn list_again(&mut self, runs: &[RunId]) {
+        for run in runs {
+            let number = self.batches;
+            let Some(ended) = self.ended.iter_mut().rev().find(|ended| ended.run == *run) else { continue };
+            ended.batch = number;
+            if std::mem::replace(&mut ended.listed, false) {
+                // An old row that is still on its way must not count as the new one. Where it cannot be written, it is
+                // tried again with the new one.
+                let _ = self.live.history.flush();
+                self.live.flushed(self.live.history.flushed());
+                self.live.unlisted(*run);
+            }
+        }
+    }
+
+    /// Lists runs that have ended, and lets those leave memory whose listing is safe.
+    fn let_leave(&mut self, at: Millis) -> bool {
+        let durable = self.durable.load(Ordering::Acquire);
+        let mut rows = Vec::new();
+        for ended in self.ended.iter_mut().take(LEAVE_MAX) {
+            if ended.listed || ended.batch > durable {
+                continue;
+            }
+            if let Some(run) = self.live.state.run(ended.run) {
+                let first = self.first_seqs.get(&ended.run).copied().unwrap_or(1);
+                rows.push(Row::of(run, (first, self.log.durable_seq())));
+            }
+            ended.listed = true;
+        }
+        if !rows.is_empty() {
+            self.live.history.put(rows, self.log.durable_seq());
+        }
+        let mut gone = Vec::new();
+        let flushed = self.live.history.flushed();
+        self.live.flushed(flushed);
+        while let Some(ended) = self.ended.front() {
+            let old = ended.at + LINGER <= at || self.ended.len() > LINGER_MAX;
+            let over = ended.listed && old && self.live.is_listed(ended.run);
+            if !over || gone.len() >= LEAVE_MAX {
+                break;
+            }
+            if self.saving.is_some() {
+                // A snapshot under way counts on what it has not taken yet.
+                break;
+            }
+            gone.push(Entry::Forget(StreamId::Run(ended.run)));
+            self.live.state.evict(&StreamId::Run(ended.run));
+            self.live.left(ended.run);
+            self.first_seqs.remove(&ended.run);
+            self.ended.pop_front();
+        }
+        self.items_leave(at, durable, &mut gone);
+        let more = !gone.is_empty();
+        if more {
+            self.log.submit(log::Batch { entries: gone, done: Box::new(|_| {}) });
+        }
+        more
+    }
+
+    /// Lets items leave memory that are done, after a while for those who still ask: the log has what became of them.
+    fn items_leave(&mut self, at: Millis, durable: u64, gone: &mut Vec<Entry>) {
+        // A snapshot under way counts on what it has not taken yet.
+        while gone.len() < LEAVE_MAX && self.saving.is_none() {
+            let Some(&(item, since, batch)) = self.done_items.front() else { return };
+            let old = since + LINGER <= at || self.done_items.len() > LINGER_MAX;
+            if !old || batch > durable {
+                return;
+            }
+            self.done_items.pop_front();
+            let stream = StreamId::Item(item);
+            self.live.state.evict(&stream);
+            gone.push(Entry::Forget(stream));
+        }
+    }
+
+    /// Hands a few more streams over to a snapshot, or begins one when it is time.
+    fn save_some(&mut self, at: Millis) -> bool {
+        let ahead = self.log.snapshot_backlog() > SNAPSHOT_AHEAD;
+        let from = match self.saving.take() {
+            // One part after the other, and no faster than they can be written.
+            Some(from) if ahead || self.part.pending.load(Ordering::Acquire) => {
+                self.saving = Some(from);
+                return true;
+            }
+            // Without one of its parts it is none; the next one is whole.
+            Some(_) if self.part.refused.load(Ordering::Acquire) => return false,
+            Some(from) => from,
+            None if self.since_snapshot >= self.snapshot_after(at) && self.settled() => {
+                self.since_snapshot = 0;
+                self.snapshot_at = at;
+                self.part = Arc::default();
+                self.submit(vec![Entry::Begin]);
+                self.mark_listed();
+                None
+            }
+            None => return false,
+        };
+        let mut entries = Vec::with_capacity(SNAPSHOT_STREAMS);
+        let mut last = None;
+        for (id, _) in self.live.state.streams_after(from.as_ref()).take(SNAPSHOT_STREAMS) {
+            if let Some(snapshot) = self.live.state.save(&id) {
+                entries.push(Entry::Snapshot(Box::new(snapshot)));
+            }
+            last = Some(id);
+        }
+        let over = entries.len() < SNAPSHOT_STREAMS;
+        if over {
+            entries.push(Entry::End);
+        } else {
+            self.saving = Some(last);
+        }
+        self.submit(entries);
+        !over
+    }
+
+    /// How many records lie between two snapshots.
+    fn snapshot_after(&self, at: Millis) -> u64 {
+        let streams = self.live.state.len() as u64;
+        let busy = at < self.snapshot_at + SNAPSHOT_PAUSE;
+        let least = if busy { SNAPSHOT_EVERY_BUSY } else { SNAPSHOT_EVERY };
+        self.snapshot_every.unwrap_or_else(|| least.max(streams * SNAPSHOT_EVERY_STREAM))
+    }
+
+    /// How many runs have ended and are in memory still.
+    #[must_use]
+    pub fn lingering(&self) -> usize {
+        self.ended.len()
+    }
+
+    /// Begins a snapshot at the next pause.
+    pub fn save(&mut self) {
+        self.since_snapshot = u64::MAX / 2;
+    }
+
+    /// Begins a snapshot and waits for it. Nobody else uses the store meanwhile.
+    pub fn save_now(&mut self, at: Millis) {
+        while self.saving.is_some() {
+            self.save_some(at);
+            std::thread::yield_now();
+        }
+        while self.log.snapshot_backlog() > 0 {
+            std::thread::yield_now();
+        }
+        let seen = self.log.snapshots().0;
+        self.save();
+        while !self.settled() {
+            std::thread::yield_now();
+        }
+        while self.idle(at) || self.part.pending.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        if !self.part.refused.load(Ordering::Acquire) {
+            // Each whose parts all came ends, well or not.
+            let _ = self.log.wait_for_snapshot(seen);
+        }
+    }
+
+    /// Nothing in memory waits for a batch that may still fail.
+    fn settled(&self) -> bool {
+        self.durable.load(Ordering::Acquire) == self.batches
+    }
+
+    fn submit(&self, entries: Vec<Entry>) {
+        let part = self.part.clone();
+        part.pending.store(true, Ordering::Release);
+        let done = Box::new(move |result: Result<log::Durable, log::Error>| {
+            if result.is_err() {
+                part.refused.store(true, Ordering::Release);
+            }
+            part.pending.store(false, Ordering::Release);
+        });
+        self.log.submit(log::Batch { entries, done });
+    }
+}
+
+/// Whether nothing can happen to an item any more.
+fn is_done(item: &Item) -> bool {
+    matches!(item, Item::Completed { .. } | Item::Dropped { .. })
+}
+
+/// Whether a fact ends its run.
+pub fn ends(event: &Event) -> bool {
+    matches!(event, Event::PipelineCompleted(_) | Event::PipelineFailed(_) | Event::PipelineCancelled(_))
+}
+
+fn fault(error: &log::Error) -> Fault {
+    match error {
+        log::Error::Full { .. }
+        | log::Error::Busy(_)
+        | log::Error::Gap { .. }
+        | log::Error::TooLarge { .. } => Fault::Full(error.to_string()),
+        log::Error::SyncFailed { .. }
+        | log::Error::Closed
+        | log::Error::Io { .. }
+        | log::Error::Locked { .. } => Fault::Lost(error.to_string()),
+        log::Error::Corrupt { .. } | log::Error::Newer { .. } | log::Error::Refused { .. } => {
+            Fault::Corrupt(error.to_string())
+        }
+    }
+}
+
+impl Store for Embedded {
+    fn view(&mut self) -> &mut dyn Overlay {
+        &mut self.live
+    }
+
+    fn load(&mut self, streams: &[StreamId]) -> Result<(), Fault> {
+        for stream in streams {
+            let StreamId::Run(run) = stream else { continue };
+            if self.live.state.run(*run).is_some() {
+                continue;
+            }
+            let row = self.live.history.get(*run).map_err(|error| Fault::Corrupt(error.to_string()))?;
+            let Some(row) = row.filter(|_| !self.is_retiring(*run)) else {
+                self.live.absent(*run);
+                continue;
+            };
+            let (mut head, mut first) = (None, None);
+            let state = &mut self.live.state;
+            let seqs = Seqs { first: row.first_seq, last: row.last_seq };
+            let scanned = self.log.scan(std::slice::from_ref(stream), seqs, &mut |record, _| {
+                first = first.or(Some(record.seq));
+                head = Some(Head { ver: record.ver, head: record.chain });
+                let _ = state.fold_event(&record);
+                ControlFlow::Continue(())
+            });
+            scanned.map_err(|error| fault(&error))?;
+            self.live.state.refresh(stream);
+            let Some(head) = head else {
+                self.live.absent(*run);
+                continue;
+            };
+            self.first_seqs.insert(*run, first.unwrap_or(1));
+            self.remember.push((stream.clone(), head));
+            // It leaves again by itself.
+            let at = self.live.state.stream(stream).map_or(Millis(0), |found| found.at);
+            self.ended.push_back(Ended { run: *run, at, batch: self.batches, listed: false });
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self, mut batch: Batch, soon: bool) {
+        self.batches += 1;
+        let mut noted = Noted::default();
+        self.since_snapshot += batch.facts.len() as u64;
+        let entries = self.entries(&mut batch, &mut noted);
+        let (metrics, teller, at, began) =
+            (self.metrics.clone(), self.teller.clone(), batch.at, Instant::now());
+        let (number, durable, tail, done) =
+            (self.batches, self.durable.clone(), self.tail.clone(), batch.done);
+        let finished = move |result: Result<log::Durable, log::Error>| match result {
+            Ok(written) => {
+                durable.store(number, Ordering::Release);
+                tail.send_replace(written.last_seq);
+                done(Ok(()));
+                // Callers and effects come first.
+                if let Some(teller) = teller {
+                    teller.tell(std::mem::take(&mut noted.story));
+                }
+                metrics.committed(&noted, at, began.elapsed());
+            }
+            Err(error) => done(Err(fault(&error))),
+        };
+        let batch = log::Batch { entries, done: Box::new(finished) };
+        if soon { self.log.commit(batch) } else { self.log.submit(batch) }
+    }
+
+    fn reload(&mut self) -> Result<(), Fault> {
+        let mut state = State::new();
+        let mut ended: Vec<RunId> = Vec::new();
+        let live = &self.live;
+        let read = self.log.read(0, &mut |record, _| {
+            // Runs that have left memory stay out of it.
+            let left = matches!(&record.stream, StreamId::Run(run) if live.has_left(*run));
+            if !left {
+                if let (StreamId::Run(run), true) = (&record.stream, ends(&record.event)) {
+                    ended.push(*run);
+                }
+                let _ = state.fold_event(&record);
+            }
+            ControlFlow::Continue(())
+        });
+        read.map_err(|error| fault(&error))?;
+        state.refresh_all();
+        state.beats = std::mem::take(&mut self.live.state.beats);
+        self.live.state = state;
+        self.live.state.indexes_mut().note_moves();
+        self.remember.clear();
+        self.saving = None;
+        self.ended.clear();
+        self.done_items.clear();
+        self.durable.store(self.batches, Ordering::Release);
+        self.note_ended();
+        self.log.resume();
+        Ok(())
+    }
+
+    fn has_room(&mut self) -> bool {
+        self.log.has_room()
+    }
+
+    fn pick_ready(&mut self, taker: &Taker<'_>) -> Option<(RunId, Vec<StepId>)> {
+        let run = self.live.state.indexes_mut().next_ready_for(taker)?;
+        Some((run, fake::leasable(&self.live.state, run)))
+    }
+
+    fn put_back(&mut self, run: RunId) {
+        self.live.state.indexes_mut().put_back(run);
+    }
+
+    fn pick_due(&mut self, at: Millis, max: usize) -> Vec<StreamId> {
+        self.live.state.indexes().due(at).take(max).cloned().collect()
+    }
+
+    fn next_due(&mut self) -> Option<Millis> {
+        self.live.state.indexes().next_due()
+    }
+
+    fn pick_expired(&mut self, at: Millis) -> Vec<Leased> {
+        let state = &self.live.state;
+        let runs = state.indexes().leases_due(at).filter_map(|id| match id {
+            StreamId::Run(run) => state.run(*run),
+            // tidy: only runs have leases.
+            _ => None,
+        });
+        runs.flat_map(fake::run_leases).collect()
+    }
+
+    fn beat(&mut self, holder: Holder, at: Millis) {
+        self.live.state.beat(holder, at);
+    }
+
+    fn recover(&mut self, at: Millis) -> Result<Found, Fault> {
+        self.live.state.beats.since = at;
+        Ok(fake::found(&self.live.state))
+    }
+
+    fn idle(&mut self, at: Millis) -> bool {
+        let leaving = self.let_leave(at);
+        let saving = self.save_some(at);
+        leaving || saving
+    }
+}

@@ -1,0 +1,183 @@
+//! The data directory: where everything lies, and that only its owner can look at it.
+
+use std::fs;
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use tokio::net::{UnixListener, UnixStream};
+use windlass_core::id::{RunId, StepId};
+
+/// The name of the data directory of a project.
+pub const NAME: &str = ".windlass";
+
+/// The name of the socket in it.
+const SOCKET: &str = "windlass.sock";
+/// The most bytes of an address that every system takes.
+const ADDRESS_LEN_MAX: usize = 100;
+
+/// The address of a socket, good for as long as this lives.
+struct Address {
+    path: PathBuf,
+    _dir: Option<fs::File>,
+}
+
+/// A data directory.
+#[derive(Clone, Debug)]
+pub struct Home {
+    root: PathBuf,
+}
+
+impl Home {
+    /// The directory that is meant where nobody names one: the nearest above this one that is there, or one here.
+    ///
+    /// # Errors
+    /// The current directory is not there.
+    pub fn nearest() -> io::Result<PathBuf> {
+        let here = std::env::current_dir()?;
+        let found = here.ancestors().map(|dir| dir.join(NAME)).find(|dir| dir.is_dir());
+        Ok(found.unwrap_or_else(|| here.join(NAME)))
+    }
+
+    /// Makes sure that the directory is there and that nobody else can look into it.
+    ///
+    /// # Errors
+    /// It cannot be made, or belongs to somebody else.
+    pub fn make(root: &Path) -> io::Result<Home> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(root)?;
+        let root = root.canonicalize()?;
+        if fs::metadata(&root)?.permissions().mode() & 0o077 != 0 {
+            fs::set_permissions(&root, fs::Permissions::from_mode(0o700))?;
+        }
+        let home = Home { root };
+        fs::create_dir_all(home.outputs())?;
+        fs::create_dir_all(home.scratch())?;
+        // The whole directory is private to this machine.
+        let ignore = home.root.join(".gitignore");
+        if !ignore.exists() {
+            fs::write(ignore, "*\n")?;
+        }
+        Ok(home)
+    }
+
+    /// The directory whose socket this is.
+    #[must_use]
+    pub fn of_socket(path: &Path) -> Option<Home> {
+        let root = path.parent().filter(|_| path.file_name().is_some_and(|name| name == SOCKET))?;
+        Some(Home { root: root.to_path_buf() })
+    }
+
+    /// The directory itself.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The socket at which whoever holds the directory serves the API.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.root.join(SOCKET)
+    }
+
+    /// Connects to whoever holds the directory.
+    ///
+    /// # Errors
+    /// Nobody does, or does not answer.
+    pub async fn connect(&self) -> io::Result<UnixStream> {
+        let address = self.address()?;
+        UnixStream::connect(&address.path).await
+    }
+
+    /// Makes the socket. One that a dead process left behind is replaced: whoever holds the directory is the only one who
+    /// may.
+    ///
+    /// # Errors
+    /// The socket cannot be made.
+    pub fn bind(&self) -> io::Result<UnixListener> {
+        match fs::remove_file(self.socket()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+        // The directory is the owner's alone, so nobody can come in between these two.
+        let address = self.address()?;
+        let listener = UnixListener::bind(&address.path)?;
+        fs::set_permissions(self.socket(), fs::Permissions::from_mode(0o600))?;
+        Ok(listener)
+    }
+
+    /// The socket's address. An address has few bytes, and a project may lie deep: then it is named by way of the opened
+    /// directory.
+    fn address(&self) -> io::Result<Address> {
+        let path = self.socket();
+        if path.as_os_str().len() <= ADDRESS_LEN_MAX {
+            return Ok(Address { path, _dir: None });
+        }
+        let dir = fs::File::open(&self.root)?;
+        let path = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(SOCKET);
+        Ok(Address { path, _dir: Some(dir) })
+    }
+
+    /// Where the keys are that the log is sealed with.
+    #[must_use]
+    pub fn keys(&self) -> PathBuf {
+        self.root.join("keys")
+    }
+
+    /// Where bundles of runs that have ended are kept.
+    #[must_use]
+    pub fn evidence(&self) -> PathBuf {
+        self.root.join("evidence")
+    }
+
+    /// Where steps' output is kept.
+    #[must_use]
+    pub fn outputs(&self) -> PathBuf {
+        self.root.join("output")
+    }
+
+    /// Where files of attempts under way are.
+    #[must_use]
+    pub fn scratch(&self) -> PathBuf {
+        self.root.join("scratch")
+    }
+
+    /// The output of one attempt.
+    #[must_use]
+    pub fn output_of(&self, run: RunId, step: &StepId, epoch: u64) -> PathBuf {
+        self.outputs().join(run.to_string()).join(format!("{}.{epoch}.log", file_name(step)))
+    }
+
+    /// The file that `$WL_OUTPUT` names for one attempt.
+    #[must_use]
+    pub fn typed_of(&self, run: RunId, step: &StepId, epoch: u64) -> PathBuf {
+        self.scratch().join(format!("{run}.{}.{epoch}.out", file_name(step)))
+    }
+}
+
+/// The name of this machine.
+#[must_use]
+pub fn host_name() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    if name.is_empty() { "localhost".to_owned() } else { name.to_owned() }
+}
+
+/// A step's name as a file name: what is not plain is spelled in hexadecimal, and a long name ends in its hash.
+pub fn file_name(step: &StepId) -> String {
+    const MAX: usize = 120;
+    let mut name = String::new();
+    for byte in step.as_str().bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_') {
+            name.push(char::from(byte));
+        } else {
+            name.push_str(&format!("%{byte:02x}"));
+        }
+    }
+    if name.len() > MAX {
+        let hash = windlass_core::digest::Digest::of(&[step.as_str().as_bytes()]).to_string();
+        name.truncate(MAX - 17);
+        name.push('~');
+        name.push_str(&hash[..16]);
+    }
+    name
+}

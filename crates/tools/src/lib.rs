@@ -1,0 +1,12 @@
+//! The hands of Windlass: processes, tools, secrets and what must not be shown, TLS, the data directory, and the file that
+//! configures them.
+
+pub mod clock;
+pub mod config;
+pub mod home;
+pub mod random;
+pub mod redaction;
+pub mod secrets;
+pub mod shell;
+pub mod tls;
+pub mod tools;
