@@ -45,7 +45,7 @@ use routes::{Routes, Scope};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tower::Service as _;
 use windlass_core::code::Code;
@@ -318,7 +318,10 @@ impl FromRequestParts<Arc<App>> for Caller {
 
 impl App {
     /// Asks the engine for something and waits until it is durable.
-    pub(crate) async fn ask(&self, caller: &Caller, command: Command) -> Result<Reply, Problem> {
+    ///
+    /// # Errors
+    /// It was refused, or the engine has ended.
+    pub async fn ask(&self, caller: &Caller, command: Command) -> Result<Reply, Problem> {
         let (send, receive) = tokio::sync::oneshot::channel();
         self.engine.ask(caller.actor.clone(), command, move |reply| {
             let _ = send.send(reply);
@@ -327,10 +330,26 @@ impl App {
     }
 
     /// Looks at the store, between two turns.
-    pub(crate) async fn look<T: Send + 'static>(
+    ///
+    /// # Errors
+    /// What was seen did not last, or the engine has ended.
+    pub async fn look<T: Send + 'static>(
         &self,
         look: impl FnOnce(&mut Embedded) -> T + Send + 'static,
     ) -> Result<T, Problem> {
+        // What is seen has a place of its own, so there is one kind of waiting and not one for everything that is seen.
+        let place = Arc::new(Mutex::new(None));
+        let put = place.clone();
+        let look = move |store: &mut Embedded| {
+            let seen = look(store);
+            *put.lock().unwrap_or_else(PoisonError::into_inner) = Some(seen);
+        };
+        self.looked(Box::new(look)).await?;
+        let seen = place.lock().unwrap_or_else(PoisonError::into_inner).take();
+        seen.ok_or_else(gone)
+    }
+
+    async fn looked(&self, look: Box<dyn FnOnce(&mut Embedded) + Send>) -> Result<(), Problem> {
         let (send, receive) = tokio::sync::oneshot::channel();
         self.engine.read_then(look, move |seen| {
             let _ = send.send(seen);
@@ -339,7 +358,10 @@ impl App {
     }
 
     /// The run that an id, or the beginning of one, means: one of the caller's.
-    pub(crate) async fn find_run(&self, caller: &Caller, text: &str) -> Result<RunId, Problem> {
+    ///
+    /// # Errors
+    /// None is meant, or several are.
+    pub async fn find_run(&self, caller: &Caller, text: &str) -> Result<RunId, Problem> {
         let (who, wanted) = (caller.clone(), text.to_owned());
         let found = self.look(move |store| store.find_runs(&who.tenant, &who.namespace, &wanted)).await??;
         match found.as_slice() {

@@ -206,7 +206,7 @@ impl Routes {
     #[must_use]
     pub fn get<H, T>(self, path: &'static str, scope: Scope, doc: Doc, handler: H) -> Routes
     where
-        H: Handler<T, Arc<App>, Future = Answering>,
+        H: Handler<T, Arc<App>, Future = Answering> + Sync,
         T: 'static,
     {
         self.add(Method::GET, MethodFilter::GET, (path, scope, doc), handler)
@@ -216,7 +216,7 @@ impl Routes {
     #[must_use]
     pub fn post<H, T>(self, path: &'static str, scope: Scope, doc: Doc, handler: H) -> Routes
     where
-        H: Handler<T, Arc<App>, Future = Answering>,
+        H: Handler<T, Arc<App>, Future = Answering> + Sync,
         T: 'static,
     {
         self.add(Method::POST, MethodFilter::POST, (path, scope, doc), handler)
@@ -226,7 +226,7 @@ impl Routes {
     #[must_use]
     pub fn delete<H, T>(self, path: &'static str, scope: Scope, doc: Doc, handler: H) -> Routes
     where
-        H: Handler<T, Arc<App>, Future = Answering>,
+        H: Handler<T, Arc<App>, Future = Answering> + Sync,
         T: 'static,
     {
         self.add(Method::DELETE, MethodFilter::DELETE, (path, scope, doc), handler)
@@ -240,10 +240,11 @@ impl Routes {
         handler: H,
     ) -> Routes
     where
-        H: Handler<T, Arc<App>, Future = Answering>,
+        H: Handler<T, Arc<App>, Future = Answering> + Sync,
         T: 'static,
     {
         let check = Check { path, scope, body_max: doc.body_max, patience: doc.patience };
+        let handler = Arc::new(move |request, app| handler.clone().call(request, app));
         self.router = self.router.route(path, on(filter, Guarded { check, handler }));
         self.list.push(Route { method, path, scope, doc });
         self
@@ -272,22 +273,20 @@ impl Routes {
 /// An answer on its way.
 type Answering = Pin<Box<dyn Future<Output = Response> + Send>>;
 
-/// A handler behind its check.
+/// A handler behind its check. All of them are of one type, so that what stands around a handler is compiled once and not
+/// once for each.
 #[derive(Clone)]
-struct Guarded<H> {
+struct Guarded {
     check: Check,
-    handler: H,
+    handler: Arc<dyn Fn(Request, Arc<App>) -> Answering + Send + Sync>,
 }
 
-impl<H, T> Handler<T, Arc<App>> for Guarded<H>
-where
-    H: Handler<T, Arc<App>, Future = Answering>,
-{
+impl Handler<(), Arc<App>> for Guarded {
     type Future = Answering;
 
     fn call(self, mut request: Request, app: Arc<App>) -> Answering {
         let (method, began) = (method(request.method()), Instant::now());
-        let answer = self.check.admit(&mut request).map(|()| self.handler.call(request, app.clone()));
+        let answer = self.check.admit(&mut request).map(|()| (self.handler)(request, app.clone()));
         Box::pin(async move {
             let response = self.check.answer(answer).await;
             app.metrics.request(self.check.path, method, response.status().as_u16(), began.elapsed());
