@@ -107,8 +107,7 @@ impl Evaluate for Cel {
         if kept.len() >= CACHE_MAX && !kept.contains_key(pattern) {
             kept.clear();
         }
-        let compiled =
-            kept.entry(pattern.to_owned()).or_insert_with(|| crate::vars::pattern(pattern).ok());
+        let compiled = kept.entry(pattern.to_owned()).or_insert_with(|| crate::vars::pattern(pattern).ok());
         // One that does not compile was refused when its runbook was loaded; here it matches nothing.
         compiled.as_ref().is_some_and(|compiled| compiled.is_match(text))
     }

@@ -23,8 +23,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use windlass_tools::tls::{self, Acceptor};
 use tokio::net::{TcpListener, UnixListener};
+use windlass_tools::tls::{self, Acceptor};
 
 /// How many connections are open at a time.
 const CONNECTIONS_MAX: u32 = 1_024;

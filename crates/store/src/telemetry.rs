@@ -15,7 +15,6 @@ mod tests;
 pub use otlp::Endpoint;
 pub use story::{Line, Story};
 
-use windlass_tools::config::Config;
 use crate::metrics::Metrics;
 use otlp::Exporter;
 use std::sync::Arc;
@@ -28,6 +27,7 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use windlass_core::trace;
+use windlass_tools::config::Config;
 
 /// How many batches of lines may wait for the thread that writes them.
 const WAITING_MAX: usize = 4_096;

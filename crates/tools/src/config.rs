@@ -12,8 +12,6 @@ mod tests;
 
 pub use read::parse;
 
-use windlass_runbook::problem::Source;
-use windlass_runbook::{Problem, Problems, yaml};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -23,6 +21,8 @@ use windlass_core::caps::Caps;
 use windlass_core::code::Code;
 use windlass_core::id::Name;
 use windlass_core::time::Span;
+use windlass_runbook::problem::Source;
+use windlass_runbook::{Problem, Problems, yaml};
 
 /// The name of the file where nobody names one.
 pub const FILE_NAME: &str = "windlass.yaml";

@@ -5,13 +5,13 @@
 //! whoever calls tries again later.
 
 use super::{Error, archive};
-use windlass_tools::tls;
 use object_store::aws::{AmazonS3, AmazonS3Builder};
 use object_store::path::Path;
 use object_store::{
     BackoffConfig, ClientOptions, ObjectStore as _, ObjectStoreExt as _, PutMode, PutOptions, RetryConfig,
 };
 use std::time::Duration;
+use windlass_tools::tls;
 
 /// How often a request is tried again, and for how long in all.
 const RETRIES_MAX: usize = 4;

@@ -2,10 +2,8 @@
 //! behaves on a full one as it promises.
 
 use super::{Embedded, Options};
-use windlass_tools::clock::Sorted;
 use crate::disk::faulty::Faulty;
 use crate::log;
-use windlass_engine::fake::Always;
 use serde_json::{Value, json};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -20,10 +18,12 @@ use windlass_core::stream::StreamId;
 use windlass_core::template::NoExpressions;
 use windlass_core::time::Millis;
 use windlass_engine::conformance::{BOOK, Subject, check, create};
+use windlass_engine::fake::Always;
 use windlass_engine::fake::{Collected, Hands, Kept};
 use windlass_engine::handle::{Handle, Inbox, inbox};
 use windlass_engine::port::{Batch, Fault, Found, Leased, Store};
 use windlass_engine::{Engine, Parts};
+use windlass_tools::clock::Sorted;
 
 /// The embedded store with the disk and the directory it is on.
 struct Disked {

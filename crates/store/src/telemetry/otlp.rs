@@ -4,7 +4,6 @@
 //! not answer costs spans and nothing else: they are counted in a warning and dropped.
 
 use super::story::{Line, What};
-use windlass_tools::config::Config;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
 use hyper::{Request, header};
@@ -18,6 +17,7 @@ use windlass_core::id::{RunId, StepId};
 use windlass_core::run::Status;
 use windlass_core::time::{Millis, Span as Length};
 use windlass_core::trace;
+use windlass_tools::config::Config;
 
 /// How many spans are sent at once.
 const SPANS_MAX: usize = 512;

@@ -2,7 +2,6 @@
 
 use super::story::What;
 use super::*;
-use windlass_tools::config::Env;
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
@@ -10,6 +9,7 @@ use windlass_core::digest::Digest;
 use windlass_core::id::{Name, RunId};
 use windlass_core::run::{Home, Status};
 use windlass_core::time::Millis;
+use windlass_tools::config::Env;
 
 fn config(pairs: &'static [(&'static str, &'static str)], endpoint: Option<String>) -> Config {
     let env: Env = Arc::new(move |name: &str| match (name, &endpoint) {

@@ -4,10 +4,6 @@ use super::{
     Algorithm, Config, DEFAULT_TENANT, DeliveryId, Encoding, HookSource, Http, Models, Price, SECRETS_MAX,
     Slack, Tenant, tables,
 };
-use windlass_runbook::problem::{Notes, Source};
-use windlass_runbook::shape::{self, Shape};
-use windlass_runbook::yaml::{self, Node, Value};
-use windlass_runbook::{Problem, Problems, span};
 use crate::tools::settings::Host;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,6 +12,10 @@ use windlass_core::caps::Caps;
 use windlass_core::code::Code;
 use windlass_core::id::Name;
 use windlass_core::time::Span;
+use windlass_runbook::problem::{Notes, Source};
+use windlass_runbook::shape::{self, Shape};
+use windlass_runbook::yaml::{self, Node, Value};
+use windlass_runbook::{Problem, Problems, span};
 
 /// How far a signed time may be from now where the file does not say.
 const TOLERANCE: Span = Span::mins(5);

@@ -1,6 +1,8 @@
 //! The tables of the configuration file: which keys there are, what they hold, what they mean.
 
-use windlass_runbook::shape::Shape::{Duration, Int, List, Map, Money, Name, OneOf, Table as Of, Text, Words};
+use windlass_runbook::shape::Shape::{
+    Duration, Int, List, Map, Money, Name, OneOf, Table as Of, Text, Words,
+};
 use windlass_runbook::shape::{Keys, Shape, Table, key};
 
 const NAMES: Shape = OneOf(&[Name, List(&Name)], "a name or a list of names");

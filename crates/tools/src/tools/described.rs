@@ -16,8 +16,6 @@
 //! The command gets one JSON object on its standard input and ends with one on its last line; see `stdio`.
 
 use super::settings::Settings;
-use windlass_runbook::shape::{Key, Shape, Table, field};
-use windlass_runbook::tools::{self, Tool, Writes};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,6 +24,8 @@ use std::time::Duration;
 use windlass_core::policy::Risk;
 use windlass_core::receipt::Semantics;
 use windlass_core::runbook::ValueType;
+use windlass_runbook::shape::{Key, Shape, Table, field};
+use windlass_runbook::tools::{self, Tool, Writes};
 
 /// The most files in the folder, and the most bytes of one.
 const FILES_MAX: usize = 256;
@@ -289,7 +289,8 @@ mod tests {
         assert_eq!(described.reverse.as_deref(), Some("pager_test.resolve"));
         assert_eq!(described.misfit(serde_json::json!({ "n": "1" }).as_object().unwrap()), Some("n"));
         let book = "name: t\npipelines:\n  p:\n    steps:\n      - pager_test.page: { service: db, token: '${{ secrets.T }}' }\n";
-        let loaded = windlass_runbook::parse("t", book, &windlass_runbook::Directory::new(dir.path())).unwrap();
+        let loaded =
+            windlass_runbook::parse("t", book, &windlass_runbook::Directory::new(dir.path())).unwrap();
         let step = &loaded.runbook.pipelines.values().next().unwrap().nodes[0];
         assert_eq!(step.effect, Some(Semantics::Reconcile));
         let wrong = book.replace("service: db, ", "");

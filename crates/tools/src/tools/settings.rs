@@ -2,11 +2,11 @@
 //! tools. From the environment and from the configuration file; the environment wins.
 
 use crate::config::{self, Config};
-use windlass_runbook::span;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+use windlass_runbook::span;
 
 /// How long "it is not there" must hold before it is believed: what was sent may still be on its way.
 const PROBE_WAIT: Duration = Duration::from_secs(10);
