@@ -2,7 +2,7 @@
 
 pub mod cli;
 
-pub use windlass_runbook::{self as runbook};
+pub use windlass_runbook as runbook;
 pub use windlass_server::{api, app, auth, bench, cards, client, evidence, executor, policy, server};
 pub use windlass_store::{disk, history, log, shape, store, telemetry};
 pub use windlass_tools::{clock, config, home, redaction, secrets, shell, tools};
