@@ -10,7 +10,7 @@
 //! last; a field is never renamed, retyped or moved, because old logs hold it.
 
 use crate::digest::Salt;
-use crate::wire::{Error, Reader, Writer, shorten};
+use crate::wire::{Error, Reader, Writer, same, shorten};
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -197,7 +197,7 @@ macro_rules! events {
                 let hash = hash(tag.as_bytes());
                 let found = SORTED.binary_search_by_key(&hash, |(hash, _)| *hash).ok().map(|at| SORTED[at].1);
                 match found {
-                    Some(n) if TAGS[n] == tag => GET[n](r),
+                    Some(n) if same(TAGS[n].as_bytes(), tag.as_bytes()) => GET[n](r),
                     Some(_) | None => Err(Error::Tag(shorten(tag))),
                 }
             }

@@ -4,6 +4,10 @@
 //! looked up, none can be doubled, and what is read writes back to the same bytes. Scalars are handled
 //! here; nested values go through `serde_json`, which bounds their depth.
 
+mod same;
+
+pub(crate) use same::same;
+
 use crate::id;
 use alloc::borrow::Cow;
 use alloc::string::String;
@@ -311,7 +315,7 @@ impl<'a> Reader<'a> {
     /// Steps over `literal` if it stands here.
     #[inline]
     pub fn skip(&mut self, literal: &str) -> bool {
-        let here = self.rest().starts_with(literal.as_bytes());
+        let here = self.rest().get(..literal.len()).is_some_and(|text| same(text, literal.as_bytes()));
         if here {
             self.at += literal.len();
         }
@@ -324,8 +328,8 @@ impl<'a> Reader<'a> {
         let (rest, k, s) = (self.rest(), key.len(), suffix.len());
         let here = rest.len() >= k + s + 4
             && rest.starts_with(b",\"")
-            && &rest[2..2 + k] == key.as_bytes()
-            && &rest[2 + k..2 + k + s] == suffix.as_bytes()
+            && same(&rest[2..2 + k], key.as_bytes())
+            && same(&rest[2 + k..2 + k + s], suffix.as_bytes())
             && &rest[2 + k + s..4 + k + s] == b"\":";
         if here {
             self.at += k + s + 4;

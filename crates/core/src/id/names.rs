@@ -5,6 +5,7 @@
 //! that come once push out no more than one another.
 
 use super::{Error, Name};
+use crate::wire::same;
 use alloc::vec::Vec;
 
 /// How many names are kept.
@@ -31,7 +32,7 @@ impl Names {
         }
         let slot = &mut self.0[slot(text.as_bytes())];
         match slot {
-            Some(name) if name.as_str() == text => Ok(name.clone()),
+            Some(name) if same(name.as_str().as_bytes(), text.as_bytes()) => Ok(name.clone()),
             Some(_) | None => Ok(slot.insert(Name::new(text)?).clone()),
         }
     }
