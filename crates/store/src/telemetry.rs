@@ -7,15 +7,19 @@
 //! Only what is durable is told. Whoever tells never waits: where lines come faster than they can be written, they are
 //! dropped and counted. Every line has the run's id and its trace's.
 
+mod lines;
 mod otlp;
 mod story;
 #[cfg(test)]
 mod tests;
 
+pub use lines::flush_logs;
+pub(crate) use lines::lost;
 pub use otlp::Endpoint;
 pub use story::{Line, Story};
 
 use crate::metrics::Metrics;
+use lines::Lines;
 use otlp::Exporter;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -52,7 +56,10 @@ impl Teller {
 
 /// Begins to write log lines of this process to stderr, one JSON object each. `WINDLASS_LOG` says how much (`info` where
 /// absent, `off` for nothing). Only the first call does anything.
-pub fn write_logs() {
+///
+/// # Errors
+/// The system gives no thread.
+pub fn write_logs() -> std::io::Result<()> {
     let asked = std::env::var("WINDLASS_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
     let filter = asked.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
     let lines = tracing_subscriber::fmt::layer()
@@ -60,21 +67,24 @@ pub fn write_logs() {
         .flatten_event(true)
         .with_current_span(false)
         .with_span_list(false)
-        .with_writer(std::io::stderr)
+        .with_writer(Lines::to_stderr()?)
         .with_filter(filter);
     // A second one changes nothing: a process has one place for its lines.
     let _ = tracing_subscriber::registry().with(lines).try_init();
+    Ok(())
 }
 
 /// Whether somebody wants to be told by a command that does not serve: the environment says how much is logged, or
 /// names a collector. Then log lines are written from here on.
-#[must_use]
-pub fn is_asked_for(config: &Config) -> bool {
+///
+/// # Errors
+/// The system gives no thread.
+pub fn is_asked_for(config: &Config) -> std::io::Result<bool> {
     let logs = config.var("WINDLASS_LOG").is_some();
     if logs {
-        write_logs();
+        write_logs()?;
     }
-    logs || Endpoint::find(config).is_some()
+    Ok(logs || Endpoint::find(config).is_some())
 }
 
 /// Begins to tell: to the log, where somebody listens to it, and to the collector that the environment names.

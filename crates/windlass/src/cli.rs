@@ -53,7 +53,9 @@ pub fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return say.failure(&Failure::new(Code::Internal, error.to_string())),
     };
-    match runtime.block_on(dispatch(args, &say)) {
+    let outcome = runtime.block_on(dispatch(args, &say));
+    crate::telemetry::flush_logs();
+    match outcome {
         Ok(code) => ExitCode::from(code),
         Err(failure) => say.failure(&failure),
     }
@@ -94,7 +96,7 @@ async fn connect(args: &Args, need: Need) -> Result<Client, Failure> {
     }
     let exe = std::env::current_exe()?;
     let config = Config::load(args.global.config.as_deref(), &root)?;
-    let tells = crate::telemetry::is_asked_for(&config);
+    let tells = crate::telemetry::is_asked_for(&config)?;
     let policy = args.global.policy.clone();
     let mut settings = Settings { config: Arc::new(config), tells, policy, ..Settings::default() };
     if matches!(args.verb, Verb::Cancel { .. } | Verb::Resume { .. }) {

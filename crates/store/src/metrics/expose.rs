@@ -105,7 +105,7 @@ impl Metrics {
             Figures::Counter(keys),
         ));
         shown.extend(of_http(&lock(&self.http)));
-        let lost = self.lost_lines.load(Ordering::Relaxed);
+        let lost = self.lost_lines.load(Ordering::Relaxed) + crate::telemetry::lost();
         let counter = |value| Figures::Counter(alone(value));
         let gauge = |value| Figures::Gauge(alone(value));
         shown.push((

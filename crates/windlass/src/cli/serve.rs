@@ -25,6 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(45);
 const LOOK: Duration = Duration::from_millis(50);
 
 pub(super) async fn serve(args: &Args, wish: &ServeArgs, say: &Say) -> Outcome {
+    let say = *say;
     let tls = wish.tls_cert.clone().zip(wish.tls_key.clone());
     let listen = Listen { address: wish.listen.clone(), tls, behind_proxy: wish.behind_proxy };
     // What cannot be served is known before anything is opened.
@@ -61,8 +62,11 @@ pub(super) async fn serve(args: &Args, wish: &ServeArgs, say: &Say) -> Outcome {
     let serving = server.serve(app.clone(), socket, &user);
     let stopping = async {
         signals.recv().await;
-        say.note("stopping: steps under way are handed back; once more ends it at once");
         app.drain();
+        // Whether anybody reads stderr or not, the end goes on.
+        std::thread::spawn(move || {
+            say.note("stopping: steps under way are handed back; once more ends it at once");
+        });
         // Whoever cannot wait says so.
         signals.recv().await;
     };
@@ -81,7 +85,7 @@ async fn open(args: &Args, executors: usize) -> Result<Arc<App>, Failure> {
     })?;
     let exe = std::env::current_exe()?;
     let config = Arc::new(Config::load(args.global.config.as_deref(), &root)?);
-    telemetry::write_logs();
+    telemetry::write_logs()?;
     let policy = args.global.policy.clone();
     let mut settings = Settings { executes: true, config, tells: true, policy, ..Settings::default() };
     settings.engine.slots = executors;

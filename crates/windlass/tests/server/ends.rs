@@ -4,7 +4,8 @@ use crate::http::{Answer, Server};
 use crate::support::{Project, is_alive, text, until};
 use rustix::process::Signal;
 use serde_json::json;
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::Stdio;
 
 #[test]
 fn an_address_that_others_can_reach_needs_tls() {
@@ -98,6 +99,25 @@ fn the_second_signal_ends_it_at_once() {
     process.signal(Signal::TERM);
     process.wait().code(130);
     until("the step to be gone", || (!is_alive(&pid)).then_some(()));
+}
+
+#[test]
+fn a_server_whose_log_nobody_reads_serves_and_ends() {
+    let project = Project::new();
+    // A pipe that is full before the first line.
+    let (_unread, full) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
+    while rustix::io::write(&full, &[b'x'; 4096]).is_ok() {}
+    rustix::io::ioctl_fionbio(&full, false).unwrap();
+    let words = ["serve", "--listen", "127.0.0.1:0", "--json"];
+    let mut child = project.command(&words).stdout(Stdio::piped()).stderr(full).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("serving"), "{line}");
+    project.write("book.yaml", "name: x\npipelines: { main: { steps: [ { run: 'true' } ] } }\n");
+    project.run(&[], 0);
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), Signal::TERM).unwrap();
+    let end = until("the server to end", || child.try_wait().unwrap());
+    assert_eq!(end.code(), Some(0));
 }
 
 #[test]
