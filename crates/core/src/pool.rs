@@ -3,6 +3,7 @@
 //! A thousand runs of one pipeline have one tenant, one runbook and one word of policy. Each record says all of it
 //! again; the pool gives them one copy. It is no part of the state: what is shared and what is not is equal.
 
+use crate::id::{Name, Names};
 use crate::item::Lot;
 use crate::policy::Ledger;
 use crate::run::Home;
@@ -25,6 +26,7 @@ pub struct Pool {
     lots: BTreeSet<Arc<Lot>>,
     /// The lot that was asked for last: the next one is often of the same queue.
     last: Option<Arc<Lot>>,
+    names: Names,
 }
 
 impl Pool {
@@ -56,6 +58,11 @@ impl Pool {
             self.homes.clear();
         }
         self.homes.insert(home.clone());
+    }
+
+    /// Makes the name one that equals it, if it came lately.
+    pub(crate) fn share_name(&mut self, name: &mut Name) {
+        self.names.share(name);
     }
 
     /// Makes the ledger the one that equals it.

@@ -449,6 +449,17 @@ impl Run {
         }
     }
 
+    /// The same for the names in it, which whoever reads a saved run has made anew.
+    pub(crate) fn share_names(&mut self, pool: &mut Pool) {
+        let Born { name, trigger, .. } = &mut *self.born;
+        pool.share_name(name);
+        trigger.user.iter_mut().for_each(|user| pool.share_name(user));
+        for step in &mut self.steps {
+            pool.share_name(&mut step.id);
+            pool.share_name(&mut step.tool);
+        }
+    }
+
     /// Who holds its own lock.
     #[must_use]
     pub fn holder(&self) -> Holder {

@@ -129,8 +129,16 @@ impl Snapshot {
 
     /// Lets the stream share what it has in common with others that were read.
     pub fn share(&mut self, pool: &mut Pool) {
-        if let Body::Item(item) = &mut self.state.body {
-            share_item(item, &mut self.state.tenant, pool);
+        let Stream { tenant, body, .. } = &mut self.state;
+        match body {
+            Body::Item(item) => share_item(item, tenant, pool),
+            Body::Run(run) => {
+                run.share(pool);
+                run.share_names(pool);
+                *tenant = run.born.home.tenant.clone();
+            }
+            // tidy: of the others there are few.
+            _ => {}
         }
     }
 }

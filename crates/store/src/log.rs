@@ -50,7 +50,7 @@ use space::Space;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{channel, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -59,9 +59,6 @@ use windlass_core::record::Record;
 use windlass_core::state::Snapshot;
 use windlass_core::stream::StreamId;
 use windlass_engine::port::Decided;
-
-/// How many parts of a snapshot may wait for the thread that writes it.
-const SAVING_MAX: usize = 1 << 16;
 
 /// What can be set.
 #[derive(Clone, Debug)]
@@ -226,7 +223,7 @@ impl Log {
         };
         let mut salts = Salts::from_system();
         let recovered = recover::recover(&disk, &layout, &options, &mut salts, visit)?;
-        let (saver, savings) = sync_channel(SAVING_MAX);
+        let (saver, savings) = channel();
         let (incarnation, kept) = (recovered.tail.incarnation, options.snapshots_kept.max(1));
         let space = Arc::clone(&recovered.tail.space);
         let encoder = Encoder::new(recovered.known, recovered.tail.tie.seq, salts);

@@ -27,14 +27,29 @@ impl Names {
         if text.len() > LEN_MAX {
             return Name::new(text);
         }
-        if self.0.is_empty() {
-            self.0.resize(SLOTS, None);
-        }
-        let slot = &mut self.0[slot(text.as_bytes())];
+        let slot = self.slot(text);
         match slot {
             Some(name) if same(name.as_str().as_bytes(), text.as_bytes()) => Ok(name.clone()),
             Some(_) | None => Ok(slot.insert(Name::new(text)?).clone()),
         }
+    }
+
+    /// Makes the name the one with the same text that came before.
+    pub fn share(&mut self, name: &mut Name) {
+        if name.as_str().len() > LEN_MAX {
+            return;
+        }
+        match self.slot(name.as_str()) {
+            Some(known) if known == name => name.clone_from(known),
+            slot @ (Some(_) | None) => *slot = Some(name.clone()),
+        }
+    }
+
+    fn slot(&mut self, text: &str) -> &mut Option<Name> {
+        if self.0.is_empty() {
+            self.0.resize(SLOTS, None);
+        }
+        &mut self.0[slot(text.as_bytes())]
     }
 }
 

@@ -1,8 +1,9 @@
 //! Reading a log back: whatever way a state came to be, it is the same.
 
 use crate::world::*;
-use windlass_core::run::Status;
-use windlass_core::state::{ReplayError, State};
+use std::sync::Arc;
+use windlass_core::run::{Run, Status};
+use windlass_core::state::{Body, ReplayError, State};
 use windlass_core::stream::StreamId;
 use windlass_core::time::{Millis, Span};
 use windlass_core::wire;
@@ -69,6 +70,32 @@ fn records_before_a_snapshot_are_passed_over_and_those_after_it_applied() {
     assert_eq!(news, world.lines.len() as u64 - before);
     assert!(after > before);
     assert_eq!(picks(&state), picks(&world.state));
+}
+
+#[test]
+fn runs_that_are_read_from_snapshots_share_what_they_have_in_common() {
+    let world = lived();
+    let mut state = State::new();
+    let runs: Vec<StreamId> =
+        world.state.streams().map(|(id, _)| id).filter(|id| matches!(id, StreamId::Run(_))).collect();
+    for id in &runs {
+        let text = serde_json::to_string(&world.state.save(id).unwrap()).unwrap();
+        state.restore(serde_json::from_str(&text).unwrap()).unwrap();
+    }
+    let read: Vec<_> = state
+        .streams()
+        .filter_map(|(_, stream)| match &stream.body {
+            Body::Run(run) => Some(run),
+            _ => None,
+        })
+        .collect();
+    let (first, rest) = read.split_first().unwrap();
+    assert_eq!(rest.len(), 3);
+    for run in rest {
+        assert!(Arc::ptr_eq(&run.born.home, &first.born.home));
+        let names = |run: &Run| [run.born.name.as_str().as_ptr(), run.steps[0].id.as_str().as_ptr()];
+        assert_eq!(names(run), names(first));
+    }
 }
 
 #[test]

@@ -17,9 +17,12 @@ use super::tail::Tail;
 use super::{Batch, Entry, Options};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{SyncSender, TrySendError};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
 use std::time::Instant;
+
+/// How many parts of a snapshot may wait for the thread that writes it.
+const SAVING_MAX: usize = 1 << 16;
 
 /// What waits to be encoded, and who is doing what.
 #[derive(Default)]
@@ -68,7 +71,7 @@ pub(super) struct Shared {
     /// Why the log can no longer be written.
     poison: OnceLock<Error>,
     /// Where snapshots are written; none once the log is closed.
-    saver: Mutex<Option<SyncSender<Saving>>>,
+    saver: Mutex<Option<Sender<Saving>>>,
     /// A part of a snapshot was lost on the way: it must not be finished.
     pub(super) save_lost: Arc<AtomicBool>,
     /// How many parts of snapshots were handed over and not written yet.
@@ -100,7 +103,7 @@ impl Shared {
         encoder: Encoder,
         tail: Tail,
         ended: Vec<Piece>,
-        saver: SyncSender<Saving>,
+        saver: Sender<Saving>,
     ) -> Shared {
         let view = View {
             ended: ended.into_iter().map(Arc::new).collect(),
@@ -319,12 +322,12 @@ impl Shared {
 
     /// Hands a part of a snapshot on. A snapshot that comes faster than it can be written is given up, not waited for.
     fn save(&self, saving: Saving) {
-        self.backlog.fetch_add(1, Ordering::AcqRel);
-        let sent = lock(&self.saver).as_ref().map(|saver| saver.try_send(saving));
-        if !matches!(sent, Some(Ok(()))) {
+        let full = self.backlog.fetch_add(1, Ordering::AcqRel) >= SAVING_MAX;
+        let sent = !full && lock(&self.saver).as_ref().is_some_and(|saver| saver.send(saving).is_ok());
+        if !sent {
             self.backlog.fetch_sub(1, Ordering::AcqRel);
         }
-        if let Some(Err(TrySendError::Full(_))) = sent {
+        if full {
             self.save_lost.store(true, Ordering::Release);
         }
     }
