@@ -5,17 +5,15 @@
 //! and counted. The next line that gets through says how many.
 
 use std::io::Write;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tracing_subscriber::fmt::MakeWriter;
 
 /// How many lines may wait.
 const WAITING_MAX: usize = 8_192;
 
-/// Lines that found no room.
-static LOST: AtomicU64 = AtomicU64::new(0);
 static OUT: OnceLock<Lines> = OnceLock::new();
 
 enum Message {
@@ -26,7 +24,11 @@ enum Message {
 
 /// Where lines are handed over. It never waits.
 #[derive(Clone)]
-pub(super) struct Lines(SyncSender<Message>);
+pub(super) struct Lines {
+    sender: SyncSender<Message>,
+    /// How many found no room.
+    lost: Arc<AtomicU64>,
+}
 
 impl Lines {
     /// The lines of this process, written to stderr from now on.
@@ -40,15 +42,19 @@ impl Lines {
 
     fn to(mut out: impl Write + Send + 'static) -> std::io::Result<Lines> {
         let (sender, receiver) = sync_channel(WAITING_MAX);
-        std::thread::Builder::new().name("log-lines".into()).spawn(move || write_all(&receiver, &mut out))?;
-        Ok(Lines(sender))
+        let lost = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&lost);
+        std::thread::Builder::new()
+            .name("log-lines".into())
+            .spawn(move || write_all(&receiver, &mut out, &counted))?;
+        Ok(Lines { sender, lost })
     }
 
     /// Waits until what was said so far is written, but not for ever.
     fn flush(&self, patience: Duration) {
         let (reached, wait) = sync_channel(1);
         // Where so many wait that this one finds no room, nobody reads them.
-        if self.0.try_send(Message::Reached(reached)).is_ok() {
+        if self.sender.try_send(Message::Reached(reached)).is_ok() {
             let _ = wait.recv_timeout(patience);
         }
     }
@@ -56,7 +62,7 @@ impl Lines {
 
 /// How many lines found no room in this process.
 pub(crate) fn lost() -> u64 {
-    LOST.load(Ordering::Relaxed)
+    OUT.get().map_or(0, |lines| lines.lost.load(Ordering::Relaxed))
 }
 
 /// Gives whoever reads this process's log lines a moment to take the last ones.
@@ -66,7 +72,7 @@ pub fn flush_logs() {
     }
 }
 
-fn write_all(lines: &Receiver<Message>, out: &mut dyn Write) {
+fn write_all(lines: &Receiver<Message>, out: &mut dyn Write, lost: &AtomicU64) {
     let mut told = 0;
     for message in lines {
         // A reader that is gone for good has seen enough.
@@ -79,7 +85,7 @@ fn write_all(lines: &Receiver<Message>, out: &mut dyn Write) {
                 let _ = reached.try_send(());
             }
         }
-        let now = lost();
+        let now = lost.load(Ordering::Relaxed);
         if now > told {
             let _ =
                 writeln!(out, "{{\"level\":\"WARN\",\"event\":\"log_lines_lost\",\"count\":{}}}", now - told);
@@ -95,8 +101,8 @@ pub(super) struct OneLine {
 
 impl Write for OneLine {
     fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
-        if self.lines.0.try_send(Message::Line(line.to_vec())).is_err() {
-            LOST.fetch_add(1, Ordering::Relaxed);
+        if self.lines.sender.try_send(Message::Line(line.to_vec())).is_err() {
+            self.lines.lost.fetch_add(1, Ordering::Relaxed);
         }
         Ok(line.len())
     }
@@ -130,7 +136,7 @@ mod tests {
         let said = |n: usize| (0..n).for_each(|_| lines.make_writer().write_all(&line).unwrap());
         said(many);
         lines.flush(Duration::ZERO);
-        let lost = lost();
+        let lost = lines.lost.load(Ordering::Relaxed);
         assert!(lost > 0, "all of {many} lines found room");
         drop(lines);
         let read: Vec<String> = BufReader::new(theirs).lines().map(Result::unwrap).collect();
