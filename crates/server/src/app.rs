@@ -156,6 +156,7 @@ impl App {
         let (log, tail, metrics) = (store.log(), store.tail(), store.metrics());
         let mut telling = None;
         if settings.tells {
+            telemetry::recovered(&recovery);
             let (teller, thread) = telemetry::start(&settings.config, metrics.clone())?;
             store.tell(teller);
             telling = Some(thread);

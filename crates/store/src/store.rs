@@ -62,6 +62,8 @@ const SCAN_MAX: usize = 50_000;
 /// How long a run that has ended stays in memory for those who still ask about it, unless there are many.
 const LINGER: Span = Span(300_000);
 const LINGER_MAX: usize = 1_000;
+/// How many things that were odd at a start are told of.
+const WARNINGS_MAX: usize = 16;
 /// How many runs leave memory in one turn.
 const LEAVE_MAX: usize = 512;
 
@@ -171,12 +173,18 @@ impl Embedded {
         };
         // Every batch is decided on those before it, so one that finds no room takes the rest along.
         let log_options = log::Options { halt_when_full: true, ..options.log.clone() };
-        let (log, recovery) = Log::open(disk, dir, log_options, visit)?;
+        let (log, mut recovery) = Log::open(disk, dir, log_options, visit)?;
         // What left memory, came back and went on after the snapshot is read as a whole.
         let orphans: Vec<StreamId> = recovery.orphans.iter().cloned().collect();
         if !orphans.is_empty() {
+            let warnings = &mut recovery.warnings;
             log.scan(&orphans, Seqs::ALL, &mut |record, _| {
-                let _ = state.apply_event(&record);
+                // One stream that does not fit is no reason to keep all others from those who need them.
+                if let Err(error) = state.apply_event(&record)
+                    && warnings.len() < WARNINGS_MAX
+                {
+                    warnings.push(format!("record {} was passed over: {error}", record.seq));
+                }
                 ControlFlow::Continue(())
             })?;
         }

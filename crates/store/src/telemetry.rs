@@ -18,6 +18,7 @@ pub(crate) use lines::lost;
 pub use otlp::Endpoint;
 pub use story::{Line, Story};
 
+use crate::log::Recovery;
 use crate::metrics::Metrics;
 use lines::Lines;
 use otlp::Exporter;
@@ -179,6 +180,15 @@ fn write(line: &Line) {
         What::AttemptEnded { step, epoch, outcome, .. } => {
             tracing::debug!(event = "step_ended", run_id, trace_id, step_id = step.as_str(), epoch, outcome);
         }
+    }
+}
+
+/// What a start found in the log.
+pub fn recovered(found: &Recovery) {
+    let Recovery { snapshot, streams, records, last_seq, torn_bytes, .. } = found;
+    tracing::info!(event = "store_recovered", snapshot, streams, records, last_seq, torn_bytes);
+    for problem in &found.warnings {
+        tracing::warn!(event = "store_warning", problem);
     }
 }
 

@@ -121,6 +121,15 @@ fn a_server_whose_log_nobody_reads_serves_and_ends() {
 }
 
 #[test]
+fn a_start_says_what_it_found() {
+    let mut server = Server::start();
+    server.restart();
+    let process = server.process.take().unwrap();
+    process.signal(Signal::TERM);
+    process.wait().code(0).warns("\"event\":\"store_recovered\"").warns("\"torn_bytes\":0");
+}
+
+#[test]
 fn without_executors_steps_wait() {
     let server = Server::start_with(
         Project::with("name: x\npipelines: { main: { steps: [ { run: touch trace } ] } }\n"),
