@@ -234,7 +234,7 @@ fn own_cost(
 /// What identifies the step's side effect: what the tool is given, the intent stands under and a probe asks for.
 #[must_use]
 pub fn key(run: &Run, node: &StepDef, step: &Step) -> Name {
-    let root = run.born.lineage().root_run;
+    let lineage = run.born.lineage();
     // A tool's call that reaches over the whole tenant is known by what it does to what, and with which values.
     let own = match (&step.key, node.key_scope, &node.kind) {
         (None, KeyScope::Tenant, Kind::Tool { .. }) => Some(scope::action(node, step).key()),
@@ -243,11 +243,11 @@ pub fn key(run: &Run, node: &StepDef, step: &Step) -> Name {
     let declared = step.key.as_ref().or(own.as_ref()).map(Name::as_str);
     let reach = match node.key_scope {
         KeyScope::Tenant if declared.is_some() => receipt::KeyScope::Tenant,
-        KeyScope::Tenant | KeyScope::Lineage => receipt::KeyScope::Lineage(root),
+        KeyScope::Tenant | KeyScope::Lineage => receipt::KeyScope::Lineage(&lineage),
     };
     // Only a tenant's key that nobody declared cannot be made, and that is not asked for here.
     let scoped = receipt::scoped_key(reach, &step.id, step.item, declared);
-    scoped.unwrap_or_else(|_| Name::clean(&alloc::format!("{root}/{}", step.id)))
+    scoped.unwrap_or_else(|_| Name::clean(&alloc::format!("{}/{}", lineage.root_run, step.id)))
 }
 
 /// Takes an executor's report.

@@ -12,6 +12,7 @@ use crate::idempotency::{self, Key};
 use crate::lifecycle;
 use crate::machine::{Decision, Given};
 use crate::private::Private;
+use crate::receipt;
 use crate::run::{Lineage, Status};
 use crate::runbook::{Pipeline, Runbook, VarDef};
 use crate::stream::StreamId;
@@ -49,10 +50,29 @@ fn new(view: &dyn View, create: &Create, given: &mut Given<'_>) -> Result<Outcom
     if create.parent.is_none() {
         view.admit_run(&create.tenant, &create.runbook, given.at)?;
     }
-    let lineage = Lineage { root_run: create.id, resumed_from: None, resume_count: 0 };
+    let lineage = match &create.parent {
+        Some((parent, step)) => {
+            let caller = run_of(view, parent)?.ok_or_else(|| missing("run", parent))?;
+            lineage_of_child(&caller.born.lineage(), step)
+        }
+        None => Lineage::first(create.id),
+    };
     let caps = view.caps(&create.tenant).tighten(runbook.caps.unwrap_or_default());
     let created = created(create, (runbook, caps), def, lineage, given)?;
     Ok(born(create, Decision::new().fact(created)))
+}
+
+/// A called run belongs to its caller's lineage, below the step that calls it.
+fn lineage_of_child(caller: &Lineage, step: &StepId) -> Lineage {
+    let step = receipt::without_rounds(step.as_str());
+    let path = match &caller.within {
+        Some(above) => alloc::format!("{above}>{step}"),
+        None => step,
+    };
+    // A path that is too long for a name is known by its hash.
+    let hash = || Name::clean(&Digest::of(&[b"windlass call path v1\n", path.as_bytes()]).to_string());
+    let within = Name::new(&path).unwrap_or_else(|_| hash());
+    Lineage { within: Some(within), ..Lineage::first(caller.root_run) }
 }
 
 fn pipeline<'a>(runbook: &'a Runbook, name: &Name) -> Result<&'a Pipeline, Refusal> {

@@ -508,11 +508,8 @@ pub fn descend(
         })
     };
     let steps: Vec<Inherited> = run.steps.iter().enumerate().filter_map(kept).collect();
-    let lineage = Lineage {
-        root_run: run.born.lineage().root_run,
-        resumed_from: Some(run.id()),
-        resume_count: run.born.lineage().resume_count + 1,
-    };
+    let before = run.born.lineage();
+    let lineage = Lineage { resumed_from: Some(run.id()), resume_count: before.resume_count + 1, ..before };
     let created = PipelineCreated { id: new, lineage, ..created };
     let out = Decision::new().fact(created);
     if steps.is_empty() {

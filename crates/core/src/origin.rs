@@ -206,6 +206,18 @@ pub struct Lineage {
     pub resumed_from: Option<RunId>,
     /// How many runs of the lineage came before on this line.
     pub resume_count: u32,
+    /// For a run that a step of another one called: the steps through which the root came to call it. So what it does
+    /// outside is the same effect when the caller, or its step, is tried again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub within: Option<Name>,
+}
+
+impl Lineage {
+    /// The lineage of a run that begins one.
+    #[must_use]
+    pub const fn first(run: RunId) -> Lineage {
+        Lineage { root_run: run, resumed_from: None, resume_count: 0, within: None }
+    }
 }
 
 /// What a run waits for before it begins.

@@ -8,6 +8,7 @@ use crate::code::Code;
 use crate::digest::Digest;
 use crate::id::{Name, ReceiptId, RunId, StepId};
 use crate::policy::Risk;
+use crate::run::Lineage;
 use crate::time::Millis;
 use crate::wire::nested;
 use crate::word::words;
@@ -204,34 +205,37 @@ pub fn bounded(body: &Value) -> Value {
 
 /// How far an effect key reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeyScope {
-    /// One step and item of a run and all its retries and forks, by their first run.
-    Lineage(RunId),
+pub enum KeyScope<'a> {
+    /// One step and item of a run and all its retries and forks, by their first run; of a called run, by that of its
+    /// caller and the steps that called it.
+    Lineage(&'a Lineage),
     /// The whole tenant, as the runbook declares: the same key elsewhere is the same effect.
     Tenant,
 }
 
-/// The key of an effect: `run_…/step`, with `/i3` for an item and `/k:…` for a declared part, or
-/// `tenant/…` where the runbook widens it. A key that would not be a name ends in its hash instead.
+/// The key of an effect: `run_…/step`, with `call>` before the step of a called run, `/i3` for an item and `/k:…` for a
+/// declared part, or `tenant/…` where the runbook widens it. A key that would not be a name ends in its hash instead.
 ///
 /// # Errors
 /// [`Error::KeyMissing`] for the tenant's scope without a declared key.
 pub fn scoped_key(
-    scope: KeyScope,
+    scope: KeyScope<'_>,
     step: &StepId,
     item: Option<u32>,
     declared: Option<&str>,
 ) -> Result<Name, Error> {
     let declared = declared.filter(|text| !text.is_empty());
     let mut key = match &scope {
-        KeyScope::Lineage(root) => alloc::format!("{root}/"),
+        KeyScope::Lineage(lineage) => alloc::format!("{}/", lineage.root_run),
         KeyScope::Tenant => String::from("tenant/"),
     };
     let head_len = key.len();
     match (&scope, declared) {
-        (KeyScope::Lineage(_), _) => {
+        (KeyScope::Lineage(lineage), _) => {
+            let within = lineage.within.iter().flat_map(|within| [within.as_str(), ">"]);
+            let step = without_rounds(step.as_str());
             // Only the last part may hold a slash, so two different lists of parts never read the same.
-            for c in step.as_str().chars() {
+            for c in within.chain([step.as_str()]).flat_map(str::chars) {
                 match c {
                     '%' => key.push_str("%25"),
                     '/' => key.push_str("%2F"),
@@ -260,6 +264,16 @@ pub fn scoped_key(
     Ok(Name::clean(&alloc::format!("{head}#{hash}")))
 }
 
+/// The name of a step without the numbers of the attempts at the groups that it is in (`pay#2`): what it does in the
+/// second attempt is what it did in the first.
+#[must_use]
+pub fn without_rounds(step: &str) -> String {
+    let mut rest = step.split('#');
+    let mut out = String::from(rest.next().unwrap_or_default());
+    rest.for_each(|part| out.push_str(part.trim_start_matches(|c: char| c.is_ascii_digit())));
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -267,7 +281,8 @@ mod tests {
     use alloc::collections::BTreeSet;
 
     fn key(step: &str, item: Option<u32>, declared: Option<&str>) -> String {
-        let key = scoped_key(KeyScope::Lineage(RunId(1)), &name(step), item, declared).unwrap();
+        let lineage = Lineage::first(RunId(1));
+        let key = scoped_key(KeyScope::Lineage(&lineage), &name(step), item, declared).unwrap();
         String::from(key.as_str())
     }
 
@@ -276,6 +291,15 @@ mod tests {
         let root = RunId(1);
         assert_eq!(key("land", None, None), alloc::format!("{root}/land"));
         assert_eq!(key("land", Some(3), Some("a/b")), alloc::format!("{root}/land/i3/k:a/b"));
+        // Another try at the group, or at the call, means the same effect; another step that calls does not.
+        assert_eq!(key("land#2", None, None), key("land", None, None));
+        assert_eq!(key("land#2[1]#3", Some(1), None), key("land[1]", Some(1), None));
+        let called = |within| {
+            let lineage = Lineage { within: Some(name(within)), ..Lineage::first(root) };
+            scoped_key(KeyScope::Lineage(&lineage), &name("land"), None, None).unwrap()
+        };
+        assert_eq!(called("each[1]").as_str(), alloc::format!("{root}/each[1]>land"));
+        assert_ne!(called("a"), called("b"));
         let tenant = |declared| scoped_key(KeyScope::Tenant, &name("land"), Some(1), declared);
         assert_eq!(tenant(Some("sn:resolve:1")).unwrap().as_str(), "tenant/sn:resolve:1");
         assert_eq!(tenant(None), Err(Error::KeyMissing));

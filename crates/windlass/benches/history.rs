@@ -69,7 +69,7 @@ fn run(n: u64, chance: &mut Chance) -> Run {
             event_id: None,
             traceparent: None,
         },
-        lineage: Lineage { root_run: id, resumed_from: None, resume_count: 0 },
+        lineage: Lineage::first(id),
         subject: (n % 5 < 3).then_some(subject),
         correlation_id: None,
         deadline_at: None,

@@ -69,7 +69,7 @@ pub(super) fn run_events() -> Vec<(Actor, Event)> {
                     event_id: None,
                     traceparent: None,
                 },
-                lineage: Lineage { root_run: RUN, resumed_from: None, resume_count: 0 },
+                lineage: Lineage::first(RUN),
                 subject: None,
                 correlation_id: None,
                 deadline_at: None,

@@ -68,7 +68,6 @@ impl Born {
     /// What a `pipeline:created` says.
     #[must_use]
     pub fn new(e: &crate::event::PipelineCreated, tenant: &Name) -> Born {
-        let first = Lineage { root_run: e.id, resumed_from: None, resume_count: 0 };
         let home = Home {
             tenant: tenant.clone(),
             namespace: e.namespace.clone(),
@@ -82,7 +81,7 @@ impl Born {
             home: Arc::new(home),
             name: e.name.clone(),
             trigger: e.trigger.clone(),
-            lineage: (e.lineage != first).then(|| Box::new(e.lineage.clone())),
+            lineage: (e.lineage != Lineage::first(e.id)).then(|| Box::new(e.lineage.clone())),
             subject: e.subject.clone().map(Box::new),
             correlation_id: e.correlation_id.clone(),
             parent: e.parent.zip(e.parent_step.clone()).map(Box::new),
@@ -99,8 +98,7 @@ impl Born {
     /// Its place among its retries and forks.
     #[must_use]
     pub fn lineage(&self) -> Lineage {
-        let first = || Lineage { root_run: self.id, resumed_from: None, resume_count: 0 };
-        self.lineage.as_deref().cloned().unwrap_or_else(first)
+        self.lineage.as_deref().cloned().unwrap_or_else(|| Lineage::first(self.id))
     }
 
     /// The trace it belongs to.

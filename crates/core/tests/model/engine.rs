@@ -25,7 +25,7 @@ use windlass_core::machine::Given;
 use windlass_core::policy::Verdict;
 use windlass_core::receipt::{self, Semantics};
 use windlass_core::record::{Check, Draft, Record};
-use windlass_core::run::{Actor, Initiator, Run, Source, Trigger};
+use windlass_core::run::{Actor, Initiator, Lineage, Run, Source, Trigger};
 use windlass_core::state::{Snapshot, State};
 use windlass_core::step::{Resolution, Status};
 use windlass_core::stream::StreamId;
@@ -516,8 +516,8 @@ fn note(fact: &Fact, answer: &mut Answer) {
 /// A lease is released only by the turn that records it: the intent under the step's one key, and the start, both of
 /// this epoch.
 fn intended(turn: &Turn, lease: &windlass_core::effect::Lease, command: &Command) -> u16 {
-    let scope = receipt::KeyScope::Lineage(RUN);
-    let key = receipt::scoped_key(scope, &lease.step, None, None).unwrap();
+    let lineage = Lineage::first(RUN);
+    let key = receipt::scoped_key(receipt::KeyScope::Lineage(&lineage), &lease.step, None, None).unwrap();
     let intent = |fact: &Fact| match &fact.event {
         Event::IntentRecorded(e) => e.key == key && e.step == lease.step && e.epoch == lease.epoch,
         // tidy: nothing else is an intent.

@@ -4,8 +4,7 @@
 //! timed out, which is a no, and what it says later is not heard. Another worker takes its place, up to a bound.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How many evaluate at once.
@@ -53,8 +52,8 @@ struct State<T> {
 /// A pool.
 pub struct Pool<T: Send + 'static> {
     shared: Arc<Shared<T>>,
-    /// The threads are there.
-    started: AtomicBool,
+    /// The threads are there. Whoever asks while they are being hired waits for that.
+    started: Once,
 }
 
 impl<T: Send + 'static> Default for Pool<T> {
@@ -70,7 +69,7 @@ impl<T: Send + 'static> Pool<T> {
         let state = State { line: VecDeque::new(), under_way: Vec::new(), next: 0, workers: 0, ends: false };
         let (work, busy) = (Condvar::new(), Condvar::new());
         let shared = Arc::new(Shared { state: Mutex::new(state), work, busy, time_max });
-        Pool { shared, started: AtomicBool::new(false) }
+        Pool { shared, started: Once::new() }
     }
 
     /// Has something evaluated. The answer comes once, on some thread.
@@ -79,9 +78,7 @@ impl<T: Send + 'static> Pool<T> {
         work: impl FnOnce() -> T + Send + 'static,
         answer: impl FnOnce(Result<T, NoAnswer>) + Send + 'static,
     ) {
-        if !self.started.swap(true, Ordering::AcqRel) {
-            self.start();
-        }
+        self.started.call_once(|| self.start());
         let mut state = self.shared.lock();
         if state.line.len() >= LINE_MAX || state.workers == 0 {
             drop(state);
@@ -195,6 +192,26 @@ impl<T: Send + 'static> Shared<T> {
 mod tests {
     use super::*;
     use std::sync::mpsc::channel;
+
+    #[test]
+    fn many_who_ask_first_are_all_answered() {
+        for _ in 0..200 {
+            let (pool, (send, receive)) = (Pool::new(TIME_MAX), channel());
+            let start = std::sync::Barrier::new(4);
+            std::thread::scope(|scope| {
+                for n in 0..4 {
+                    let (pool, start, send) = (&pool, &start, send.clone());
+                    scope.spawn(move || {
+                        start.wait();
+                        pool.ask(move || n, move |answer| send.send(answer).unwrap());
+                    });
+                }
+            });
+            let mut answers: Vec<i32> = (0..4).map(|_| receive.recv().unwrap().unwrap()).collect();
+            answers.sort_unstable();
+            assert_eq!(answers, [0, 1, 2, 3]);
+        }
+    }
 
     #[test]
     fn what_is_asked_is_answered() {

@@ -90,7 +90,7 @@ fn run(vars: Value) -> Run {
         created_at_epoch_ms: Millis(1_000),
         namespace: name("default"),
         trigger: Trigger { source: Source::Cli, key: None, user: None, event_id: None, traceparent: None },
-        lineage: Lineage { root_run: id, resumed_from: None, resume_count: 0 },
+        lineage: Lineage::first(id),
         subject: Some(Subject { repo: Some("acme/shop".to_owned()), pr: None, url: None }),
         correlation_id: None,
         deadline_at: None,

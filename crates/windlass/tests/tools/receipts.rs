@@ -122,6 +122,44 @@ fn what_a_run_did_is_taken_back_latest_first_by_a_run_of_its_own() {
 }
 
 #[test]
+fn what_a_called_run_did_is_not_done_again_when_its_caller_or_the_call_is_tried_again() {
+    let (world, server) = world();
+    let called = "  q:\n    steps:\n      - { id: w, github.comment: { repo: o/r, number: 1, body: x } }\n      - { id: y, run: 'test -f ok' }\n";
+    let steps = format!("      - {{ id: c, call: q, retry: {{ max_attempts: 2, backoff: 1ms }} }}\n{called}");
+    let project = project(&server, &steps);
+    let _holder = hold(&project);
+    let failed = project.windlass(&["run", "book.yaml", "p", "--json"]).code(1).last();
+    assert_eq!(world.things().comments.len(), 1, "the call was tried twice");
+    project.write("ok", "");
+    project.windlass(&["retry", text(&failed, "id"), "--json"]).code(0);
+    assert_eq!(world.things().comments.len(), 1);
+    // Another run is another matter, and so is another step that calls.
+    project.windlass(&["run", "book.yaml", "p", "--json"]).code(0);
+    assert_eq!(world.things().comments.len(), 2);
+}
+
+#[test]
+fn two_steps_that_call_the_same_pipeline_do_two_things() {
+    let (world, server) = world();
+    let steps = "      - { id: a, call: q }\n      - { id: b, foreach: [1, 2], call: q }\n  q:\n    steps:\n      - { id: w, github.comment: { repo: o/r, number: 1, body: x } }\n";
+    let project = project(&server, steps);
+    let _holder = hold(&project);
+    project.windlass(&["run", "book.yaml", "p", "--json"]).code(0);
+    assert_eq!(world.things().comments.len(), 3);
+}
+
+#[test]
+fn what_a_group_did_is_not_done_again_when_the_group_is_tried_again() {
+    let (world, server) = world();
+    let steps = "      - id: g\n        retry: { max_attempts: 3, backoff: 1ms }\n        steps:\n          - { id: w, github.comment: { repo: o/r, number: 1, body: x } }\n          - { id: y, run: 'exit 1' }\n";
+    let project = project(&server, steps);
+    let _holder = hold(&project);
+    let run = project.run(&[], 1);
+    assert_eq!(world.things().comments.len(), 1);
+    assert_eq!(status_of(&run, "w#3"), "succeeded", "its result serves in every round");
+}
+
+#[test]
 fn what_a_compensation_took_back_is_done_again_by_a_retry() {
     let (world, server) = world();
     let steps = "      - id: note\n        github.comment: { repo: o/r, number: 1, body: x }\n        compensate: { github.delete_comment: { repo: o/r, comment_id: '${{ output.id }}' } }\n      - { id: x, run: 'test -f ok' }\n";
