@@ -459,7 +459,13 @@ fn compensable<'a>(run: &'a Run, def: &Pipeline) -> Vec<(&'a Step, Node)> {
 
 fn next_section(run: &Run, def: &Pipeline, given: &mut Given<'_>) -> Decision {
     let cancelled = run.stopping.is_some() && !run.overdue();
-    let failed = run.failure.is_some() || run.root.failed > 0 || run.overdue();
+    let mut failure = first_failure(run);
+    if failure.is_none() && !cancelled && run.section == Section::Main {
+        // Outputs that cannot be made are a failure like any other, so they are tried before what follows on one.
+        let broken = scope::outputs(run, def, given).err();
+        failure = broken.map(|message| (None, Failure::new(Code::ExpressionFailed, message)));
+    }
+    let failed = failure.is_some();
     let order = [Section::Main, Section::OnFailure, Section::Compensate, Section::Finally];
     let passed = order.iter().position(|&section| section == run.section).unwrap_or(0);
     for &section in &order[passed + 1..] {
@@ -471,7 +477,7 @@ fn next_section(run: &Run, def: &Pipeline, given: &mut Given<'_>) -> Decision {
             Section::Finally => def.finally.len(),
         };
         if steps > 0 {
-            return enter(run, section, steps as u32);
+            return enter(run, section, steps as u32, failure.filter(|_| !cancelled));
         }
     }
     finish(run, def, given)
@@ -499,8 +505,7 @@ fn first_failure(run: &Run) -> Option<(Option<StepId>, Failure)> {
     Some((step.map(|step| step.id.clone()), failure))
 }
 
-fn enter(run: &Run, section: Section, steps: u32) -> Decision {
-    let failure = if run.stopping.is_some() && !run.overdue() { None } else { first_failure(run) };
+fn enter(run: &Run, section: Section, steps: u32, failure: Option<(Option<StepId>, Failure)>) -> Decision {
     let (step, failure) = failure.map_or((None, None), |(step, failure)| (step, Some(failure)));
     Decision::new().fact(PipelineEntered {
         id: run.id(),

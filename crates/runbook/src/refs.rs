@@ -143,7 +143,16 @@ impl<'p> Scope<'p> {
         }
         match own {
             Some(own) => self.over(name, step, own),
-            None => self.visible(name, step, None),
+            None => {
+                let main = |meta: &Meta| meta.section == Section::Main && meta.undo.is_none();
+                if !self.meta(step).is_some_and(main) {
+                    return refuse(
+                        format!("`{name}` comes after the pipeline's outputs are taken"),
+                        "outputs are what its `steps` gave; refer to one of those",
+                    );
+                }
+                self.visible(name, step, None)
+            }
         }
     }
 

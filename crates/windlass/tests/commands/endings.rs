@@ -116,6 +116,28 @@ pipelines:
 }
 
 #[test]
+fn outputs_that_cannot_be_made_are_a_failure_like_any_other() {
+    let book = "
+name: outputs
+pipelines:
+  p:
+    outputs: { o: '${{ steps.a.output.nope }}' }
+    steps: [ { id: a, run: 'echo \"{}\"', compensate: { run: echo undo >> trace } } ]
+    on_failure: [ { run: 'echo \"$CODE\" >> trace', env: { CODE: '${{ error.code }}' } } ]
+    finally: [ { id: f, run: echo finally >> trace } ]
+";
+    let project = Project::with(book);
+    let run = project.run(&[], 1);
+    assert_eq!(run["error"]["code"], "EXPRESSION_FAILED", "{run}");
+    assert_eq!(project.read("trace"), "EXPRESSION_FAILED\nundo\nfinally\n");
+    project.write("book.yaml", book.replace("steps.a.output.nope", "steps.f.output"));
+    project
+        .windlass(&["check", "book.yaml"])
+        .code(2)
+        .warns("`f` comes after the pipeline's outputs are taken");
+}
+
+#[test]
 fn in_a_parallel_group_running_steps_finish_unless_they_are_to_be_killed() {
     let project = Project::with(
         "
