@@ -11,6 +11,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// How many bytes of noughts are written at a time.
 const BLOCK: usize = 1 << 20;
+/// The least room that is made for a segment where the disk is nearly full.
+const SMALL: u64 = 1 << 20;
 
 /// What is set aside.
 #[derive(Default)]
@@ -89,7 +91,7 @@ impl Space {
         }
         spares.making = true;
         drop(spares);
-        let made = self.make(self.bytes);
+        let made = self.make_some();
         let mut spares = self.lock();
         spares.making = false;
         spares.error = made.as_ref().err().cloned();
@@ -124,6 +126,17 @@ impl Space {
             self.disk.remove(&path).map_err(Error::io("cannot remove", &path))?;
         }
         Ok(())
+    }
+
+    /// Makes room for a segment, or for a smaller one where the disk has no more: writing goes on as long as there is any.
+    fn make_some(&self) -> Result<(PathBuf, Arc<dyn File>), Error> {
+        let mut bytes = self.bytes;
+        loop {
+            match self.make(bytes) {
+                Err(Error::Full { .. }) if bytes > SMALL => bytes = (bytes / 4).max(SMALL),
+                made => return made,
+            }
+        }
     }
 
     fn make(&self, bytes: u64) -> Result<(PathBuf, Arc<dyn File>), Error> {
@@ -170,7 +183,7 @@ impl Space {
             spares.asked = false;
             spares.making = true;
             drop(spares);
-            let made = self.make(self.bytes);
+            let made = self.make_some();
             let mut spares = self.lock();
             spares.making = false;
             match made {
