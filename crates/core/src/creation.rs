@@ -13,7 +13,7 @@ use crate::lifecycle;
 use crate::machine::{Decision, Given};
 use crate::private::Private;
 use crate::receipt;
-use crate::run::{Lineage, Status};
+use crate::run::{Lineage, Source, Status};
 use crate::runbook::{Pipeline, Runbook, VarDef};
 use crate::stream::StreamId;
 use crate::template::Evaluate;
@@ -44,7 +44,8 @@ fn new(view: &dyn View, create: &Create, given: &mut Given<'_>) -> Result<Outcom
     }
     let runbook = runbook_of(view, &create.runbook)?.ok_or_else(|| missing("runbook", &create.runbook))?;
     let def = pipeline(runbook, &create.pipeline)?;
-    for needed in &create.needs {
+    let needs = needed(view, create, def)?;
+    for needed in &needs {
         run_of(view, needed)?.ok_or_else(|| missing("run", needed))?;
     }
     if create.parent.is_none() {
@@ -58,8 +59,29 @@ fn new(view: &dyn View, create: &Create, given: &mut Given<'_>) -> Result<Outcom
         None => Lineage::first(create.id),
     };
     let caps = view.caps(&create.tenant).tighten(runbook.caps.unwrap_or_default());
-    let created = created(create, (runbook, caps), def, lineage, given)?;
+    let needs = Some(needs).filter(|needs| !needs.is_empty());
+    let created = PipelineCreated { needs, ..created(create, (runbook, caps), def, lineage, given)? };
     Ok(born(create, Decision::new().fact(created)))
+}
+
+/// The runs that must be completed before this one begins. Whoever asks from outside has looked for those of its
+/// pipeline's `needs`; where a worker, a schedule or another run makes it, nobody has.
+fn needed(view: &dyn View, create: &Create, def: &Pipeline) -> Result<Vec<RunId>, Refusal> {
+    let mut needs = create.needs.clone();
+    if matches!(create.trigger.source, Source::Queue | Source::Scheduled | Source::Call) {
+        for name in &def.needs {
+            let newest = view.newest_run(&create.tenant, &create.namespace, name);
+            needs.push(newest.ok_or_else(|| never_ran(name))?);
+        }
+    }
+    Ok(needs)
+}
+
+/// Why a pipeline cannot run that needs another which never did.
+#[must_use]
+pub fn never_ran(pipeline: &Name) -> Refusal {
+    let text = alloc::format!("the pipeline needs `{pipeline}`, which has not run yet: run it first");
+    Refusal::new(Code::NotFound, text)
 }
 
 /// A called run belongs to its caller's lineage, below the step that calls it.

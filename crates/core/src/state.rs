@@ -657,6 +657,16 @@ impl View for State {
     fn caps(&self, tenant: &Name) -> Caps {
         self.indexes.caps(tenant)
     }
+
+    fn newest_run(&self, tenant: &Name, namespace: &Name, pipeline: &Name) -> Option<RunId> {
+        let mut newest = self.runs_between(RunId(0), RunId(u128::MAX)).rev();
+        let wanted = |home: &crate::run::Home| {
+            home.pipeline == *pipeline && home.namespace == *namespace && home.tenant == *tenant
+        };
+        newest
+            .find(|(_, stream)| matches!(&stream.body, Body::Run(run) if wanted(&run.born.home)))
+            .map(|(id, _)| id)
+    }
 }
 
 impl Overlay for State {

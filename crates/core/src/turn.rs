@@ -80,6 +80,8 @@ pub trait View {
     fn awaiting(&self, tenant: &Name, namespace: &Name, name: &Name, key: Option<&Name>) -> Vec<RunId>;
     /// What a tenant may do at most.
     fn caps(&self, tenant: &Name) -> crate::caps::Caps;
+    /// The newest run of a pipeline, whether it has ended or not.
+    fn newest_run(&self, tenant: &Name, namespace: &Name, pipeline: &Name) -> Option<RunId>;
 }
 
 /// Looks a stream of one kind up.

@@ -306,6 +306,10 @@ impl View for Loaded {
     fn caps(&self, tenant: &Name) -> caps::Caps {
         self.hints.caps(tenant)
     }
+
+    fn newest_run(&self, tenant: &Name, namespace: &Name, pipeline: &Name) -> Option<RunId> {
+        self.hints.newest_run(tenant, namespace, pipeline)
+    }
 }
 
 impl Overlay for Loaded {

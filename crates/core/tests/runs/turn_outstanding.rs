@@ -399,6 +399,9 @@ impl View for Forgetful {
     fn caps(&self, tenant: &Name) -> caps::Caps {
         self.all.caps(tenant)
     }
+    fn newest_run(&self, tenant: &Name, namespace: &Name, pipeline: &Name) -> Option<RunId> {
+        self.all.newest_run(tenant, namespace, pipeline)
+    }
 }
 
 impl Overlay for Forgetful {

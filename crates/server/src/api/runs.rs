@@ -307,10 +307,7 @@ impl App {
             let page = self.runs(filter).await?;
             match page.0.first().and_then(|run| run["id"].as_str()).map(RunId::parse) {
                 Some(Ok(run)) => runs.push(run),
-                None | Some(Err(_)) => {
-                    let text = format!("the pipeline needs `{name}`, which has not run yet: run it first");
-                    return Err(Problem::new(Code::NotFound, text));
-                }
+                None | Some(Err(_)) => return Err(windlass_core::creation::never_ran(name).into()),
             }
         }
         Ok(runs)

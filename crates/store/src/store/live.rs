@@ -1,6 +1,6 @@
 //! What decisions look at: the live streams, and the knowledge of which runs have left memory.
 
-use crate::history::History;
+use crate::history::{Filter, History};
 use windlass_core::caps;
 use windlass_core::command::Fact;
 use windlass_core::digest::Digest;
@@ -112,6 +112,13 @@ impl View for Live {
 
     fn caps(&self, tenant: &Name) -> caps::Caps {
         self.state.caps(tenant)
+    }
+
+    fn newest_run(&self, tenant: &Name, namespace: &Name, pipeline: &Name) -> Option<RunId> {
+        let filter = Filter { pipeline: Some(pipeline.clone()), limit: 1, ..Filter::of(tenant, namespace) };
+        // One that cannot be looked up is not known of; what is in memory is.
+        let ended = self.history.list(&filter).unwrap_or_default().first().map(|row| row.id);
+        ended.max(self.state.newest_run(tenant, namespace, pipeline))
     }
 }
 

@@ -81,3 +81,56 @@ fn a_worker_is_stopped_resized_and_started_and_the_log_holds_one_run_per_item() 
     assert_eq!(served.get("/v1/workers/fixer").is(200)["concurrency"], 4);
     served.close();
 }
+
+const NEEDS: &str = r#"
+name: needy
+queues: { q: {} }
+workers: { w: { queue: q, pipeline: needy } }
+schedules: { s: { every: 10h, pipeline: needy } }
+pipelines:
+  base: { steps: [ { run: 'test -e ok' } ] }
+  needy: { needs: base, steps: [ { run: echo >> ran } ] }
+  caller: { steps: [ { id: c, call: needy } ] }
+"#;
+
+#[test]
+fn what_a_pipeline_needs_is_waited_for_whoever_makes_its_run() {
+    let project = Project::with(NEEDS);
+    let served = Served::open(&project.path("data"));
+    served.deploy(NEEDS, project.root()).is(201);
+    let start = |pipeline: &str| {
+        let made = served.post("/v1/runs", &json!({ "pipeline": pipeline, "cwd": project.root() })).is(201);
+        text(&made, "id").to_owned()
+    };
+    let over = |run: &str| {
+        until(&format!("{run} to end"), || {
+            let run = served.get(&format!("/v1/runs/{run}")).is(200);
+            Some(text(&run, "status").to_owned())
+                .filter(|status| ["completed", "failed"].contains(&&**status))
+        })
+    };
+    let settled = |status: &str| {
+        let item = served.post("/v1/queues/q/items", &json!({ "data": {} })).is(201);
+        until(&format!("the item to be {status}"), || {
+            let item = served.get(&format!("/v1/queues/q/items/{}", text(&item, "id"))).is(200);
+            Some(item.clone()).filter(|item| item["status"] == status)
+        })
+    };
+    // It never ran.
+    assert_eq!(over(&start("caller")), "failed");
+    served.post("/v1/schedules/s/run", &json!({})).is(404);
+    assert!(text(&settled("failed"), "error").contains("`base`"));
+    // It failed.
+    assert_eq!(over(&start("base")), "failed");
+    assert_eq!(over(&start("caller")), "failed");
+    assert!(!project.has("ran"));
+    // It is done.
+    project.write("ok", "");
+    assert_eq!(over(&start("base")), "completed");
+    assert_eq!(over(&start("caller")), "completed");
+    settled("completed");
+    let slot = served.post("/v1/schedules/s/run", &json!({})).is(201);
+    assert_eq!(over(text(&slot, "id")), "completed");
+    assert_eq!(project.read("ran").lines().count(), 3);
+    served.close();
+}
