@@ -18,7 +18,7 @@ use windlass_core::command::{Arrival, Command, Create, Reply, Signal};
 use windlass_core::digest::Digest;
 use windlass_core::id::{Name, RunId, Scoped, StepId};
 use windlass_core::idempotency::{self, Source as KeySource};
-use windlass_core::run::{Initiator, Source, Status, Trigger};
+use windlass_core::run::{Initiator, Run, Source, Status, Trigger};
 use windlass_core::runbook::{Pipeline, Runbook};
 use windlass_core::state::Body;
 use windlass_core::step::Resolution;
@@ -70,7 +70,10 @@ pub(super) fn routes() -> Routes {
         .post(
             "/v1/runs/{id}/retry",
             Scope::Run,
-            doc("Go on from it in a new run").gives(201, "run").refuses(STEER),
+            doc("Go on from it in a new run; one that waits to be tried again is tried now")
+                .gives(201, "run")
+                .gives(200, "run")
+                .refuses(STEER),
             retry,
         )
         .post(
@@ -493,6 +496,11 @@ async fn descend(
 
 pub(super) async fn retry(State(app): State<Arc<App>>, caller: Caller, Path(id): Path<String>) -> Answer {
     let run = app.find_run(&caller, &id).await?;
+    let status = app.look(move |store| store.state().run(run).map(Run::status)).await?;
+    if status == Some(Status::FailedRetryable) {
+        // It will be tried again by itself; whoever asks does not want to wait for that.
+        return on_run(&app, &caller, run, Command::Resume { run, message: None, vars: None }).await;
+    }
     descend(&app, &caller, run, None, None).await
 }
 

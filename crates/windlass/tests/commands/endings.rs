@@ -23,6 +23,25 @@ pipelines:
 }
 
 #[test]
+fn a_run_that_waits_to_be_tried_again_can_be_tried_at_once() {
+    let project = Project::with(
+        "
+name: retry
+pipelines:
+  p: { steps: [ { id: s, run: 'test -e ok', retry: { max_attempts: 2, backoff: 1h } } ] }
+",
+    );
+    let mut process = project.start(&["run", "book.yaml", "--json"]);
+    let run = process.await_run();
+    process.await_line("\"step:retrying\"");
+    assert_eq!(text(&project.show(&run), "status"), "failed_retryable");
+    project.write("ok", "");
+    let same = project.windlass(&["retry", &run, "--json"]).code(0).last();
+    assert_eq!((text(&same, "id"), text(&same, "status")), (run.as_str(), "completed"));
+    process.wait().code(0);
+}
+
+#[test]
 fn a_timeout_ends_the_whole_tree_of_the_attempt() {
     let project = Project::with(
         "
