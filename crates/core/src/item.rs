@@ -212,7 +212,9 @@ impl Input {
     #[must_use]
     pub const fn is_report(&self) -> bool {
         match self {
-            Input::Heartbeat { .. } | Input::Complete { .. } | Input::Fail { .. } | Input::Return { .. } => true,
+            Input::Heartbeat { .. } | Input::Complete { .. } | Input::Fail { .. } | Input::Return { .. } => {
+                true
+            }
             Input::Push(_)
             | Input::Take(_)
             | Input::Expire { .. }
