@@ -87,16 +87,21 @@ impl Caps {
         }
     }
 
-    /// Whether a run may be made. The caller records it in the window when it is.
+    /// Whether a run may be made, beside so many that the same commit makes before it. The caller records it in the window
+    /// when it is.
     ///
     /// # Errors
-    /// [`Error::Rate`] with the time when the window has room again.
-    pub fn admit_run(&self, window: &Window, at: Millis) -> Result<(), Error> {
+    /// [`Error::Rate`] with the time when the window has room again; never where the commit alone is too much.
+    pub fn admit_run(&self, window: &Window, beside: usize, at: Millis) -> Result<(), Error> {
         match self.max_runs_per_min {
-            Some(max) if window.count(at) >= u64::from(max) => {
-                Err(Error::Rate { max, retry_at: window.room_at(max, at) })
+            Some(max) => {
+                let left = max.saturating_sub(u32::try_from(beside).unwrap_or(u32::MAX));
+                if window.count(at) < u64::from(left) {
+                    return Ok(());
+                }
+                Err(Error::Rate { max, retry_at: window.room_at(left, at) })
             }
-            Some(_) | None => Ok(()),
+            None => Ok(()),
         }
     }
 
@@ -200,19 +205,26 @@ mod tests {
     fn the_minute_slides() {
         let mut window = Window::default();
         for at in [0, 10, 10] {
-            assert_eq!(rate(3).admit_run(&window, Millis(at)), Ok(()));
+            assert_eq!(rate(3).admit_run(&window, 0, Millis(at)), Ok(()));
             window.record(Millis(at));
         }
         let full = |at, back| {
-            let refused = rate(3).admit_run(&window, Millis(at)).unwrap_err();
+            let refused = rate(3).admit_run(&window, 0, Millis(at)).unwrap_err();
             assert_eq!((refused.code(), refused.retry_at()), (Code::CapExceeded, back));
         };
         full(20, Some(Millis(60_000)));
         full(59_999, Some(Millis(60_000)));
-        assert_eq!(rate(3).admit_run(&window, Millis(60_000)), Ok(()));
-        assert_eq!(rate(2).admit_run(&window, Millis(60_000)).unwrap_err().retry_at(), Some(Millis(60_010)));
-        assert_eq!(rate(0).admit_run(&window, Millis(90_000)).unwrap_err().retry_at(), None);
-        assert_eq!(Caps::default().admit_run(&window, Millis(20)), Ok(()));
+        assert_eq!(rate(3).admit_run(&window, 0, Millis(60_000)), Ok(()));
+        assert_eq!(
+            rate(2).admit_run(&window, 0, Millis(60_000)).unwrap_err().retry_at(),
+            Some(Millis(60_010))
+        );
+        assert_eq!(rate(0).admit_run(&window, 0, Millis(90_000)).unwrap_err().retry_at(), None);
+        assert_eq!(Caps::default().admit_run(&window, 0, Millis(20)), Ok(()));
+        // Those of the same commit count, and what alone is too much has no time.
+        let beside = |max, n| rate(max).admit_run(&window, n, Millis(60_000)).map_err(|e| e.retry_at());
+        assert_eq!((beside(4, 1), beside(3, 1)), (Ok(()), Err(Some(Millis(60_010)))));
+        assert_eq!(beside(3, 3), Err(None));
     }
 
     #[test]
@@ -266,7 +278,7 @@ mod tests {
                 at = at + Span(wait);
                 let within = made.iter().filter(|start| !is_over(**start, at)).count() as u64;
                 prop_assert_eq!(window.count(at), within);
-                match rate(max).admit_run(&window, at) {
+                match rate(max).admit_run(&window, 0, at) {
                     Ok(()) => {
                         prop_assert!(within < u64::from(max));
                         window.record(at);
@@ -275,8 +287,8 @@ mod tests {
                     Err(refused) => {
                         prop_assert!(within >= u64::from(max));
                         let back = refused.retry_at().unwrap();
-                        prop_assert!(rate(max).admit_run(&window, back).is_ok());
-                        prop_assert!(back > at && rate(max).admit_run(&window, back - Span(1)).is_err());
+                        prop_assert!(rate(max).admit_run(&window, 0, back).is_ok());
+                        prop_assert!(back > at && rate(max).admit_run(&window, 0, back - Span(1)).is_err());
                     }
                 }
             }

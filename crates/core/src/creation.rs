@@ -25,7 +25,7 @@ use serde_json::{Map, Value};
 
 /// Makes a run and lets it begin. A step whose call cannot be made is told, or it would wait for ever.
 pub(crate) fn create(view: &dyn View, create: &Create, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
-    match (new(view, create, given), &create.parent) {
+    match (new(view, create, &[], given), &create.parent) {
         (Err(Refusal::Error { code, message, .. }), Some((parent, step))) => {
             let (status, error) = (Status::Failed, Some(alloc::format!("{code}: {message}")));
             let told =
@@ -38,7 +38,13 @@ pub(crate) fn create(view: &dyn View, create: &Create, given: &mut Given<'_>) ->
     }
 }
 
-fn new(view: &dyn View, create: &Create, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
+/// A new run, beside those of these runbooks that the same commit makes before it.
+fn new(
+    view: &dyn View,
+    create: &Create,
+    beside: &[Digest],
+    given: &mut Given<'_>,
+) -> Result<Outcome, Refusal> {
     if run_of(view, &create.id)?.is_some() {
         return Err(Refusal::new(Code::IdempotencyConflict, "a run with this id exists"));
     }
@@ -49,7 +55,7 @@ fn new(view: &dyn View, create: &Create, given: &mut Given<'_>) -> Result<Outcom
         run_of(view, needed)?.ok_or_else(|| missing("run", needed))?;
     }
     if create.parent.is_none() {
-        view.admit_run(&create.tenant, &create.runbook, given.at)?;
+        view.admit_run(&create.tenant, &create.runbook, beside, given.at)?;
     }
     let lineage = match &create.parent {
         Some((parent, step)) => {
@@ -275,8 +281,10 @@ pub(crate) fn arrive(view: &dyn View, arrival: &Arrival, given: &mut Given<'_>) 
         settle(&known, key, facts, &fail, given, &mut out)?;
         return Ok(out);
     }
+    let mut beside = Vec::new();
     for create in creates {
-        let made = new(view, create, given)?;
+        let made = new(view, create, &beside, given)?;
+        beside.push(create.runbook);
         join(&mut out, made);
     }
     for signal in signals {

@@ -249,6 +249,14 @@ fn on_item(
 ) -> Result<Outcome, Refusal> {
     let item = item_of(view, &id)?.ok_or_else(|| missing("item", &id))?;
     let Decision { facts, effects, reply } = item.decide(input, given.at)?;
+    // What is said here comes from outside. A worker's run alone ends its claim, which is settled with its worker's
+    // place: see `settle`.
+    if let Item::Processing { claim, .. } = item
+        && claim.worker.is_some()
+        && input.is_report()
+    {
+        return Err(item::Error::Busy(claim.holder.clone()).into());
+    }
     let queue = item.body().map(item::Body::scoped).ok_or_else(|| missing("item", &id))?;
     let tenant = tenant_of(&queue);
     let wakes = !facts.is_empty();
@@ -270,6 +278,18 @@ fn on_worker(
     Ok(routed(of_stream(StreamId::Worker(id.clone()), &tenant_of(id), facts, Reply::Done), effects))
 }
 
+/// The best item that a worker does not work on already. One that waits although its run goes on is passed over: those
+/// behind it are not at fault.
+fn next_item(view: &dyn View, worker: &Worker, queue: &Scoped) -> Option<ItemId> {
+    let is_free = |item: &ItemId| !worker.active.contains_key(item);
+    let best = view.best(queue, 1).first().copied()?;
+    if is_free(&best) {
+        return Some(best);
+    }
+    // Of so many, one at least is free.
+    view.best(queue, worker.active.len() + 1).into_iter().find(is_free)
+}
+
 /// Takes the best item for a worker that has room, and makes its run: the claim, the run and the dispatch are one
 /// commit. An item that lives elsewhere is taken there first, and its run is made when that is done.
 fn dispatch(view: &dyn View, id: &Scoped, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
@@ -280,7 +300,7 @@ fn dispatch(view: &dyn View, id: &Scoped, given: &mut Given<'_>) -> Result<Outco
     let Some(queue) = &worker.queue() else { return Ok(Outcome::reply(Reply::Nothing)) };
     let open =
         queue_of(view, queue)?.is_some_and(|known| known.decide(&queue::Input::Take, given.at).is_ok());
-    let Some(best) = view.best(queue, 1).first().copied().filter(|_| open) else {
+    let Some(best) = next_item(view, worker, queue).filter(|_| open) else {
         return Ok(Outcome::reply(Reply::Nothing));
     };
     let item = item_of(view, &best)?.ok_or_else(|| missing("item", &best))?;

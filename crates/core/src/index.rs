@@ -687,15 +687,26 @@ impl Indexes {
         self.deployments.get(&place).map(|set| set.iter().cloned().collect()).unwrap_or_default()
     }
 
-    /// Whether a tenant may begin another run of a runbook.
+    /// Whether a tenant may begin another run of a runbook, beside those that the same commit begins.
     ///
     /// # Errors
     /// The cap that says no.
-    pub fn admit_run(&self, tenant: &Name, runbook: &Digest, at: Millis) -> Result<(), crate::caps::Error> {
-        if let (Some(caps), Some(window)) = (self.caps.get(tenant), self.windows.get(tenant)) {
-            caps.admit_run(window, at)?;
+    pub fn admit_run(
+        &self,
+        tenant: &Name,
+        runbook: &Digest,
+        beside: &[Digest],
+        at: Millis,
+    ) -> Result<(), crate::caps::Error> {
+        if let Some(caps) = self.caps.get(tenant) {
+            let none = Window::default();
+            caps.admit_run(self.windows.get(tenant).unwrap_or(&none), beside.len(), at)?;
         }
-        self.limited_of(runbook).map_or(Ok(()), |limited| limited.admit_run(tenant, runbook, at))
+        let Some(limited) = self.limited_of(runbook) else { return Ok(()) };
+        // Versions of one name are counted together.
+        let book = self.books.get(runbook);
+        let same = beside.iter().filter(|other| self.books.get(*other) == book).count();
+        limited.admit_run(tenant, runbook, same, at)
     }
 
     /// Whether a tenant may have another step of a runbook under way.

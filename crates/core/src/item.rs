@@ -207,6 +207,21 @@ impl Input {
             Input::Drop { .. } => "drop",
         }
     }
+
+    /// Whether it is what a holder says about its claim.
+    #[must_use]
+    pub const fn is_report(&self) -> bool {
+        match self {
+            Input::Heartbeat { .. } | Input::Complete { .. } | Input::Fail { .. } | Input::Return { .. } => {
+                true
+            }
+            Input::Push(_)
+            | Input::Take(_)
+            | Input::Expire { .. }
+            | Input::Retry { .. }
+            | Input::Drop { .. } => false,
+        }
+    }
 }
 
 /// What a claim grants.

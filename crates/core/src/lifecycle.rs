@@ -28,7 +28,7 @@ use crate::private::Private;
 use crate::run::{BlockedOn, Error, Inherited, Initiator, Lineage, Run, SIGNALS_MAX, Status};
 use crate::runbook::Pipeline;
 use crate::schedule::Overlap;
-use crate::step::{self, Failure, Step, Wait};
+use crate::step::{self, Failure, Step, Wait, Waiting};
 use crate::time::Millis;
 use alloc::collections::BTreeSet;
 use alloc::string::String;
@@ -420,7 +420,8 @@ fn step_due(run: &Run, def: &Pipeline, step: &Step, given: &mut Given<'_>) -> Re
     Ok(out)
 }
 
-/// An external event arrives: for the step that waits for it, or kept until one does.
+/// An external event arrives: for the step that waits for it, or kept until one does. A key must be the wait's own;
+/// without one the run is all that was named, and any wait of it for the event is meant.
 ///
 /// # Errors
 /// The run has ended, or keeps too many already.
@@ -433,12 +434,15 @@ pub fn signal(
     given: &Given<'_>,
 ) -> Result<Decision, Error> {
     run.must_live()?;
-    let waits = |step: &&Step| {
-        let waiting = step.waiting.as_ref();
-        waiting
-            .is_some_and(|w| w.reason == Wait::Event && w.on.as_ref() == Some(name) && w.key.as_ref() == key)
+    let waits = |wanted: Option<Option<&Name>>| {
+        let for_it = move |w: &Waiting| {
+            w.reason == Wait::Event
+                && w.on.as_ref() == Some(name)
+                && wanted.is_none_or(|key| w.key.as_ref() == key)
+        };
+        run.live().find(|step| step.waiting.as_deref().is_some_and(for_it))
     };
-    let waiting = run.live().find(waits);
+    let waiting = waits(Some(key)).or_else(|| if key.is_none() { waits(None) } else { None });
     if waiting.is_none() && run.rare().signals.len() >= SIGNALS_MAX {
         return Err(Error::TooMany(run.id(), SIGNALS_MAX, "early events"));
     }

@@ -208,8 +208,13 @@ fn wait_for(run: &Run, step: &Step, wait: &WaitFor, given: &mut Given<'_>) -> De
     let mut out = step.decide(run.id(), &input, given.at).unwrap_or_default();
     let waiting = out.facts.iter().fold(step.clone(), |step, fact| step.apply(fact, given.at));
     // An event that came early is taken at once, and only once.
-    let early =
-        on.and_then(|on| run.rare().signals.iter().find(|kept| kept.name == on && kept.key == step.key));
+    let early = on.and_then(|on| {
+        let find = |key: Option<&Name>| {
+            run.rare().signals.iter().find(|kept| kept.name == on && kept.key.as_ref() == key)
+        };
+        // What was sent to the run without a key is for any wait of it.
+        find(step.key.as_ref()).or_else(|| find(None))
+    });
     if let Some(kept) = early {
         out = out.fact(crate::event::SignalConsumed {
             pipeline_id: run.id(),

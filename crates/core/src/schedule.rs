@@ -427,9 +427,12 @@ impl Schedule {
         let mut ids = runs.iter().copied();
         let mut used = BTreeSet::new();
         let (mut busy, mut held) = (resumes || !self.live.is_empty(), self.held.len() - usize::from(resumes));
+        // Of several at once, all but the last came while nobody looked, and the last one most likely too.
+        let several = fresh.len() > 1;
         for slot in fresh {
+            let owed = settings.catch_up == CatchUp::All && (several || self.is_late(settings, slot, at));
             let fate = match self.caught_up(settings, slot, latest, at) {
-                true => self.fate(settings.overlap, slot == latest, busy, held),
+                true => self.fate(settings.overlap, slot == latest, owed, busy, held),
                 false => Fate::Skip(SkipReason::Missed),
             };
             if let Fate::Skip(reason) = fate {
@@ -451,21 +454,27 @@ impl Schedule {
 
     /// Whether a slot gets its chance, by how the schedule catches up.
     fn caught_up(&self, settings: &Settings, slot: Millis, latest: Millis, at: Millis) -> bool {
-        let at = self.deferred_at.map_or(at, |since| since.min(at));
         match settings.catch_up {
             CatchUp::All => true,
             CatchUp::One => slot == latest,
-            CatchUp::None => slot == latest && at <= slot + GRACE + settings.jitter,
+            CatchUp::None => slot == latest && !self.is_late(settings, slot, at),
         }
     }
 
-    /// What becomes of a slot that gets its chance, by the schedule's overlap.
-    fn fate(&self, overlap: Overlap, is_latest: bool, busy: bool, held: usize) -> Fate {
+    /// Whether a slot is looked at too late not to count as missed. What a cap puts off is not.
+    fn is_late(&self, settings: &Settings, slot: Millis, at: Millis) -> bool {
+        let at = self.deferred_at.map_or(at, |since| since.min(at));
+        at > slot + GRACE + settings.jitter
+    }
+
+    /// What becomes of a slot that gets its chance, by the schedule's overlap. One that is owed its run was missed and comes
+    /// with others: it does not overlap with them, it waits for them.
+    fn fate(&self, overlap: Overlap, is_latest: bool, owed: bool, busy: bool, held: usize) -> Fate {
         match overlap {
             Overlap::Skip | Overlap::Queue if !busy && held == 0 => Fate::Fire,
-            Overlap::Skip => Fate::Skip(SkipReason::Overlap),
+            Overlap::Skip if owed && held < HELD_MAX => Fate::Hold,
             Overlap::Queue if held < HELD_MAX => Fate::Hold,
-            Overlap::Queue => Fate::Skip(SkipReason::Overlap),
+            Overlap::Skip | Overlap::Queue => Fate::Skip(SkipReason::Overlap),
             // A run that the next slot cancels at once is not worth starting.
             Overlap::Cancel if is_latest && self.live.len() < LIVE_MAX => Fate::Fire,
             Overlap::Cancel => Fate::Skip(SkipReason::Overlap),
@@ -483,7 +492,7 @@ impl Schedule {
             return Ok(Decision::new());
         }
         let queued = Held { slot: at, run, manual: true };
-        match self.fate(settings.overlap, true, !self.live.is_empty(), self.held.len()) {
+        match self.fate(settings.overlap, true, false, !self.live.is_empty(), self.held.len()) {
             Fate::Fire => {
                 let decision = self.cancel_live(Decision::new(), settings);
                 Ok(self.fire(decision, settings, queued, self.next_at))

@@ -642,8 +642,14 @@ impl View for State {
         self.indexes.deployments(tenant, namespace)
     }
 
-    fn admit_run(&self, tenant: &Name, runbook: &Digest, at: Millis) -> Result<(), crate::caps::Error> {
-        self.indexes.admit_run(tenant, runbook, at)
+    fn admit_run(
+        &self,
+        tenant: &Name,
+        runbook: &Digest,
+        beside: &[Digest],
+        at: Millis,
+    ) -> Result<(), crate::caps::Error> {
+        self.indexes.admit_run(tenant, runbook, beside, at)
     }
 
     fn admit_step(&self, tenant: &Name, runbook: &Digest) -> Result<(), crate::caps::Error> {

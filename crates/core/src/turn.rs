@@ -61,7 +61,8 @@ pub trait View {
     fn consumers(&self, queue: &Scoped) -> Vec<Scoped>;
     /// The names under which runbooks were deployed in a namespace.
     fn deployments(&self, tenant: &Name, namespace: &Name) -> Vec<Scoped>;
-    /// Whether the tenant may begin another run of a runbook now.
+    /// Whether the tenant may begin another run of a runbook now, beside those of these runbooks that the same commit
+    /// begins before it.
     ///
     /// # Errors
     /// The cap that says no.
@@ -69,6 +70,7 @@ pub trait View {
         &self,
         tenant: &Name,
         runbook: &Digest,
+        beside: &[Digest],
         at: crate::time::Millis,
     ) -> Result<(), crate::caps::Error>;
     /// Whether the tenant may have another step of a runbook under way.

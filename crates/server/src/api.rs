@@ -14,6 +14,7 @@ pub(crate) mod evidence;
 mod figures;
 mod health;
 pub mod hooks;
+mod keys;
 mod leases;
 pub mod openapi;
 mod output;

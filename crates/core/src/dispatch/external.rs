@@ -67,7 +67,7 @@ pub(super) fn take(
     run: RunId,
     given: &Given<'_>,
 ) -> Result<Outcome, Refusal> {
-    view.admit_run(&tenant_of(id), &settings.runbook_hash, given.at)?;
+    view.admit_run(&tenant_of(id), &settings.runbook_hash, &[], given.at)?;
     let mut out = Outcome::reply(Reply::Done);
     out.effects.push(taking(id, settings, (item, body), run));
     Ok(out)

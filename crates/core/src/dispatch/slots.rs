@@ -92,7 +92,7 @@ fn within_caps(
         // tidy: only a slot makes a run.
         _ => None,
     });
-    let refused = book.and_then(|book| view.admit_run(&tenant_of(&known.id), &book, given.at).err());
+    let refused = book.and_then(|book| view.admit_run(&tenant_of(&known.id), &book, &[], given.at).err());
     let Some(refused) = refused else { return Ok(decided) };
     let Some(until) = refused.retry_at() else { return Ok(decided) };
     if let schedule::Input::RunNow { .. } = input {

@@ -107,10 +107,16 @@ impl Limited {
         self.caps(version).admit_step(self.tenants.get(tenant).map_or(0, |usage| usage.active))
     }
 
-    pub(super) fn admit_run(&self, tenant: &Name, version: &Digest, at: Millis) -> Result<(), Error> {
+    pub(super) fn admit_run(
+        &self,
+        tenant: &Name,
+        version: &Digest,
+        beside: usize,
+        at: Millis,
+    ) -> Result<(), Error> {
         match self.tenants.get(tenant) {
-            Some(usage) => self.caps(version).admit_run(&usage.window, at),
-            None => self.caps(version).admit_run(&Window::default(), at),
+            Some(usage) => self.caps(version).admit_run(&usage.window, beside, at),
+            None => self.caps(version).admit_run(&Window::default(), beside, at),
         }
     }
 

@@ -183,15 +183,31 @@ fn catching_up_with_one_runs_the_latest_however_late() {
 
 #[test]
 fn catching_up_with_all_runs_each_in_order_one_after_the_other() {
-    let schedule = active(CatchUp::All, Overlap::Queue);
-    let (schedule, decision) = step(&schedule, &due(1, 3), slot(3)).unwrap();
-    assert_eq!(started(&decision), [(1, slot(1))]);
-    let (schedule, decision) = step(&schedule, &settle(1), slot(3)).unwrap();
-    assert_eq!(started(&decision), [(2, slot(2))]);
-    assert_eq!(schedule.decide(&settle(1), slot(3)), Ok(Decision::new()));
-    let (schedule, decision) = step(&schedule, &settle(2), slot(3)).unwrap();
-    assert_eq!(started(&decision), [(3, slot(3))]);
-    assert!(after(schedule, &[(settle(3), slot(3))]).live.is_empty());
+    for overlap in [Overlap::Queue, Overlap::Skip] {
+        let schedule = active(CatchUp::All, overlap);
+        let (schedule, decision) = step(&schedule, &due(1, 3), slot(3)).unwrap();
+        assert_eq!((started(&decision), skips(&decision)), (vec![(1, slot(1))], vec![]));
+        let (schedule, decision) = step(&schedule, &settle(1), slot(3)).unwrap();
+        assert_eq!(started(&decision), [(2, slot(2))]);
+        assert_eq!(schedule.decide(&settle(1), slot(3)), Ok(Decision::new()));
+        let (schedule, decision) = step(&schedule, &settle(2), slot(3)).unwrap();
+        assert_eq!(started(&decision), [(3, slot(3))]);
+        assert!(after(schedule, &[(settle(3), slot(3))]).live.is_empty());
+    }
+}
+
+#[test]
+fn a_slot_that_comes_in_time_is_skipped_while_those_that_were_missed_are_run() {
+    let schedule = active(CatchUp::All, Overlap::Skip);
+    let late = slot(2) + GRACE + Span(1);
+    let (busy, decision) = step(&schedule, &due(1, 2), late).unwrap();
+    assert_eq!((started(&decision), busy.held.len()), (vec![(1, slot(1))], 1));
+    assert_eq!(skips(&busy.decide(&due(3, 3), slot(3)).unwrap()), [(slot(3), SkipReason::Overlap)]);
+    // One alone that was missed waits, too; a run by hand does not.
+    let (waits, decision) = step(&busy, &due(3, 3), slot(3) + GRACE + Span(1)).unwrap();
+    assert_eq!((skips(&decision), waits.held.len()), (vec![], 2));
+    let now = Input::RunNow { run: RunId(9) };
+    assert_eq!(busy.decide(&now, slot(3)).unwrap_err().code(), Code::LockBusy);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use crate::world::*;
 use serde_json::json;
+use windlass_core::caps::Caps;
 use windlass_core::code::Code;
 use windlass_core::command::{ARRIVALS_MAX, Arrival, Command, Refusal, Reply, Signal};
 use windlass_core::digest::Digest;
@@ -123,6 +124,36 @@ fn a_delivery_of_which_one_part_is_refused_leaves_nothing() {
     assert_eq!(arrive(&mut world, &many).unwrap_err().code(), Some(Code::CapExceeded));
     let good = Arrival { signals: vec![signal("17")], ..arrival(2) };
     assert_eq!(arrive(&mut world, &good), Ok(Reply::Done));
+}
+
+#[test]
+fn the_runs_of_one_delivery_are_counted_together() {
+    let caps = Caps { max_runs_per_min: Some(2), ..Caps::default() };
+    let mut own = main_book(vec![run("a")]);
+    own.caps = Some(caps);
+    let mut tenants = world();
+    tenants.cap(caps);
+    for mut world in [tenants, World::new(own)] {
+        let of = |world: &mut World, hash, n| {
+            let creates = (0..n).map(|_| world.create("main", json!(null))).collect();
+            let arrival = Arrival { creates, key: scoped(&format!("gh:{hash}")), ..arrival(hash) };
+            arrive(world, &arrival)
+        };
+        // More than a minute can ever have: time does not help.
+        let refused = of(&mut world, 1, 3).unwrap_err();
+        assert!(
+            matches!(refused, Refusal::Error { code: Code::CapExceeded, retry_at: None, .. }),
+            "{refused:?}"
+        );
+        assert_eq!(runs(&world), 0);
+        of(&mut world, 2, 1).unwrap();
+        let refused = of(&mut world, 3, 2).unwrap_err();
+        assert!(matches!(refused, Refusal::Error { retry_at: Some(_), .. }), "{refused:?}");
+        of(&mut world, 4, 1).unwrap();
+        world.sleep(Span::mins(1));
+        of(&mut world, 3, 2).unwrap();
+        assert_eq!(runs(&world), 4);
+    }
 }
 
 #[test]

@@ -387,8 +387,14 @@ impl View for Forgetful {
     fn deployments(&self, tenant: &Name, namespace: &Name) -> Vec<Scoped> {
         self.all.deployments(tenant, namespace)
     }
-    fn admit_run(&self, tenant: &Name, runbook: &Digest, at: Millis) -> Result<(), caps::Error> {
-        self.all.admit_run(tenant, runbook, at)
+    fn admit_run(
+        &self,
+        tenant: &Name,
+        runbook: &Digest,
+        beside: &[Digest],
+        at: Millis,
+    ) -> Result<(), caps::Error> {
+        self.all.admit_run(tenant, runbook, beside, at)
     }
     fn admit_step(&self, tenant: &Name, runbook: &Digest) -> Result<(), caps::Error> {
         self.all.admit_step(tenant, runbook)

@@ -377,6 +377,56 @@ fn a_dropped_item_cancels_its_run() {
 }
 
 #[test]
+fn nobody_outside_ends_the_claim_of_a_workers_run() {
+    let mut world = world_of(settings(3, Span::ZERO), 1);
+    let id = push(&mut world, "1");
+    let run = run_of(&mut world, id);
+    let before = item(&world, id).clone();
+    let fail = |retryable| item::Input::Fail { epoch: 1, error: "no".to_string(), retryable };
+    for input in [
+        item::Input::Heartbeat { epoch: 1 },
+        item::Input::Complete { epoch: 1 },
+        item::Input::Return { epoch: 1 },
+        fail(true),
+        fail(false),
+    ] {
+        let refused = world.send(&Command::Item { item: id, input }).unwrap_err();
+        assert_eq!(refused.code(), Some(Code::LockBusy));
+        assert_eq!(item(&world, id), &before);
+    }
+    let stale = world.send(&Command::Item { item: id, input: item::Input::Return { epoch: 7 } });
+    assert_eq!(stale.unwrap_err().code(), Some(Code::LeaseStaleEpoch));
+    finish(&mut world, id);
+    assert_eq!((world.status(run), state(&world, id)), (Status::Completed, "completed"));
+    world.check_replay();
+}
+
+#[test]
+fn an_item_that_waits_while_its_run_goes_on_blocks_nobody() {
+    let mut world = world_of(settings(3, Span::ZERO), 2);
+    let odd = push(&mut world, "1");
+    let run = run_of(&mut world, odd);
+    // An earlier version let somebody else hand the claim back.
+    let returned = windlass_core::event::QueueReturned {
+        queue_name: name("bugs"),
+        item_id: odd,
+        namespace: item(&world, odd).body().unwrap().lot.namespace.clone(),
+        epoch: 1,
+        timed_out: false,
+        last_seen: None,
+    };
+    world.fact(StreamId::Item(odd), returned);
+    let next = push(&mut world, "2");
+    assert_eq!((state(&world, odd), state(&world, next)), ("pending", "processing"));
+    finish(&mut world, next);
+    world.work(run);
+    let again = run_of(&mut world, odd);
+    assert_ne!(again, run, "its place is free, so it has its turn");
+    finish(&mut world, odd);
+    assert_eq!(state(&world, odd), "completed");
+}
+
+#[test]
 fn a_worker_makes_variables_of_an_item_as_it_declares_them() {
     let mut book = fixer(Vec::new());
     let vars = Map::from([(name("bug"), expr("item.ticket"))]);

@@ -98,6 +98,35 @@ fn what_comes_before_anybody_waits_is_kept_and_taken_once_by_the_first() {
 }
 
 #[test]
+fn an_event_for_a_run_by_its_id_is_for_any_of_its_waits_unless_it_has_a_key() {
+    let mut world = waiting();
+    let (id, other) = (at_wait(&mut world, "17"), at_wait(&mut world, "17"));
+    world.signal(id, "merged", Some("18"), json!(0)).unwrap();
+    world.signal(id, "closed", None, json!(0)).unwrap();
+    assert_eq!(world.step_status(id, "w"), S::WaitingExternal, "neither is what it waits for");
+    world.signal(id, "merged", None, json!(1)).unwrap();
+    assert_eq!((world.step_status(id, "w"), world.output(id, "w")), (S::Succeeded, json!(1)));
+    assert_eq!(world.step_status(other, "w"), S::WaitingExternal, "another run was not named");
+    assert_eq!(world.run(id).rare().signals.len(), 2, "the two that nobody waited for");
+
+    // Before the wait, too; the wait's own key goes first, and each is taken once.
+    let id = world.start_with(json!({ "pr": "19" }));
+    for (key, n) in [(Some("20"), 2), (None, 3), (Some("19"), 4)] {
+        world.signal(id, "merged", key, json!(n)).unwrap();
+    }
+    world.succeed(id, "a");
+    assert_eq!(world.output(id, "w"), json!(4));
+    let id = world.start_with(json!({ "pr": "19" }));
+    for (key, n) in [(Some("20"), 2), (None, 3)] {
+        world.signal(id, "merged", key, json!(n)).unwrap();
+    }
+    world.succeed(id, "a");
+    assert_eq!((world.output(id, "w"), world.leasable(id)), (json!(3), vec!["b".to_string()]));
+    assert_eq!(world.run(id).rare().signals.len(), 1);
+    world.check_replay();
+}
+
+#[test]
 fn a_kept_event_is_gone_after_a_day_and_a_repeat_is_kept_once() {
     let mut world = waiting();
     for _ in 0..2 {

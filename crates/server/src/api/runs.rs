@@ -136,8 +136,42 @@ pub(super) async fn create(
     headers: HeaderMap,
     Json(body): Json<NewRun>,
 ) -> Answer {
-    let request_hash = request_hash(&body);
-    let (hash, runbook) = app.runbook(&caller, body.runbook.as_deref(), body.pipeline.as_deref()).await?;
+    let given = idempotency_key(&headers)?;
+    let Some(given) = given else {
+        let create = wish(&app, &caller, &headers, body, None).await?;
+        let asked = app.ask(&caller, Command::Create(Box::new(create))).await?;
+        return made(&app, asked).await;
+    };
+    // Keys belong to a tenant and to who uses them.
+    let name = Name::new(&format!("api:{}:{given}", caller.client)).map_err(invalid)?;
+    let key = Scoped::new(&caller.tenant, &Name::clean("_"), &name);
+    let (source, request_hash) = (KeySource::Api, request_hash(&body));
+    // A repeat gets its answer even where the request would not be taken any more.
+    let known = match app.known_key(&key, source, request_hash).await? {
+        Some(idempotency::Reply::Duplicate { run, .. }) => Some((run, false)),
+        Some(idempotency::Reply::InFlight { run }) => Some((run, true)),
+        // tidy: anything else may go on, and the claim itself decides.
+        Some(_) | None => None,
+    };
+    if let Some((run, in_flight)) = known {
+        return made(&app, Reply::Known { run, in_flight }).await;
+    }
+    let create = Box::new(wish(&app, &caller, &headers, body, Some(given)).await?);
+    let deliver = Command::Deliver { key: key.clone(), source, request_hash, create };
+    let asked = app.ask(&caller, deliver).await;
+    app.count_key(source, &key, &asked);
+    made(&app, asked?).await
+}
+
+/// The run that a request asks for.
+async fn wish(
+    app: &App,
+    caller: &Caller,
+    headers: &HeaderMap,
+    body: NewRun,
+    key: Option<Name>,
+) -> Result<Create, Problem> {
+    let (hash, runbook) = app.runbook(caller, body.runbook.as_deref(), body.pipeline.as_deref()).await?;
     let pipeline = pick(&runbook, body.pipeline.as_deref())?;
     let def =
         runbook.pipelines.get(&pipeline).ok_or_else(|| Problem::missing("pipeline", pipeline.as_str()))?;
@@ -148,17 +182,15 @@ pub(super) async fn create(
     let vars = crate::runbook::check_vars(def, &body.vars).map_err(invalid)?;
     let mut needs = Vec::new();
     for text in &body.after {
-        needs.push(app.find_run(&caller, text).await?);
+        needs.push(app.find_run(caller, text).await?);
     }
-    needs.extend(app.needed(&caller, def).await?);
+    needs.extend(app.needed(caller, def).await?);
     let id = RunId(app.id());
-    let key = idempotency_key(&headers)?;
     let source = match body.source.as_deref() {
         Some("cli") => Source::Cli,
         None | Some(_) => Source::Api,
     };
-    let user = Some(caller.user());
-    let create = Create {
+    Ok(Create {
         id,
         tenant: caller.tenant.clone(),
         namespace: caller.namespace.clone(),
@@ -169,10 +201,10 @@ pub(super) async fn create(
         vars,
         trigger: Trigger {
             source,
-            key: key.clone(),
-            user,
+            key,
+            user: Some(caller.user()),
             event_id: None,
-            traceparent: super::hooks::traceparent(&headers),
+            traceparent: super::hooks::traceparent(headers),
         },
         subject: None,
         correlation_id: body.correlation_id.map(|id| Name::new(&id).map_err(invalid)).transpose()?,
@@ -183,26 +215,12 @@ pub(super) async fn create(
         deadline_at: None,
         workspace: None,
         policy: app.policy.for_run(id, &runbook, &pipeline),
-    };
-    let command = match key {
-        None => Command::Create(Box::new(create)),
-        Some(key) => {
-            // Keys belong to a tenant and to who uses them.
-            let name = Name::new(&format!("api:{}:{key}", caller.client)).map_err(invalid)?;
-            let key = Scoped::new(&caller.tenant, &Name::clean("_"), &name);
-            Command::Deliver { key, source: KeySource::Api, request_hash, create: Box::new(create) }
-        }
-    };
-    let keyed = match &command {
-        Command::Deliver { key, source, .. } => Some((key.clone(), *source)),
-        // tidy: nothing else here has a key.
-        _ => None,
-    };
-    let asked = app.ask(&caller, command).await;
-    if let Some((key, source)) = keyed {
-        app.count_key(source, &key, &asked);
-    }
-    let (run, status, replayed) = match asked? {
+    })
+}
+
+/// The answer to a request for a run: the new one, or the one that was made before.
+async fn made(app: &App, reply: Reply) -> Answer {
+    let (run, status, replayed) = match reply {
         Reply::Created(run) => (run, StatusCode::CREATED, false),
         Reply::Known { run: Some(run), in_flight: true } => (run, StatusCode::ACCEPTED, false),
         Reply::Known { run: Some(run), in_flight: false } => (run, StatusCode::OK, true),
@@ -210,7 +228,7 @@ pub(super) async fn create(
             return Err(Problem::new(Code::Internal, format!("a run was asked for, and {other:?} came")));
         }
     };
-    let mut response = json(status, &one(&app, run, true).await?);
+    let mut response = json(status, &one(app, run, true).await?);
     if let Ok(place) = HeaderValue::from_str(&format!("/v1/runs/{run}")) {
         response.headers_mut().insert(header::LOCATION, place);
     }

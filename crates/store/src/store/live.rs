@@ -98,8 +98,14 @@ impl View for Live {
         self.state.deployments(tenant, namespace)
     }
 
-    fn admit_run(&self, tenant: &Name, runbook: &Digest, at: Millis) -> Result<(), caps::Error> {
-        self.state.admit_run(tenant, runbook, at)
+    fn admit_run(
+        &self,
+        tenant: &Name,
+        runbook: &Digest,
+        beside: &[Digest],
+        at: Millis,
+    ) -> Result<(), caps::Error> {
+        self.state.admit_run(tenant, runbook, beside, at)
     }
 
     fn admit_step(&self, tenant: &Name, runbook: &Digest) -> Result<(), caps::Error> {

@@ -74,6 +74,18 @@ fn an_event_that_its_source_sends_twice_is_one() {
 }
 
 #[test]
+fn a_run_that_is_named_hears_the_event_whatever_the_key_of_its_wait() {
+    let serving = Serving::new(Project::new(), &[BOOK]);
+    let run = start(&serving, "one");
+    serving.await_status(&run, "waiting_external");
+    let path = format!("/v1/runs/{run}/signals/merged");
+    let other = send(&serving, &path, &json!({ "key": "18", "data": 1 })).is(200).json();
+    assert_eq!(other["status"], "waiting_external", "another key is another event");
+    send(&serving, &path, &json!({ "data": { "n": 2 } })).is(200);
+    assert_eq!(serving.await_status(&run, "completed")["steps"][0]["output"], json!({ "n": 2 }));
+}
+
+#[test]
 fn a_wait_ends_with_its_time() {
     let serving = Serving::new(Project::new(), &[BOOK]);
     let run = start(&serving, "late");

@@ -107,6 +107,36 @@ fn a_redelivery_gets_the_first_answer_even_after_a_crash_and_another_payload_is_
     assert_eq!(serving.runs("review").len(), 2, "another delivery is another run");
 }
 
+const NEEDY: &str = r#"
+name: needy
+triggers:
+  ship: { github: { event: pull_request, action: opened }, pipeline: ship }
+pipelines:
+  test: { steps: [{ run: 'true' }] }
+  ship: { needs: [test], steps: [{ run: 'true' }] }
+"#;
+
+#[test]
+fn a_trigger_whose_pipeline_needs_what_has_not_run_is_alone_at_fault() {
+    let serving = serve(&[BOOK, NEEDY]);
+    let body = pull("opened", 7).to_string();
+    let answer = deliver(&serving, "pull_request", "d-1", body.as_bytes()).is(201).json();
+    assert_eq!(answer["runs"].as_array().unwrap().len(), 1, "{answer}");
+    assert_eq!(answer["runs"][0]["trigger"], "ci/opened");
+    let error = &answer["errors"][0];
+    assert_eq!((&error["trigger"], &error["code"]), (&json!("needy/ship"), &json!("NOT_FOUND")), "{answer}");
+    assert!(text(error, "message").contains("test"), "{answer}");
+    assert_eq!((serving.runs("review").len(), serving.runs("ship").len()), (1, 0));
+    // Where no other trigger matches, nothing came of the delivery, and it may be sent again.
+    let alone = serve(&[NEEDY]);
+    let refused = deliver(&alone, "pull_request", "d-1", body.as_bytes()).is(404).json();
+    assert_eq!(refused["code"], "NOT_FOUND");
+    let json = [("content-type", "application/json")];
+    alone.post("/v1/runs", &json, br#"{"pipeline":"test"}"#).is(201);
+    deliver(&alone, "pull_request", "d-1", body.as_bytes()).is(201);
+    assert_eq!(alone.runs("ship").len(), 1);
+}
+
 #[test]
 fn every_trigger_that_matches_makes_a_run_and_one_that_errs_does_not() {
     let serving = serve(&[BOOK, OTHER]);

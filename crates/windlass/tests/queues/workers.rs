@@ -82,6 +82,42 @@ fn a_worker_is_stopped_resized_and_started_and_the_log_holds_one_run_per_item() 
     served.close();
 }
 
+const SLOW: &str = r#"
+name: slow
+queues:
+  bugs: { retry: { max_attempts: 3 } }
+workers:
+  fixer: { queue: bugs, pipeline: fix }
+pipelines:
+  fix:
+    vars: { n: {} }
+    steps: [ { run: 'until [ -e "go$WL_VAR_N" ]; do sleep 0.02; done' } ]
+"#;
+
+#[test]
+fn a_workers_claim_is_its_runs_and_nobody_ends_it_from_outside() {
+    let project = Project::with(SLOW);
+    let served = Served::open(&project.path("data"));
+    served.deploy(SLOW, project.root()).is(201);
+    let items = json!([{ "data": { "n": 1 } }, { "data": { "n": 2 } }]);
+    let pushed = served.post("/v1/queues/bugs/items", &items).is(201);
+    let [first, second] = [0, 1].map(|n| text(&pushed["items"][n], "id").to_owned());
+    let held = item(&served, &first);
+    assert_eq!((&held["status"], &held["epoch"]), (&json!("processing"), &json!(1)));
+    for verb in ["heartbeat", "complete", "fail", "return"] {
+        let told = served.post(&format!("/v1/queues/bugs/{verb}"), &json!({ "item": first, "epoch": 1 }));
+        assert_eq!(told.is(200)["items"][0]["code"], "LOCK_BUSY", "{verb}");
+        assert_eq!(item(&served, &first), held, "{verb}");
+    }
+    project.write("go1", "");
+    project.write("go2", "");
+    for id in [&first, &second] {
+        assert_eq!(ends(&served, id, "completed")["attempts"], 1);
+    }
+    assert_eq!(served.runs().len(), 2);
+    served.close();
+}
+
 const NEEDS: &str = r#"
 name: needy
 queues: { q: {} }

@@ -96,9 +96,35 @@ fn the_same_key_makes_one_run_and_another_client_has_keys_of_its_own() {
     let again = ask(None, &body);
     assert!([200, 202].contains(&again.status), "{}", again.head);
     assert_eq!(again.json()["id"], first["id"]);
-    ask(None, &json!({ "pipeline": "main", "vars": { "a": 1 } }).to_string()).status(400);
+    ask(None, &json!({ "pipeline": "main", "vars": { "a": 1 } }).to_string())
+        .problem(409, "IDEMPOTENCY_CONFLICT");
     let (one, two) = (server.of("default", "default"), server.of("default", "elsewhere"));
     assert_ne!(ask(Some(&one), &body).status(201).json()["id"], first["id"]);
     // Nothing is deployed there.
     ask(Some(&two), &body).problem(404, "NOT_FOUND");
+}
+
+#[test]
+fn a_repeat_gets_its_answer_although_the_request_would_not_be_taken_any_more() {
+    let server = Server::start_with(Project::with(BOOK), &[]);
+    let yaml = [("content-type", "application/yaml")];
+    let deploy =
+        |book: &str| server.send("POST", "/v1/runbooks", Some(&server.owner()), &yaml, book.as_bytes());
+    let key = [("idempotency-key", "k"), ("content-type", "application/json")];
+    let ask = |body: &Value| server.send("POST", "/v1/runs", None, &key, body.to_string().as_bytes());
+    deploy(BOOK).status(201);
+    let body = json!({ "pipeline": "main" });
+    let first = ask(&body).status(201).json();
+    // The pipeline is gone, and then wants what the first request did not say.
+    for book in [
+        BOOK.replace("main", "other"),
+        BOOK.replace("main:", "main:\n    vars: { must: { required: true } }"),
+    ] {
+        assert_ne!(book, BOOK);
+        deploy(&book).status(201);
+        let again = ask(&body).status(200);
+        assert!(again.head.to_ascii_lowercase().contains("idempotent-replayed: true"), "{}", again.head);
+        assert_eq!(again.json()["id"], first["id"]);
+        ask(&json!({ "pipeline": "main", "vars": { "must": 1 } })).problem(409, "IDEMPOTENCY_CONFLICT");
+    }
 }

@@ -7,7 +7,6 @@
 use super::Delivery;
 use crate::api::{Caller, Problem};
 use crate::app::App;
-use crate::clock::System;
 use crate::metrics::Hit;
 use crate::runbook::check_vars;
 use axum::http::StatusCode;
@@ -18,12 +17,11 @@ use windlass_core::code::Code;
 use windlass_core::command::{ARRIVALS_MAX, Arrival, Command, Create, Reply, Signal};
 use windlass_core::digest::Digest;
 use windlass_core::id::{Name, RunId, Scoped};
-use windlass_core::idempotency::{self, Input, Key};
+use windlass_core::idempotency;
 use windlass_core::run::Trigger;
 use windlass_core::runbook::{Runbook, TriggerDef};
 use windlass_core::state::{Body, State};
 use windlass_core::stream::StreamId;
-use windlass_engine::port::Clock as _;
 
 /// The most bytes of the variables of one run, or of the data of one signal.
 const VALUES_LEN_MAX: usize = 256 * 1024;
@@ -63,7 +61,7 @@ impl Candidate {
 
 /// What a trigger that matches comes to.
 enum Wanted {
-    Run { pipeline: Name, vars: Value },
+    Run { pipeline: Name, vars: Value, needs: Vec<RunId> },
     Signal(Box<Signal>),
 }
 
@@ -100,14 +98,15 @@ pub(super) async fn fire(app: &Arc<App>, mut delivery: Delivery) -> Result<Answe
         });
         let evaluated =
             evaluated.await.map_err(|_| Problem::new(Code::Internal, "a trigger could not be evaluated"))?;
-        let matched;
+        let mut matched;
         (delivery, matched) = evaluated;
+        resolve(app, &delivery, &mut matched).await?;
         if matched.wanted.is_empty() && matched.mistakes.is_empty() {
             // Nothing is kept of what nobody listens to; redelivered after a deploy it is news.
             let body = body(&delivery, &[], &matched.doubts);
             return Ok(Answered { status: StatusCode::OK, body, replayed: false });
         }
-        let (arrival, body) = arrival(app, &key, &delivery, &matched).await?;
+        let (arrival, body) = arrival(app, &key, &delivery, &matched)?;
         let failed = arrival.failure.is_some();
         let caller = caller(&delivery, Name::clean("default"));
         let asked = app.ask(&caller, Command::Arrive(Box::new(arrival))).await;
@@ -131,36 +130,18 @@ pub(super) async fn fire(app: &Arc<App>, mut delivery: Delivery) -> Result<Answe
 
 /// The answer to a delivery whose key is known; none where it may go on.
 async fn known(app: &App, key: &Scoped, delivery: &Delivery) -> Result<Option<Answered>, Problem> {
-    let claim = Input::Claim { source: delivery.key_source, request_hash: delivery.request_hash, run: None };
-    let (stream, now) = (StreamId::Trigger(key.clone()), System.now());
-    let decided = app
-        .look(move |store| match store.state().stream(&stream).map(|stream| &stream.body) {
-            Some(Body::Trigger(key)) => Key::decide(key, &claim, now).map(|decision| Some(decision.reply)),
-            Some(_) | None => Ok(None),
-        })
-        .await?;
-    let reply = decided.map_err(|error| {
-        app.metrics.key(delivery.key_source, Hit::Conflict);
-        Problem::new(error.code(), error.to_string())
-    })?;
-    let count = |hit, run| {
-        app.metrics.key(delivery.key_source, hit);
-        app.tell_hit(delivery.key.as_str(), run);
-    };
+    let reply = app.known_key(key, delivery.key_source, delivery.request_hash).await?;
     let answered = |status, body, replayed| Ok(Some(Answered { status, body, replayed }));
     match reply {
         Some(idempotency::Reply::Duplicate { run, response }) => {
-            count(Hit::Duplicate, run);
             let body =
                 response.unwrap_or_else(|| json!({ "delivery": delivery.id, "runs": [{ "id": run }] }));
             answered(StatusCode::OK, body, true)
         }
-        Some(idempotency::Reply::InFlight { run }) => {
-            count(Hit::InFlight, run);
+        Some(idempotency::Reply::InFlight { .. }) => {
             answered(StatusCode::ACCEPTED, json!({ "delivery": delivery.id, "in_flight": true }), false)
         }
-        Some(idempotency::Reply::Exhausted { run, attempts, error }) => {
-            count(Hit::Duplicate, run);
+        Some(idempotency::Reply::Exhausted { attempts, error, .. }) => {
             let error = error.unwrap_or_default();
             let text = format!(
                 "the delivery failed {attempts} times and is not tried again before an hour: {error}"
@@ -305,7 +286,7 @@ fn wanted(
         }
         let vars = check_vars(def, &vars).map_err(|error| (error.code(), error.to_string()))?;
         bounded(&vars)?;
-        return Ok(Wanted::Run { pipeline: pipeline.clone(), vars });
+        return Ok(Wanted::Run { pipeline: pipeline.clone(), vars, needs: Vec::new() });
     }
     let (Some(name), Some(key)) = (&def.signal, &def.key) else {
         return Err((
@@ -327,8 +308,31 @@ fn wanted(
     })))
 }
 
+/// Finds the runs that must be completed before those that triggers want. Where one is missing, its trigger is at fault
+/// and no other.
+async fn resolve(app: &App, delivery: &Delivery, matched: &mut Matched) -> Result<(), Problem> {
+    let mut resolved = Vec::with_capacity(matched.wanted.len());
+    for (candidate, mut wanted) in std::mem::take(&mut matched.wanted) {
+        if let Wanted::Run { pipeline, needs, .. } = &mut wanted
+            && let Some(def) = candidate.runbook.pipelines.get(pipeline)
+        {
+            match app.needed(&caller(delivery, candidate.namespace.clone()), def).await {
+                Ok(found) => *needs = found,
+                Err(Problem { code: code @ Code::NotFound, detail: message, .. }) => {
+                    matched.mistakes.push(Mistake { trigger: candidate.full_name(), code, message });
+                    continue;
+                }
+                Err(problem) => return Err(problem),
+            }
+        }
+        resolved.push((candidate, wanted));
+    }
+    matched.wanted = resolved;
+    Ok(())
+}
+
 /// The one command that a delivery comes to, and the answer to it.
-async fn arrival(
+fn arrival(
     app: &App,
     key: &Scoped,
     delivery: &Delivery,
@@ -342,8 +346,8 @@ async fn arrival(
     let (mut creates, mut signals, mut items) = (Vec::new(), Vec::new(), Vec::new());
     for (candidate, wanted) in &matched.wanted {
         match wanted {
-            Wanted::Run { pipeline, vars } => {
-                let create = create(app, delivery, candidate, pipeline, vars).await?;
+            Wanted::Run { pipeline, vars, needs } => {
+                let create = create(app, delivery, candidate, pipeline, (vars, needs));
                 items.push(json!({
                     "trigger": candidate.full_name(), "pipeline": pipeline, "id": create.id.to_string(),
                 }));
@@ -378,20 +382,15 @@ async fn arrival(
     Ok((arrival, body))
 }
 
-async fn create(
+fn create(
     app: &App,
     delivery: &Delivery,
     candidate: &Candidate,
     pipeline: &Name,
-    vars: &Value,
-) -> Result<Create, Problem> {
+    (vars, needs): (&Value, &[RunId]),
+) -> Create {
     let id = RunId(app.id());
-    let caller = caller(delivery, candidate.namespace.clone());
-    let needs = match candidate.runbook.pipelines.get(pipeline) {
-        Some(def) => app.needed(&caller, def).await?,
-        None => Vec::new(),
-    };
-    Ok(Create {
+    Create {
         id,
         tenant: delivery.tenant.clone(),
         namespace: candidate.namespace.clone(),
@@ -410,13 +409,13 @@ async fn create(
         subject: delivery.subject.clone(),
         correlation_id: None,
         priority: 0,
-        needs,
+        needs: needs.to_vec(),
         parent: None,
         depth: 0,
         deadline_at: None,
         workspace: None,
         policy: app.policy.for_run(id, &candidate.runbook, pipeline),
-    })
+    }
 }
 
 fn body(delivery: &Delivery, items: &[Value], doubts: &[Mistake]) -> Value {
