@@ -439,7 +439,9 @@ fn deferred(run: &Run, step: &Step, input: step::Input, not_before: Millis) -> s
 fn missing_output(node: &StepDef, output: Option<&Value>) -> Option<String> {
     node.outputs.iter().find_map(|(name, kind)| match output.and_then(|o| o.get(name.as_str())) {
         None => Some(alloc::format!("the output `{name}` is missing")),
-        Some(value) if !kind.fits(value) => Some(alloc::format!("the output `{name}` is not a {kind}")),
+        Some(value) if !kind.fits(value) => {
+            Some(alloc::format!("the output `{name}` is not {}", kind.noun()))
+        }
         Some(_) => None,
     })
 }

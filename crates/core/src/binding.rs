@@ -120,7 +120,8 @@ fn rendered<'a>(
     let (place, node) = (0..).zip(&def.nodes).find(|(_, node)| node.id == *name)?;
     let suffix = suffix(def, approver, place)?;
     let id = Name::clean(&alloc::format!("{name}{suffix}"));
-    let context = Context { parent: approver.parent, item: None, compensates: None, id: &id, node };
+    let context =
+        Context { parent: approver.parent, item: None, compensates: None, id: &id, node, def: None };
     let prepared = scope::prepare(run, &context, given).ok()?;
     let mut step = Step::pending(id, place, Name::clean(node.kind.tool()));
     step.prepare(prepared.action_hash, prepared.input.as_ref());

@@ -15,6 +15,7 @@ use crate::private::Private;
 use crate::receipt;
 use crate::run::{Lineage, Source, Status};
 use crate::runbook::{Pipeline, Runbook, VarDef};
+use crate::step::Failure;
 use crate::stream::StreamId;
 use crate::template::Evaluate;
 use crate::turn::{View, key_of, load, missing, name_of, of_run, of_stream, run_of, runbook_of, tenant_of};
@@ -27,7 +28,7 @@ use serde_json::{Map, Value};
 pub(crate) fn create(view: &dyn View, create: &Create, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
     match (new(view, create, &[], given), &create.parent) {
         (Err(Refusal::Error { code, message, .. }), Some((parent, step))) => {
-            let (status, error) = (Status::Failed, Some(alloc::format!("{code}: {message}")));
+            let (status, error) = (Status::Failed, Some(Failure::new(code, message)));
             let told =
                 Told::RunEnded { run: create.id, step: Some(step.clone()), status, outputs: None, error };
             let mut out = Outcome::reply(Reply::Nothing);
@@ -219,7 +220,7 @@ pub(crate) fn changed(def: &Pipeline, vars: &Value, evaluate: &dyn Evaluate) -> 
 
 fn fits(name: &Name, var: &VarDef, value: &Value, evaluate: &dyn Evaluate) -> Result<(), Refusal> {
     if let Some(kind) = var.kind.filter(|kind| !kind.fits(value)) {
-        return Err(invalid(&alloc::format!("the variable `{name}` is not a {kind}")));
+        return Err(invalid(&alloc::format!("the variable `{name}` is not {}", kind.noun())));
     }
     if !var.one_of.is_empty() && !var.one_of.contains(value) {
         return Err(invalid(&alloc::format!("the variable `{name}` is none of the values it may have")));

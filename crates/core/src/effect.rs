@@ -103,7 +103,7 @@ pub enum Told {
         step: Option<StepId>,
         status: crate::run::Status,
         outputs: Option<Value>,
-        error: Option<String>,
+        error: Option<crate::step::Failure>,
     },
 }
 

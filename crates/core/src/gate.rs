@@ -81,7 +81,22 @@ pub(crate) fn pass(
     if let Some(unreleased) = release_bound(run, def, node, step, given) {
         return Some(unreleased);
     }
-    Some(take(run, step, step.next_gate()?, given))
+    let gate = step.next_gate()?;
+    if let Some(own) = own_hold(run, step, gate) {
+        return Some(pipeline::refuse(run, step, Code::LockBusy, &own, given));
+    }
+    Some(take(run, step, gate, given))
+}
+
+/// Why a step must not stand in line for a lock: what has it ends only after the step.
+fn own_hold(run: &Run, step: &Step, gate: &Gate) -> Option<alloc::string::String> {
+    let Gate::Lock { name, .. } = gate else { return None };
+    if run.born.lock.as_ref() == Some(name) {
+        return Some(alloc::format!("the run itself holds the lock `{name}`, so it would wait for ever"));
+    }
+    let same = |gate: &Gate| matches!(gate, Gate::Lock { name: held, .. } if held == name);
+    let (_, group) = pipeline::around(run, step).find(|(_, group)| group.held().iter().any(same))?;
+    Some(alloc::format!("`{}` around it holds the lock `{name}`, so it would wait for ever", group.id))
 }
 
 /// A step that an `approve` step names, and whose action nobody approved there, asks for itself.
@@ -649,12 +664,15 @@ fn child_ended(
     step: &Step,
     status: Status,
     outputs: Option<serde_json::Value>,
-    error: Option<alloc::string::String>,
+    error: Option<Failure>,
     given: &mut Given<'_>,
 ) -> Result<step::Input, Error> {
     let failure = match status {
         Status::Completed => return Ok(attempt::done(run, node, step, step.epoch, outputs, given)?),
-        Status::Cancelled if run.stops(step.section) => return Ok(step::Input::Cancel { reason: error }),
+        // It was asked to stop, by the run or by a group around the step: that is no failure of its own.
+        Status::Cancelled if run.stops(step.section) || pipeline::halted(run, step, given) => {
+            return Ok(step::Input::Cancel { reason: error.map(|failure| failure.message) });
+        }
         Status::Cancelled => attempt::timed_out(step, given.at)
             .unwrap_or_else(|| Failure::new(Code::Cancelled, "the called run was cancelled")),
         Status::Failed
@@ -664,8 +682,9 @@ fn child_ended(
         | Status::AwaitingApproval
         | Status::WaitingExternal
         | Status::FailedRetryable => {
-            let message = error.unwrap_or_else(|| alloc::format!("the called run ended as {status}"));
-            Failure::new(Code::StepFailed, message)
+            let unsaid =
+                || Failure::new(Code::StepFailed, alloc::format!("the called run ended as {status}"));
+            error.unwrap_or_else(unsaid)
         }
     };
     Ok(attempt::failing(run, node, step, step.epoch, failure, false, given))

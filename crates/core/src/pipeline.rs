@@ -26,7 +26,7 @@ use crate::run::{Run, Section};
 use crate::runbook::{Compensate, ITEMS_MAX, Kind, Node, Pipeline, StepDef, WaitFor};
 use crate::scope;
 use crate::step::{self, FailFast, Failure, Gate, GroupKind, Shape, Skip, Status, Step, Wait};
-use crate::strategy::{self, Strategy};
+use crate::strategy;
 use crate::time::Span;
 use alloc::boxed::Box;
 use alloc::string::ToString;
@@ -246,7 +246,7 @@ fn group(run: &Run, def: &Pipeline, place: u32, step: &Step, given: &mut Given<'
         return close(run, place, step, Some(failure), node, given);
     }
     if group.open == 0 && group.shape.kind == GroupKind::Strategy && group.next > 0 {
-        return next_approach(run, def, place, step, node, given);
+        return strategy::flow::next(run, def, place, step, node, given);
     }
     if group.may_open() {
         return open(run, def, Some(place), member(node, step, group.next), group.next, given);
@@ -255,7 +255,9 @@ fn group(run: &Run, def: &Pipeline, place: u32, step: &Step, given: &mut Given<'
         return Decision::new();
     }
     let failed = group.failed > 0;
-    let first = scope::members(run, place).find(|s| s.status == Status::Failed);
+    let failures = scope::members(run, place).filter(|s| s.status == Status::Failed);
+    // The first in time: what came after it may only follow from it.
+    let first = failures.min_by_key(|s| s.ended);
     let failure = first.and_then(|s| s.error.as_deref().cloned());
     close(
         run,
@@ -280,7 +282,7 @@ pub(crate) fn continues_on_timeout(def: &Pipeline, step: &Step) -> bool {
 }
 
 /// The definition of a group's member: a `foreach` repeats its own.
-fn member(node: &StepDef, step: &Step, index: u32) -> Option<Node> {
+pub(crate) fn member(node: &StepDef, step: &Step, index: u32) -> Option<Node> {
     if is_foreach(node, step) {
         return Some(step.node);
     }
@@ -310,7 +312,7 @@ pub(crate) fn kill_members(run: &Run, place: u32, given: &mut Given<'_>) -> Deci
 }
 
 /// The groups around a step, from the inside out.
-fn around<'a>(run: &'a Run, step: &Step) -> impl Iterator<Item = (u32, &'a Step)> {
+pub(crate) fn around<'a>(run: &'a Run, step: &Step) -> impl Iterator<Item = (u32, &'a Step)> {
     let group = |place: u32| Some((place, run.at(place)?));
     core::iter::successors(step.parent.and_then(group), move |(_, step)| step.parent.and_then(group))
 }
@@ -331,70 +333,12 @@ fn stopping(step: &Step, given: &Given<'_>) -> bool {
 }
 
 /// Whether a group around the step is being stopped.
-fn halted(run: &Run, step: &Step, given: &Given<'_>) -> bool {
+pub(crate) fn halted(run: &Run, step: &Step, given: &Given<'_>) -> bool {
     around(run, step).any(|(_, group)| stopping(group, given))
 }
 
-/// A strategy whose approach has ended: done, the next one, or no way left.
-fn next_approach(
-    run: &Run,
-    def: &Pipeline,
-    place: u32,
-    step: &Step,
-    node: &StepDef,
-    given: &mut Given<'_>,
-) -> Decision {
-    let Some(group) = step.group else { return Decision::new() };
-    let Kind::Strategy { approaches } = &node.kind else { return Decision::new() };
-    let Some(last) = run.steps.iter().rev().find(|s| s.parent == Some(place)) else { return Decision::new() };
-    let failure = match (last.status, last.error.as_deref()) {
-        (Status::Failed, Some(failure)) => failure.clone(),
-        (Status::Failed, None) => Failure::new(Code::StepFailed, "the approach failed"),
-        (Status::Cancelled, _) => Failure::new(Code::Cancelled, "the approach was cancelled"),
-        // A member that has ended otherwise has done what it was for.
-        (
-            Status::Succeeded
-            | Status::Skipped
-            | Status::Pending
-            | Status::Ready
-            | Status::Running
-            | Status::WaitingApproval
-            | Status::WaitingExternal
-            | Status::FailedRetryable
-            | Status::OutcomeUnknown,
-            _,
-        ) => return close(run, place, step, None, node, given),
-    };
-    let list = approaches.iter().map(|def| def.approach.clone()).collect();
-    let Ok(mut strategy) = Strategy::new(run.id(), step.id.clone(), list) else {
-        return close(run, place, step, Some(failure), node, given);
-    };
-    strategy.current = group.next - 1;
-    let timed_out = failure.code.as_str() == Code::TimedOut.as_str();
-    let result = if timed_out {
-        strategy::Input::TimeOut
-    } else {
-        strategy::Input::Fail { error: failure.message.clone() }
-    };
-    let Ok(Decision { facts, reply, .. }) = strategy.decide(&result, given.at) else {
-        return close(run, place, step, Some(failure), node, given);
-    };
-    let then = match reply {
-        strategy::Outcome::TryNext { next } => {
-            open(run, def, Some(place), member(node, step, next), next, given)
-        }
-        strategy::Outcome::Exhausted => {
-            let failure = Failure::new(Code::StrategyExhausted, failure.message);
-            close(run, place, step, Some(failure), node, given)
-        }
-        strategy::Outcome::Failed => close(run, place, step, Some(failure), node, given),
-        strategy::Outcome::Success => close(run, place, step, None, node, given),
-    };
-    Decision { facts: facts.into_iter().chain(then.facts).collect(), effects: then.effects, reply: () }
-}
-
 /// Ends a group: with what its members gave, or with the failure, or with another try.
-fn close(
+pub(crate) fn close(
     run: &Run,
     place: u32,
     step: &Step,
@@ -576,7 +520,7 @@ struct Place<'a> {
     compensates: Option<&'a Step>,
 }
 
-fn open(
+pub(crate) fn open(
     run: &Run,
     def: &Pipeline,
     parent: Option<u32>,
@@ -620,6 +564,7 @@ fn reach(run: &Run, def: &Pipeline, node: &StepDef, place: &Place<'_>, given: &m
         compensates: place.compensates,
         id: &place.id,
         node,
+        def: Some(def),
     };
     let section = (run.section != Section::Main).then_some(run.section);
     if place.item.is_none()

@@ -1,5 +1,6 @@
 //! Routing: what one stream's decision means for the others, in the same turn.
 
+use crate::code::Code;
 use crate::command::{Command, Create, Outcome, Refusal, Reply};
 use crate::effect::{Effect, Route, Told};
 use crate::event::Event;
@@ -9,13 +10,13 @@ use crate::lock::{self, Lock};
 use crate::machine::{Decision, Given};
 use crate::run::{Initiator, Run, Section, Source, Status, Trigger};
 use crate::semaphore::{self, Semaphore};
+use crate::step::Failure;
 use crate::stream::StreamId;
 use crate::trace;
 use crate::turn::{View, lock_of, of_run, of_stream, run_of, semaphore_of, tenant_of};
 use crate::workspace::Workspace;
 use crate::workspace::session::Session;
 use alloc::boxed::Box;
-use alloc::string::String;
 use alloc::vec::Vec;
 use serde_json::Value;
 
@@ -117,13 +118,18 @@ pub(crate) fn other(effect: Effect, out: &mut Outcome) {
     }
 }
 
+/// What those who wait for a run that was cancelled hear.
+pub(crate) fn cancelled() -> Failure {
+    Failure::new(Code::Cancelled, "cancelled")
+}
+
 /// Whoever waits for a run's end hears of it.
 pub(crate) fn run_ended(
     view: &dyn View,
     run: &Run,
     status: Status,
     outputs: Option<Value>,
-    error: Option<String>,
+    error: Option<Failure>,
     out: &mut Outcome,
 ) {
     let id = run.id();
@@ -146,7 +152,7 @@ pub(crate) fn run_ended(
     match (trigger.source, &trigger.key, &trigger.event_id) {
         (Source::Queue, Some(worker), Some(item)) => {
             if let Ok(item) = ItemId::parse(item.as_str()) {
-                let worker = run.scoped(worker);
+                let (worker, error) = (run.scoped(worker), error.map(|failure| failure.message));
                 out.follow.push(Command::SettleItem { item, worker, run: id, succeeded, error });
             }
         }

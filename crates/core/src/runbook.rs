@@ -172,6 +172,20 @@ impl ValueType {
             ValueType::Any => true,
         }
     }
+
+    /// One of it, for messages.
+    #[must_use]
+    pub const fn noun(self) -> &'static str {
+        match self {
+            ValueType::String => "a string",
+            ValueType::Number => "a number",
+            ValueType::Integer => "an integer",
+            ValueType::Bool => "a bool",
+            ValueType::List => "a list",
+            ValueType::Map => "a map",
+            ValueType::Any => "a value",
+        }
+    }
 }
 
 /// A step as it is defined.

@@ -31,6 +31,9 @@ pub struct Context<'a> {
     pub id: &'a StepId,
     /// The definition it belongs to.
     pub node: &'a StepDef,
+    /// The pipeline, whose steps it can name. None where it is evaluated ahead of its time: what was not reached then
+    /// is not known yet, rather than known as not reached.
+    pub def: Option<&'a Pipeline>,
 }
 
 /// The value of an expression.
@@ -38,7 +41,7 @@ pub struct Context<'a> {
 /// # Errors
 /// The evaluator's message.
 pub fn evaluate(run: &Run, context: &Context<'_>, expr: &str, given: &Given<'_>) -> Result<Value, String> {
-    given.evaluate.evaluate(expr, &names(run, Some(context)))
+    given.evaluate.evaluate(expr, &names(run, context.def, Some(context)))
 }
 
 /// The value of a template. Literal ones cost no scope.
@@ -46,7 +49,7 @@ fn render(run: &Run, context: &Context<'_>, template: &Template, given: &Given<'
     if template.is_literal() {
         return template.render(given.evaluate, &Map::new());
     }
-    template.render(given.evaluate, &names(run, Some(context)))
+    template.render(given.evaluate, &names(run, context.def, Some(context)))
 }
 
 fn render_name(
@@ -58,7 +61,7 @@ fn render_name(
     if template.is_literal() {
         return template.render_name(given.evaluate, &Map::new());
     }
-    template.render_name(given.evaluate, &names(run, Some(context)))
+    template.render_name(given.evaluate, &names(run, context.def, Some(context)))
 }
 
 fn render_map<K: ToString>(
@@ -71,12 +74,12 @@ fn render_map<K: ToString>(
 }
 
 /// Everything an expression can name.
-fn names(run: &Run, context: Option<&Context<'_>>) -> Map<String, Value> {
+fn names(run: &Run, def: Option<&Pipeline>, context: Option<&Context<'_>>) -> Map<String, Value> {
     let mut names = Map::new();
     names.insert("vars".to_string(), run.vars.get());
     names.insert("run".to_string(), json!({ "id": run.id().to_string() }));
     let suffix = context.map_or("", |c| c.id.as_str().strip_prefix(c.node.id.as_str()).unwrap_or(""));
-    names.insert("steps".to_string(), Value::Object(steps(run, suffix)));
+    names.insert("steps".to_string(), Value::Object(steps(run, def, suffix)));
     if let Some(failure) = &run.failure {
         let step = failure.0.as_ref().map(ToString::to_string);
         let error = json!({ "code": failure.1.code.as_str(), "message": failure.1.message, "step": step });
@@ -87,16 +90,20 @@ fn names(run: &Run, context: Option<&Context<'_>>) -> Map<String, Value> {
             names.insert("item".to_string(), item);
         }
         if let Some(step) = undone(run, context) {
-            let output = step.output().unwrap_or(Value::Null);
-            names.insert("output".to_string(), output);
+            names.insert("output".to_string(), shown(step.output()));
         }
     }
     names
 }
 
+/// What a step gave, for expressions: one that gave nothing has an empty map, so that `has` can ask about it.
+fn shown(output: Option<Value>) -> Value {
+    output.filter(|output| !output.is_null()).unwrap_or_else(|| Value::Object(Map::new()))
+}
+
 /// The steps an expression can see: of several instances of one definition, the one of the nearest item, and of
-/// several tries the last.
-fn steps(run: &Run, suffix: &str) -> Map<String, Value> {
+/// several tries the last. One that was not reached is `pending`: what runs at the end can ask about every step.
+fn steps(run: &Run, def: Option<&Pipeline>, suffix: &str) -> Map<String, Value> {
     let mut seen: BTreeMap<&str, (String, &Step)> = BTreeMap::new();
     let suffix = items_of(suffix);
     for step in &run.steps {
@@ -107,12 +114,26 @@ fn steps(run: &Run, suffix: &str) -> Map<String, Value> {
             seen.insert(base, (own, step));
         }
     }
-    seen.into_iter()
-        .map(|(base, (_, step))| {
-            let output = step.output().unwrap_or(Value::Null);
-            (base.to_string(), json!({ "output": output, "status": step.status.as_str() }))
-        })
-        .collect()
+    let entry = |id: &str, output: Option<Value>, status: Status| {
+        (id.to_string(), json!({ "output": shown(output), "status": status.as_str() }))
+    };
+    let nodes = def.map_or(&[][..], |def| &def.nodes);
+    let unseen = nodes.iter().map(|node| node.id.as_str()).filter(|id| !seen.contains_key(id));
+    let mut steps: Map<String, Value> = unseen.map(|id| entry(id, None, Status::Pending)).collect();
+    steps.extend(seen.iter().map(|(base, (_, step))| entry(base, output(run, step), step.status)));
+    steps
+}
+
+/// What a step gave. A `foreach` that did not succeed recorded nothing; what its items gave is still there.
+#[must_use]
+pub fn output(run: &Run, step: &Step) -> Option<Value> {
+    let partial = || {
+        let failed = matches!(step.status, Status::Failed | Status::Cancelled);
+        let foreach = step.group.is_some_and(|group| group.shape.kind == GroupKind::Foreach);
+        let place = run.place(&step.id).filter(|_| failed && foreach)?;
+        group_output(run, place, step)
+    };
+    step.output().or_else(partial)
 }
 
 /// The items in a name's suffix, without the tries: `[0]#2[3]` is for `[0][3]`.
@@ -225,10 +246,11 @@ pub enum Reading {
 ///
 /// # Errors
 /// The first expression that fails, for people.
-pub fn reading(run: &Run, node: &StepDef, step: &Step, evaluate: &dyn Evaluate) -> Result<Reading, String> {
+pub fn reading(run: &Run, def: &Pipeline, step: &Step, evaluate: &dyn Evaluate) -> Result<Reading, String> {
+    let Some(node) = def.node(step.node) else { return Err("its definition is not there".to_string()) };
     let Some(read) = &node.reconcile else { return Ok(Reading::Own) };
-    let context = standing(run, node, step);
-    let names = names(run, Some(&context));
+    let context = standing(run, def, node, step);
+    let names = names(run, context.def, Some(&context));
     match &**read {
         Kind::Run { command } => Ok(Reading::Command(command.clone())),
         Kind::Tool { tool, operation, target, with, risk, .. } => Ok(Reading::Tool(Action {
@@ -249,10 +271,10 @@ pub fn reading(run: &Run, node: &StepDef, step: &Step, evaluate: &dyn Evaluate) 
 }
 
 /// Where the expressions of a step that was reached stand.
-fn standing<'a>(run: &'a Run, node: &'a StepDef, step: &'a Step) -> Context<'a> {
+fn standing<'a>(run: &'a Run, def: &'a Pipeline, node: &'a StepDef, step: &'a Step) -> Context<'a> {
     let parent = step.parent.and_then(|place| run.at(place));
     let compensates = step.compensates.and_then(|place| run.at(place));
-    Context { parent, item: step.item, compensates, id: &step.id, node }
+    Context { parent, item: step.item, compensates, id: &step.id, node, def: Some(def) }
 }
 
 /// The compensation of a step with everything in it rendered, so that another run can carry it out; none where its
@@ -262,12 +284,20 @@ fn standing<'a>(run: &'a Run, node: &'a StepDef, step: &'a Step) -> Context<'a> 
 /// The first expression that fails, or that it is of a kind that cannot stand alone.
 pub fn compensation(
     run: &Run,
+    pipeline: &Pipeline,
     with: &StepDef,
     of: &Step,
     evaluate: &dyn Evaluate,
 ) -> Result<Option<StepDef>, String> {
-    let context = Context { parent: None, item: None, compensates: Some(of), id: &with.id, node: with };
-    let names = names(run, Some(&context));
+    let context = Context {
+        parent: None,
+        item: None,
+        compensates: Some(of),
+        id: &with.id,
+        node: with,
+        def: Some(pipeline),
+    };
+    let names = names(run, context.def, Some(&context));
     let mut def = with.clone();
     if let Some(when) = def.when.take() {
         match evaluate.evaluate(&when, &names)? {
@@ -368,8 +398,14 @@ pub(crate) fn members(run: &Run, place: u32) -> impl Iterator<Item = &Step> {
 pub(crate) fn group_output(run: &Run, place: u32, step: &Step) -> Option<Value> {
     let members = members(run, place);
     let output = |s: &Step| s.output().unwrap_or(Value::Null);
-    match step.group?.shape.kind {
-        GroupKind::Foreach => Some(Value::Array(members.map(output).collect())),
+    let shape = step.group?.shape;
+    match shape.kind {
+        GroupKind::Foreach => {
+            let mut list: Vec<Value> = members.map(output).collect();
+            // Items that were not begun have given nothing either: each has its place in the list.
+            list.resize(list.len().max(shape.total as usize), Value::Null);
+            Some(Value::Array(list))
+        }
         GroupKind::Parallel => {
             let base = |s: &Step| {
                 let id = s.id.as_str();
@@ -391,7 +427,7 @@ pub(crate) fn outputs(run: &Run, def: &Pipeline, given: &Given<'_>) -> Result<Op
     if def.outputs.is_empty() {
         return Ok(None);
     }
-    let names = names(run, None);
+    let names = names(run, Some(def), None);
     let rendered: Result<Map<_, _>, String> =
         def.outputs.iter().map(|(key, t)| Ok((key.to_string(), t.render(given.evaluate, &names)?))).collect();
     rendered.map(|map| Some(Value::Object(map)))

@@ -2,19 +2,22 @@
 //!
 //! An approach says which failures the next one is for. A failure that matches none of them ends the
 //! strategy as `failed`, because nobody said that something else might help; the failure of the last approach
-//! ends it as `exhausted`. The place among the approaches only grows.
+//! ends it as `exhausted`. An approach that is skipped did nothing: the next one is tried, and where none is left the
+//! strategy is exhausted too. The place among the approaches only grows.
 //!
 //! ```text
-//!              fail, matches: the next approach
+//!              fail, matches, or skip: the next approach
 //!                 ┌──────┐
 //!                 ▼      │
 //!   ────────▶   trying ──┴──▶ succeeded      the approach succeeded
 //!                 ├─────────▶ failed         nothing matches, and others were left
-//!                 └─────────▶ exhausted      the last one failed
+//!                 └─────────▶ exhausted      the last one failed, or was skipped
 //! ```
 //!
 //! The facts of its own are `strategy:fallback` and `strategy:exhausted`. Success and failure are the
 //! step's own endings, `step:completed` and `step:failed`, and are applied from there.
+
+pub(crate) mod flow;
 
 use crate::code::Code;
 use crate::event::{Event, StrategyExhausted, StrategyFallback};
@@ -31,7 +34,11 @@ pub const TABLE: &[Row] = table! {
     "trying": "succeed" => "succeeded";
     "trying": "fail" => "trying" | "failed" | "exhausted";
     "trying": "time_out" => "trying" | "failed" | "exhausted";
+    "trying": "skip" => "trying" | "exhausted";
 };
+
+/// What stands as matched where an approach was skipped and the next one is tried.
+const SKIPPED: &str = "skipped";
 
 /// How many approaches a strategy may have.
 pub const APPROACHES_MAX: usize = 32;
@@ -72,7 +79,7 @@ words! {
         Trying = "trying",
         /// An approach succeeded. Terminal.
         Succeeded = "succeeded",
-        /// The last approach failed. Terminal.
+        /// The last approach failed, or was skipped. Terminal.
         Exhausted = "exhausted",
         /// An approach failed in a way that the next one is not for. Terminal.
         Failed = "failed",
@@ -104,6 +111,8 @@ pub enum Input {
     Fail { error: String },
     /// It took too long.
     TimeOut,
+    /// Its condition does not hold, or another holds its lock: it did nothing.
+    Skip,
 }
 
 /// What follows from a result.
@@ -231,9 +240,10 @@ impl Strategy {
             (Phase::Trying, Input::Succeed) => Ok(Decision::reply(Outcome::Success)),
             (Phase::Trying, Input::Fail { error }) => Ok(self.fall_back(&Failure::Error(error))),
             (Phase::Trying, Input::TimeOut) => Ok(self.fall_back(&Failure::TimeOut)),
+            (Phase::Trying, Input::Skip) => Ok(self.go_on(|_| Some(SKIPPED))),
             (
                 Phase::Succeeded | Phase::Exhausted | Phase::Failed,
-                Input::Succeed | Input::Fail { .. } | Input::TimeOut,
+                Input::Succeed | Input::Fail { .. } | Input::TimeOut | Input::Skip,
             ) => Err(Error::Over(self.step.clone(), self.phase)),
         }
     }
@@ -262,6 +272,16 @@ impl Strategy {
     }
 
     fn fall_back(&self, failure: &Failure<'_>) -> Decision<Outcome> {
+        self.go_on(|conditions| {
+            conditions.iter().find(|condition| condition.matches(failure)).map(FallbackCondition::as_str)
+        })
+    }
+
+    /// The next approach, where there is one and `matched` names what leads to it.
+    fn go_on<'a>(
+        &'a self,
+        matched: impl FnOnce(&'a [FallbackCondition]) -> Option<&'a str>,
+    ) -> Decision<Outcome> {
         let (pipeline_id, step) = (self.pipeline_id, self.step.clone());
         let count = u32::try_from(self.approaches.len()).unwrap_or(u32::MAX);
         let next = self.current.saturating_add(1);
@@ -270,9 +290,9 @@ impl Strategy {
             return Decision::reply(Outcome::Exhausted).fact(fact);
         }
         let conditions = self.approach().map_or(&[][..], |approach| &approach.fallback_on);
-        match conditions.iter().find(|condition| condition.matches(failure)) {
-            Some(condition) => {
-                let (from, matched) = (self.current, condition.as_str().to_string());
+        match matched(conditions) {
+            Some(matched) => {
+                let (from, matched) = (self.current, matched.to_string());
                 let fact = StrategyFallback { pipeline_id, step, from, to: next, matched };
                 Decision::reply(Outcome::TryNext { next }).fact(fact)
             }
@@ -373,6 +393,7 @@ mod tests {
                 ("fail", forward),
                 ("fail", fail("disk full")),
                 ("time_out", Input::TimeOut),
+                ("skip", Input::Skip),
             ],
         }
         .check(|state, input| match step(state, input) {
@@ -455,6 +476,7 @@ mod tests {
             1 => Just(Input::Succeed),
             6 => texts.prop_map(fail),
             2 => Just(Input::TimeOut),
+            2 => Just(Input::Skip),
         ];
         prop::collection::vec(input, 0..12)
     }

@@ -29,7 +29,7 @@ use crate::route;
 use crate::run::{BlockedOn, Run, Status};
 use crate::runbook::{KeyScope, Pipeline, Runbook, StepDef};
 use crate::state::Body;
-use crate::step::{Gate, Step};
+use crate::step::{Failure, Gate, Step};
 use crate::stream::StreamId;
 use alloc::boxed::Box;
 use alloc::string::ToString;
@@ -373,8 +373,11 @@ pub(crate) fn of_run(view: &dyn View, run: &Run, decision: Decision, reply: Repl
         Event::PipelineCompleted(e) => {
             Some((Status::Completed, e.outputs.as_ref().and_then(Private::get), None))
         }
-        Event::PipelineFailed(e) => Some((Status::Failed, None, e.error.get())),
-        Event::PipelineCancelled(_) => Some((Status::Cancelled, None, Some("cancelled".to_string()))),
+        Event::PipelineFailed(e) => {
+            let error = e.error.get().map(|message| Failure { code: e.code.clone(), message });
+            Some((Status::Failed, None, error))
+        }
+        Event::PipelineCancelled(_) => Some((Status::Cancelled, None, Some(route::cancelled()))),
         // tidy: every other fact leaves the run alive.
         _ => None,
     });

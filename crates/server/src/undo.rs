@@ -268,7 +268,7 @@ fn item(store: &Embedded, run: &Run, def: &Pipeline, step: &Step, evaluate: &dyn
         // A `foreach` is taken back item by item.
         Compensate::With(_) if step.group.is_some() && node.foreach.is_some() => return None,
         Compensate::With(with) => {
-            match scope::compensation(run, def.node(with)?, step, evaluate) {
+            match scope::compensation(run, def, def.node(with)?, step, evaluate) {
                 Ok(Some(with)) => item.def = Some(Box::new(compensating(with, run, step, reverses))),
                 Ok(None) => item.state = not("its compensation's condition does not hold".to_owned()),
                 Err(why) => item.state = not(why),

@@ -11,8 +11,9 @@ use windlass_core::id::{Holder, Scoped};
 use windlass_core::lock::{self, Lock};
 use windlass_core::packed::Packed;
 use windlass_core::receipt::Receipt;
-use windlass_core::run::Run;
+use windlass_core::run::{Run, Section};
 use windlass_core::runbook::Pipeline;
+use windlass_core::scope;
 use windlass_core::semaphore::Semaphore;
 use windlass_core::step::Step;
 use windlass_core::time::Millis;
@@ -91,12 +92,29 @@ pub fn run(run: &Run, def: Option<&Pipeline>, steps: bool) -> Value {
         .maybe("parent_step", born.parent.as_ref().map(|parent| &parent.1).map(|step| step.to_string()))
         .at("deadline_at", born.deadline_at)
         .maybe("cancellation", run.stopping.as_ref().map(|stop| json!(stop)))
+        .maybe("compensation_log", compensations(run))
         .maybe("error", run.failure.as_ref().map(|failure| json!(failure.1)))
         .maybe("budget", budget(run))
         .put("suspended", run.suspended)
         .put("schema_version", SCHEMA_VERSION)
         .maybe("steps", steps.then(list))
         .json()
+}
+
+/// What a run took back, or tried to, in that order; nothing where it did not have to.
+fn compensations(run: &Run) -> Option<Value> {
+    let own = |step: &&Step| step.section == Section::Compensate && step.compensates.is_some();
+    let entry = |step: &Step| {
+        Object::default()
+            .put("step", step.id.as_str())
+            .maybe("compensates", step.compensates.and_then(|place| run.at(place)).map(|of| of.id.as_str()))
+            .put("status", step.status.as_str())
+            .put("at", time(step.completed_at.or(step.started_at).unwrap_or(run.updated_at)))
+            .maybe("error", step.error.as_ref().map(|error| json!(error)))
+            .json()
+    };
+    let log: Vec<Value> = run.steps.iter().filter(own).map(entry).collect();
+    (!log.is_empty()).then_some(Value::Array(log))
 }
 
 /// What a run may cost, what it has, and what is set aside; nothing where it neither has a limit nor has cost anything.
@@ -152,7 +170,7 @@ pub fn step(run: &Run, def: Option<&Pipeline>, index: usize, step: &Step) -> Val
         .at("lease_expires_at", lease.map(|lease| lease.expires_at))
         .at("next_eligible_at", step.next_eligible_at.or(waiting.and_then(|waiting| waiting.until)))
         .maybe("input", step.input.as_ref().map(Packed::get))
-        .maybe("output", step.output.as_ref().map(Packed::get))
+        .maybe("output", scope::output(run, step))
         .maybe("error", step.error.as_ref().map(|error| json!(error)))
         .maybe("child_run", step.child().map(|child| child.to_string()))
         .at("started_at", step.started_at)

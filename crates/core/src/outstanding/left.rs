@@ -15,11 +15,11 @@ use crate::runbook::Kind;
 use crate::schedule::{self, Overlap, Schedule};
 use crate::semaphore::Semaphore;
 use crate::state::{Body, State};
-use crate::step::{self, Gate, Step, Wait, Waiting};
+use crate::step::{self, Failure, Gate, Step, Wait, Waiting};
 use crate::stream::StreamId;
 use crate::worker::Worker;
 use crate::{item::Item, queue, workspace};
-use alloc::string::{String, ToString};
+use alloc::string::ToString;
 use alloc::vec::Vec;
 use serde_json::Value;
 
@@ -289,7 +289,8 @@ impl State {
         for (&item, &id) in &worker.active {
             let Some(run) = self.run(id) else { continue };
             if run.is_terminal() {
-                let (succeeded, error) = (run.status() == Status::Completed, error_of(run));
+                let succeeded = run.status() == Status::Completed;
+                let error = error_of(run).map(|failure| failure.message);
                 let worker = worker.id.clone();
                 out.follow.push(Command::SettleItem { item, worker, run: id, succeeded, error });
             } else if let Some(Body::Item(known)) = self.body(&StreamId::Item(item))
@@ -348,10 +349,10 @@ impl State {
 }
 
 /// Why a run did not complete, as those who wait for it hear it.
-fn error_of(run: &Run) -> Option<String> {
+fn error_of(run: &Run) -> Option<Failure> {
     match run.status() {
-        Status::Failed => run.failure.as_ref().map(|failure| failure.1.message.clone()),
-        Status::Cancelled => Some("cancelled".to_string()),
+        Status::Failed => run.failure.as_ref().map(|failure| failure.1.clone()),
+        Status::Cancelled => Some(route::cancelled()),
         Status::Completed
         | Status::Pending
         | Status::Blocked

@@ -569,7 +569,7 @@ fn declared_outputs_that_are_missing_or_of_another_type_fail_the_step() {
             def.outputs.insert(name("n"), ValueType::Integer);
         })
     };
-    for (output, text) in [(None, "missing"), (Some(json!({ "n": "1" })), "not a integer")] {
+    for (output, text) in [(None, "missing"), (Some(json!({ "n": "1" })), "not an integer")] {
         let mut world = World::new(failing(vec![declared(run("a"))]));
         let id = world.start();
         world.succeed_with(id, "a", output.clone());

@@ -164,7 +164,7 @@ fn a_read_for_reconcile_is_rendered_where_its_step_stands() {
     def.vars.insert(name("x"), Default::default());
     let mut world = World::new(book(vec![("main", def.clone())]));
     let id = world.start_with(json!({ "x": "https://a" }));
-    let read = scope::reading(world.run(id), &def.nodes[0], world.step(id, "w"), &Paths).unwrap();
+    let read = scope::reading(world.run(id), &def, world.step(id, "w"), &Paths).unwrap();
     let Reading::Tool(action) = read else { panic!("{read:?}") };
     assert_eq!((action.target.as_str(), &action.fields), ("https://a", &json!({ "url": "https://a" })));
 }

@@ -84,7 +84,8 @@ fn look(
     let (id, step, epoch) = &place;
     let run = store.state().run(*id)?;
     let step = run.step(step).filter(|step| step.status == Status::OutcomeUnknown && step.epoch == *epoch)?;
-    let node = store.pipeline(run)?.node(step.node)?;
+    let def = store.pipeline(run)?;
+    let node = def.node(step.node)?;
     let (action, with) = match &node.kind {
         Kind::Tool { with, .. } => (scope::action(node, step), with.clone()),
         Kind::Run { .. }
@@ -100,7 +101,7 @@ fn look(
             (action, Template::Map(Default::default()))
         }
     };
-    let read = match scope::reading(run, node, step, evaluate) {
+    let read = match scope::reading(run, def, step, evaluate) {
         Ok(Reading::Own) => Read::Own,
         Ok(Reading::Tool(action)) => Read::Tool(action, with_of(node)),
         Ok(Reading::Command(command)) => {

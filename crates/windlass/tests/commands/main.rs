@@ -8,6 +8,7 @@ mod endings;
 mod examples;
 mod flow;
 mod humans;
+mod language;
 mod look;
 mod run;
 mod stops;

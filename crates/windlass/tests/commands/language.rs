@@ -1,0 +1,218 @@
+//! What the language promises where steps fail, are skipped or are not reached.
+
+use crate::support::{Project, status_of, step};
+use serde_json::json;
+
+#[test]
+fn an_expression_can_ask_about_every_step_whatever_became_of_it() {
+    let project = Project::with(
+        r#"
+name: asks
+pipelines:
+  default:
+    steps:
+      - { id: silent, run: 'true' }
+      - { id: skipped, when: 'false', run: 'true' }
+      - { id: group, when: 'false', steps: [ { id: inner, run: 'true' } ] }
+      - { id: asked, when: '!has(steps.silent.output.x) && !has(steps.skipped.output.x)', run: exit 1 }
+      - { id: unreached, run: 'true' }
+    finally:
+      - id: report
+        when: '!has(steps.unreached.output.x) && has(steps.unreached.status)'
+        run: echo "$S" > report
+        env: { S: '${{ steps.unreached.status }} ${{ steps.inner.status }} ${{ steps.skipped.status }} ${{ steps.asked.status }}' }
+  wants:
+    steps:
+      - { id: silent, run: 'true' }
+      - { run: 'true', env: { X: '${{ steps.silent.output.x }}' } }
+"#,
+    );
+    let run = project.run(&["default"], 1);
+    assert_eq!(status_of(&run, "asked"), "failed");
+    assert_eq!(
+        (status_of(&run, "report"), project.read("report").as_str()),
+        ("succeeded", "pending pending skipped failed\n")
+    );
+    let run = project.run(&["wants"], 1);
+    assert_eq!(run["error"]["code"], "EXPRESSION_FAILED");
+    assert!(run["error"]["message"].as_str().unwrap().contains("there is no `x`"), "{run}");
+}
+
+#[test]
+fn a_strategy_passes_over_approaches_that_are_skipped() {
+    let project = Project::with(
+        "
+name: skips
+pipelines:
+  next:
+    steps:
+      - id: s
+        strategy:
+          - { id: one, when: 'false', run: touch one }
+          - { id: two, run: touch two }
+  none:
+    steps:
+      - id: s
+        strategy:
+          - { when: 'false', run: touch never }
+          - { when: 'false', run: touch never }
+  failed:
+    steps:
+      - id: s
+        strategy:
+          - { run: 'echo boom >&2; exit 1', fallback_on: any }
+          - { when: 'false', run: touch never }
+",
+    );
+    let run = project.run(&["next"], 0);
+    assert_eq!((status_of(&run, "one"), status_of(&run, "two")), ("skipped", "succeeded"));
+    assert!(project.has("two"));
+    let run = project.run(&["none"], 1);
+    assert_eq!(
+        run["error"],
+        json!({ "code": "STRATEGY_EXHAUSTED", "message": "every approach was skipped" })
+    );
+    let run = project.run(&["failed"], 1);
+    assert_eq!(run["error"]["code"], "STRATEGY_EXHAUSTED");
+    assert!(run["error"]["message"].as_str().unwrap().contains("boom"), "{run}");
+    assert!(!project.has("never"));
+}
+
+#[test]
+fn a_called_run_that_is_killed_does_not_hide_what_went_wrong() {
+    let project = Project::with(
+        "
+name: kills
+pipelines:
+  default:
+    steps:
+      - id: p
+        fail_fast: kill
+        parallel:
+          - { id: child, call: endless }
+          - { id: cause, wait: { event: never, timeout: 50ms } }
+  endless:
+    steps: [ { wait: 1h } ]
+",
+    );
+    let run = project.run(&["default"], 1);
+    assert_eq!((status_of(&run, "child"), status_of(&run, "cause")), ("cancelled", "failed"));
+    assert_eq!(run["error"]["code"], step(&run, "cause")["error"]["code"]);
+    assert_ne!(run["error"]["code"], "CANCELLED");
+}
+
+#[test]
+fn the_code_of_a_called_runs_error_comes_through() {
+    let project = Project::with(
+        "
+name: codes
+pipelines:
+  slow:
+    deadline: 50ms
+    steps: [ { wait: 1h } ]
+  picky:
+    vars: { n: { type: int, required: true } }
+    steps: [ { run: 'true' } ]
+  falls:
+    steps:
+      - strategy:
+          - { id: slow, call: slow, fallback_on: timeout }
+          - { id: other, run: touch other }
+  fails:
+    vars: { n: { default: text } }
+    steps: [ { id: c, call: picky, vars: { n: '${{ vars.n }}' } } ]
+",
+    );
+    let run = project.run(&["falls"], 0);
+    assert_eq!(step(&run, "slow")["error"]["code"], "TIMED_OUT");
+    assert!(project.has("other"));
+    let run = project.run(&["fails"], 1);
+    assert_eq!(
+        run["error"],
+        json!({ "code": "INVALID_INPUT", "message": "the variable `n` is not an integer" })
+    );
+}
+
+#[test]
+fn a_run_shows_what_it_took_back() {
+    let project = Project::with(
+        "
+name: log
+pipelines:
+  default:
+    steps:
+      - { id: a, run: 'true', compensate: { id: undo-a, run: 'true' } }
+      - { id: b, run: 'true', compensate: { id: undo-b, run: 'exit 3' } }
+      - { run: exit 1 }
+  plain:
+    steps: [ { run: 'true' } ]
+",
+    );
+    let run = project.run(&["default"], 1);
+    let log = run["compensation_log"].as_array().unwrap();
+    let brief: Vec<_> = log.iter().map(|one| (&one["step"], &one["compensates"], &one["status"])).collect();
+    assert_eq!(json!(brief), json!([["undo-b", "b", "failed"], ["undo-a", "a", "succeeded"]]));
+    assert_eq!((log[0]["error"]["code"].as_str(), log[1].get("error")), (Some("STEP_FAILED"), None));
+    assert!(log.iter().all(|one| one["at"].as_str().unwrap().ends_with('Z')), "{run}");
+    assert_eq!(project.run(&["plain"], 0).get("compensation_log"), None);
+}
+
+#[test]
+fn a_step_does_not_wait_for_a_lock_that_its_own_run_holds() {
+    let project = Project::with(
+        "
+name: own
+pipelines:
+  whole:
+    vars: { name: { default: a } }
+    lock: a
+    steps: [ { id: s, lock: '${{ vars.name }}', run: 'true' } ]
+  group:
+    vars: { name: { default: a } }
+    steps: [ { id: g, lock: '${{ vars.name }}', steps: [ { id: s, lock: a, run: 'true' } ] } ]
+",
+    );
+    for (pipeline, holder) in
+        [("whole", "the run itself holds the lock `a`"), ("group", "`g` around it holds")]
+    {
+        let run = project.run(&[pipeline], 1);
+        assert_eq!(step(&run, "s")["error"]["code"], "LOCK_BUSY", "{run}");
+        assert!(run["error"]["message"].as_str().unwrap().starts_with(holder), "{run}");
+        project.run(&[pipeline, "--var", "name=b"], 0);
+    }
+}
+
+#[test]
+fn a_foreach_that_fails_still_tells_what_succeeded() {
+    let project = Project::with(
+        r#"
+name: partial
+pipelines:
+  default:
+    vars: { go_on: { type: bool, default: true } }
+    steps:
+      - id: each
+        foreach: [1, 2, 3]
+        fail_fast: false
+        run: test "$N" != 2 && echo "{\"n\":$N}"
+        env: { N: '${{ item }}' }
+    finally:
+      - { run: 'echo "$R" > report', env: { R: '${{ toJSON(steps.each.output) }}' } }
+  fast:
+    steps:
+      - id: each
+        foreach: [1, 2, 3]
+        run: test "$N" != 2 && echo "{\"n\":$N}"
+        env: { N: '${{ item }}' }
+    finally:
+      - { run: 'echo "$R" > report', env: { R: '${{ toJSON(steps.each.output) }}' } }
+"#,
+    );
+    for (pipeline, wanted) in
+        [("default", json!([{ "n": 1 }, null, { "n": 3 }])), ("fast", json!([{ "n": 1 }, null, null]))]
+    {
+        let run = project.run(&[pipeline], 1);
+        let report: serde_json::Value = serde_json::from_str(&project.read("report")).unwrap();
+        assert_eq!((&step(&run, "each")["output"], &report), (&wanted, &wanted), "{pipeline}");
+    }
+}
