@@ -28,6 +28,8 @@ use serde_json::Value;
 pub const BACKOFF: [Span; 4] = [Span::secs(5), Span::secs(30), Span::mins(2), Span::mins(10)];
 /// How often a tool is tried where nobody says otherwise. A shell command is tried once.
 pub const TOOL_TRIES: u32 = 5;
+/// How long a step of `on_failure`, `compensate` or `finally` may take where nobody says otherwise.
+pub const ENDING_MAX: Span = Span::hours(1);
 /// The tool that is paid by tokens.
 const MODEL: &str = "model";
 
@@ -138,7 +140,7 @@ pub fn lease(
         return Ok(Decision { facts, effects, reply: None });
     }
     let (ttl, owner) = (given.lease_ttl, wish.owner);
-    let timeout = node.timeout;
+    let timeout = timeout(node, step);
     let input =
         step::Input::Lease { owner: Some(owner.clone()), ttl, timeout, agent: wish.agent, child: None };
     let started = step.decide(run.id(), &input, given.at)?;
@@ -165,12 +167,27 @@ pub fn lease(
         input: step.input(),
         idempotency_key: key(run, node, step),
         expires_at: given.at + ttl,
-        timeout_at: node.timeout.map(|span| given.at + span),
+        timeout_at: timeout.map(|span| given.at + span),
         owner: owner.clone(),
         node: step.node,
     };
     let effect = Effect::Execute(Box::new(lease.clone()));
     Ok(Decision { facts, effects: started.effects, reply: Some(lease) }.effect(effect))
+}
+
+/// How long an attempt may take. What runs at the end of a run is bounded also where nobody says how, because the run's
+/// deadline and a cancel do not stop it.
+#[must_use]
+pub fn timeout(node: &StepDef, step: &Step) -> Option<Span> {
+    node.timeout.or_else(|| ending_max(step))
+}
+
+/// The longest that a step which runs at the end of a run may take, or wait, where nobody says how long.
+pub(crate) fn ending_max(step: &Step) -> Option<Span> {
+    match step.section {
+        Section::Main => None,
+        Section::OnFailure | Section::Compensate | Section::Finally => Some(ENDING_MAX),
+    }
 }
 
 /// What an attempt at the step is known to need before it begins, in the dimensions that the run's budget limits. What can

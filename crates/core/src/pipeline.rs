@@ -187,7 +187,8 @@ fn call(run: &Run, node: &StepDef, step: &Step, pipeline: &Name, given: &mut Giv
     }
     let child = RunId(given.id());
     let vars = step.input().unwrap_or(Value::Null);
-    let started = start(run, step, Some(Name::clean(OWN)), Some(child), node.timeout, given);
+    let timeout = attempt::timeout(node, step);
+    let started = start(run, step, Some(Name::clean(OWN)), Some(child), timeout, given);
     started.effect(Effect::StartChild {
         run: child,
         parent: run.id(),
@@ -201,6 +202,7 @@ fn wait_for(run: &Run, step: &Step, wait: &WaitFor, given: &mut Given<'_>) -> De
     let (reason, on, until) = match wait {
         WaitFor::Time { span } => (Wait::Timer, None, Some(given.at + *span)),
         WaitFor::Event { event, timeout, .. } => {
+            let timeout = timeout.or_else(|| attempt::ending_max(step));
             (Wait::Event, Some(event.clone()), timeout.map(|span| given.at + span))
         }
     };

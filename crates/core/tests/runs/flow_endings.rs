@@ -2,11 +2,11 @@
 
 use crate::world::*;
 use serde_json::json;
-use windlass_core::attempt::Report;
+use windlass_core::attempt::{ENDING_MAX, Report};
 use windlass_core::code::Code;
 use windlass_core::effect::Effect;
 use windlass_core::run::{Section, Status};
-use windlass_core::runbook::{Compensate, Runbook};
+use windlass_core::runbook::{Compensate, Runbook, WaitFor};
 use windlass_core::step::Status as S;
 use windlass_core::time::Span;
 
@@ -61,6 +61,24 @@ fn a_success_runs_finally_and_nothing_else() {
     assert_eq!(world.leasable(id), ["z"]);
     world.succeed(id, "z");
     assert_eq!(world.status(id), Status::Completed);
+    world.check_replay();
+}
+
+#[test]
+fn what_runs_at_the_end_is_bounded_where_nobody_says_how_long() {
+    let event = |id: &str| {
+        let (event, key) = (name("never"), None);
+        wait(id, WaitFor::Event { event, key, timeout: None, continue_on_timeout: false })
+    };
+    let mut world = World::new(whole(vec![run("a")], vec![event("f")], vec![run("z")]));
+    let id = world.start();
+    world.fail(id, "a", "boom");
+    world.sleep(Span(ENDING_MAX.0 - 1));
+    assert_eq!(world.step(id, "f").status, S::WaitingExternal);
+    world.sleep(Span(1));
+    assert_eq!(world.step(id, "f").status, S::Failed);
+    let lease = world.lease(id, "z");
+    assert_eq!(lease.timeout_at, Some(world.at + ENDING_MAX));
     world.check_replay();
 }
 
