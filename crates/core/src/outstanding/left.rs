@@ -289,9 +289,9 @@ impl State {
         for (&item, &id) in &worker.active {
             let Some(run) = self.run(id) else { continue };
             if run.is_terminal() {
-                let (succeeded, error) = (run.status() == Status::Completed, error_of(run));
+                let (status, error) = (run.status(), error_of(run));
                 let worker = worker.id.clone();
-                out.follow.push(Command::SettleItem { item, worker, run: id, succeeded, error });
+                out.follow.push(Command::SettleItem { item, worker, run: id, status, error });
             } else if let Some(Body::Item(known)) = self.body(&StreamId::Item(item))
                 && matches!(&**known, Item::Dropped { .. })
                 && run.stopping.is_none()
