@@ -273,12 +273,14 @@ pub enum Command {
     Worker { worker: Scoped, input: worker::Input },
     /// Let a worker take the best item of its queue, if it has room.
     Dispatch { worker: Scoped },
+    /// An event that a worker listens to happened: let it look at its queue, wherever that is.
+    Wake { worker: Scoped },
     /// An external queue was listed for a worker, or could not be.
     Polled { worker: Scoped, listed: Result<Vec<Pushed>, String> },
     /// An item of an external queue was taken there for its run, or could not be.
     TookOutside { worker: Scoped, item: ItemId, run: RunId, error: Option<String> },
     /// The run of a worker's item is terminal.
-    SettleItem { item: ItemId, worker: Scoped, run: RunId, succeeded: bool, error: Option<String> },
+    SettleItem { item: ItemId, worker: Scoped, run: RunId, status: crate::run::Status, error: Option<String> },
     /// Something happens to a schedule.
     Schedule { schedule: Scoped, input: schedule::Input },
 

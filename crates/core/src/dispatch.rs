@@ -15,7 +15,7 @@ use crate::item::{self, Item, Take};
 use crate::machine::{Decision, Given};
 use crate::queue::{self, Queue};
 use crate::route;
-use crate::run::{Source, Trigger};
+use crate::run::{Source, Status, Trigger};
 use crate::stream::StreamId;
 use crate::template::Template;
 use crate::time::Millis;
@@ -64,8 +64,9 @@ pub(crate) fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) 
         Command::Item { item, input } => on_item(view, *item, input, given),
         Command::Worker { worker, input } => on_worker(view, worker, input, given),
         Command::Dispatch { worker } => dispatch(view, worker, given),
-        Command::SettleItem { item, worker, run, succeeded, error } => {
-            settle(view, *item, worker, *run, *succeeded, error.as_ref(), given)
+        Command::Wake { worker } => wake_one(view, worker, given),
+        Command::SettleItem { item, worker, run, status, error } => {
+            settle(view, *item, worker, (*run, *status), error.as_ref(), given)
         }
         Command::Schedule { schedule, input } => slots::on_schedule(view, schedule, input, given),
         // tidy: the turn sends nothing else here.
@@ -78,8 +79,23 @@ fn wake(view: &dyn View, queue: &Scoped, out: &mut Outcome) {
     out.follow.extend(view.consumers(queue).into_iter().map(|worker| Command::Dispatch { worker }));
 }
 
+/// An event woke a worker: it looks at its queue, which is listed, too, where the items live elsewhere.
+fn wake_one(view: &dyn View, id: &Scoped, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
+    let mut out = match dispatch(view, id, given) {
+        // What is here cannot be taken now; what is elsewhere is listed all the same.
+        Err(Refusal::Error { .. }) => Outcome::reply(Reply::Nothing),
+        looked => looked?,
+    };
+    if let Some(worker::State::Started(settings)) = worker_of(view, id)?.map(|worker| &worker.state)
+        && settings.poll.is_some()
+    {
+        out.effects.push(external::list(id, settings));
+    }
+    Ok(out)
+}
+
 /// What an item's decision comes to. A dead item is forwarded in the commit that buries it, so that it is not
-/// forwarded twice; a dead-letter queue that is gone or full leaves it where it is.
+/// forwarded twice; a dead-letter queue that is gone leaves it where it is.
 fn of_item(
     view: &dyn View,
     id: ItemId,
@@ -168,7 +184,9 @@ fn push_all(
             let here = own.get(key).copied();
             here.or_else(|| view.depth(queue, Some(key)).1)
         });
-        let terms = match known.decide(&queue::Input::Push { depth, known: first }, given.at)?.reply {
+        let forwarded = pushed.from.is_some();
+        let admit = queue::Input::Push { depth, known: first, forwarded };
+        let terms = match known.decide(&admit, given.at)?.reply {
             queue::Reply::Known(item) => {
                 answers.push((item, true));
                 continue;
@@ -257,7 +275,13 @@ fn on_item(
     {
         return Err(item::Error::Busy(claim.holder.clone()).into());
     }
-    let queue = item.body().map(item::Body::scoped).ok_or_else(|| missing("item", &id))?;
+    let body = item.body().ok_or_else(|| missing("item", &id))?;
+    let queue = body.scoped();
+    if let item::Input::Retry { .. } = input {
+        let (depth, known) = view.depth(&queue, body.dedupe.as_ref());
+        let back = queue::Input::PutBack { depth, known };
+        queue_of(view, &queue)?.ok_or(queue::Error::NotFound)?.decide(&back, given.at)?;
+    }
     let tenant = tenant_of(&queue);
     let wakes = !facts.is_empty();
     let mut out = of_item(view, id, &tenant, (facts, effects), Reply::Item(reply), given)?;
@@ -430,16 +454,17 @@ fn variables(
     Ok(Value::Object(declared.iter().map(render).collect::<Result<Map<_, _>, Refusal>>()?))
 }
 
-/// The run of a worker's item has ended: the claim ends with it, and the worker has a place free.
+/// The run of a worker's item has ended: the claim ends with it, and the worker has a place free. A failed run is a failed
+/// try; one that somebody cancelled is not tried again, or the cancel would only begin it anew.
 fn settle(
     view: &dyn View,
     id: ItemId,
     worker: &Scoped,
-    run: RunId,
-    succeeded: bool,
+    (run, status): (RunId, Status),
     error: Option<&String>,
     given: &mut Given<'_>,
 ) -> Result<Outcome, Refusal> {
+    let succeeded = status == Status::Completed;
     let tenant = tenant_of(worker);
     let mut out = Outcome::reply(Reply::Done);
     if let Some(item @ Item::Processing { body, claim }) = item_of(view, &id)?
@@ -450,7 +475,7 @@ fn settle(
             item::Input::Complete { epoch }
         } else {
             let error = error.cloned().unwrap_or_else(|| "its run did not complete".to_string());
-            item::Input::Fail { epoch, error, retryable: true }
+            item::Input::Fail { epoch, error, retryable: status != Status::Cancelled }
         };
         let Decision { facts, effects, .. } = item.decide(&input, given.at)?;
         out = of_item(view, id, &tenant, (facts, effects), Reply::Done, given)?;

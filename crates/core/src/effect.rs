@@ -137,7 +137,7 @@ pub enum Effect {
     /// Let a worker look at its queue.
     WakeWorker { worker: Scoped },
     /// The run behind an item is terminal.
-    SettleItem { item: ItemId, worker: Scoped, run: RunId, succeeded: bool, error: Option<String> },
+    SettleItem { item: ItemId, worker: Scoped, run: RunId, status: crate::run::Status, error: Option<String> },
     /// The run behind a schedule's slot is terminal.
     SettleSlot { schedule: Scoped, run: RunId },
     /// Make the run of a schedule's slot.

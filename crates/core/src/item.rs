@@ -500,9 +500,12 @@ impl Item {
                 Err(Error::State { state: self.state_name(), input: input.name() })
             }
             (Completed { .. }, Input::Take(_) | Input::Retry { .. } | Input::Drop { .. })
-            | (Failed { .. } | Dead { .. }, Input::Take(_))
-            | (Dropped { .. }, Input::Take(_) | Input::Retry { .. }) => {
+            | (Failed { .. } | Dead { .. }, Input::Take(_)) => {
                 Err(Error::Ended { state: self.state_name(), input: input.name() })
+            }
+            // Whoever dropped it cancelled it, and knows it by that word.
+            (Dropped { .. }, Input::Take(_) | Input::Retry { .. }) => {
+                Err(Error::Ended { state: "cancelled", input: input.name() })
             }
         }
     }

@@ -36,15 +36,18 @@ pub const TABLE: &[Row] = table! {
     "active": "pause" => "paused";
     "active": "resume" => "active";
     "active": "push" => "active";
+    "active": "put_back" => "active";
     "active": "take" => "active";
     "paused": "configure" => "paused";
     "paused": "pause" => "paused";
     "paused": "resume" => "active";
     "paused": "push" => "paused";
+    "paused": "put_back" => "paused";
     "active": "withdraw" => "withdrawn";
     "paused": "withdraw" => "withdrawn";
     "withdrawn": "withdraw" => "withdrawn";
     "withdrawn": "configure" => "active";
+    "withdrawn": "put_back" => "withdrawn";
     "withdrawn": "take" => "withdrawn";
 };
 
@@ -134,8 +137,11 @@ pub enum Input {
     /// No deployed runbook declares it any more.
     Withdraw,
     /// May an item be pushed? `depth` and `known` are gathered from the index: how many wait, and who has the
-    /// push's [`Queue::key`].
-    Push { depth: u64, known: Option<ItemId> },
+    /// push's [`Queue::key`]. A dead item that is `forwarded` here is not held back by the queue's own bound: that is
+    /// for those who could push later.
+    Push { depth: u64, known: Option<ItemId>, forwarded: bool },
+    /// May an item that failed or died here wait again? As with a push.
+    PutBack { depth: u64, known: Option<ItemId> },
     /// May an item be taken?
     Take,
 }
@@ -169,6 +175,9 @@ pub enum Error {
     /// As many items wait as may.
     #[error("the queue is full: {max} items wait")]
     Full { max: u64 },
+    /// An item with the same key waits or is worked on.
+    #[error("item {0} has the same dedupe key, and is not done")]
+    Known(ItemId),
     /// Nothing is given out.
     #[error("the queue is paused")]
     Paused,
@@ -184,6 +193,7 @@ impl Error {
         match self {
             Error::NotFound | Error::Withdrawn => Code::NotFound,
             Error::Full { .. } => Code::QueueFull,
+            Error::Known(_) => Code::LockBusy,
             Error::Paused => Code::RunInvalidTransition,
             Error::Invalid(_) => Code::InvalidInput,
         }
@@ -245,9 +255,15 @@ impl Queue {
                 // A deployment says again what holds already.
                 Ok(if old == new { self.unchanged() } else { done.fact(self.created(new)) })
             }
-            (Absent, Input::Pause | Input::Resume | Input::Withdraw | Input::Push { .. } | Input::Take) => {
-                Err(Error::NotFound)
-            }
+            (
+                Absent,
+                Input::Pause
+                | Input::Resume
+                | Input::Withdraw
+                | Input::Push { .. }
+                | Input::PutBack { .. }
+                | Input::Take,
+            ) => Err(Error::NotFound),
             (Withdrawn(_), Input::Pause | Input::Resume | Input::Push { .. }) => Err(Error::Withdrawn),
             (Active(_) | Paused(_), Input::Withdraw) => {
                 Ok(done.fact(QueueWithdrawn { queue_name: self.name(), namespace: self.namespace() }))
@@ -267,12 +283,20 @@ impl Queue {
             (Active(_) | Paused(_), Input::Push { known: Some(item), .. }) => {
                 Ok(Decision::reply(Reply::Known(*item)))
             }
-            (Active(settings) | Paused(settings), Input::Push { depth, known: None }) => {
-                let max = settings.max_depth.unwrap_or(DEPTH_MAX);
-                if *depth >= max {
-                    return Err(Error::Full { max });
-                }
+            (Active(settings) | Paused(settings), Input::Push { depth, known: None, forwarded }) => {
+                let own = settings.max_depth.filter(|_| !forwarded);
+                room(*depth, own)?;
                 Ok(Decision::reply(Reply::Admitted(settings.terms.clone())))
+            }
+            (Active(_) | Paused(_) | Withdrawn(_), Input::PutBack { known: Some(item), .. }) => {
+                Err(Error::Known(*item))
+            }
+            (
+                Active(settings) | Paused(settings) | Withdrawn(settings),
+                Input::PutBack { depth, known: None },
+            ) => {
+                room(*depth, settings.max_depth)?;
+                Ok(done)
             }
             (Active(_) | Withdrawn(_), Input::Take) => Ok(Decision::reply(Reply::Open)),
             (Paused(_), Input::Take) => Err(Error::Paused),
@@ -325,6 +349,12 @@ impl Queue {
     }
 }
 
+/// Whether one more may wait.
+fn room(depth: u64, max: Option<u64>) -> Result<(), Error> {
+    let max = max.unwrap_or(DEPTH_MAX);
+    if depth >= max { Err(Error::Full { max }) } else { Ok(()) }
+}
+
 fn settings_of(e: &QueueCreated) -> Settings {
     Settings {
         terms: Terms {
@@ -362,6 +392,10 @@ mod tests {
         inputs.iter().fold(queue(), |queue, input| step(&queue, input).unwrap())
     }
 
+    fn push(depth: u64, known: Option<ItemId>) -> Input {
+        Input::Push { depth, known, forwarded: false }
+    }
+
     fn small() -> Settings {
         Settings { max_depth: Some(2), dedupe: true, ..Settings::default() }
     }
@@ -384,9 +418,13 @@ mod tests {
                 ("pause", Input::Pause),
                 ("resume", Input::Resume),
                 ("withdraw", Input::Withdraw),
-                ("push", Input::Push { depth: 1, known: None }),
-                ("push", Input::Push { depth: 2, known: None }),
-                ("push", Input::Push { depth: 2, known: Some(ItemId(1)) }),
+                ("push", push(1, None)),
+                ("push", push(2, None)),
+                ("push", push(2, Some(ItemId(1)))),
+                ("push", Input::Push { depth: 2, known: None, forwarded: true }),
+                ("put_back", Input::PutBack { depth: 1, known: None }),
+                ("put_back", Input::PutBack { depth: 2, known: None }),
+                ("put_back", Input::PutBack { depth: 1, known: Some(ItemId(1)) }),
                 ("take", Input::Take),
             ],
         }
@@ -395,10 +433,16 @@ mod tests {
 
     #[test]
     fn depth_is_bounded_with_and_without_a_setting() {
-        let full = |queue: &Queue, depth| queue.decide(&Input::Push { depth, known: None }, AT);
+        let full = |queue: &Queue, depth| queue.decide(&push(depth, None), AT);
         let queue = after(&[Input::Configure(small())]);
         assert!(full(&queue, 1).is_ok());
         assert_eq!(full(&queue, 2), Err(Error::Full { max: 2 }));
+        let back = |known| queue.decide(&Input::PutBack { depth: 2, known }, AT).unwrap_err().code();
+        assert_eq!((back(None), back(Some(ItemId(1)))), (Code::QueueFull, Code::LockBusy));
+        // A dead item comes in nevertheless, unless the queue is as full as any may be.
+        let forward = |depth| queue.decide(&Input::Push { depth, known: None, forwarded: true }, AT);
+        assert!(forward(DEPTH_MAX - 1).is_ok());
+        assert_eq!(forward(DEPTH_MAX), Err(Error::Full { max: DEPTH_MAX }));
         let open = after(&[Input::Configure(Settings::default())]);
         assert!(full(&open, DEPTH_MAX - 1).is_ok());
         assert_eq!(full(&open, DEPTH_MAX).unwrap_err().code(), Code::QueueFull);
@@ -407,7 +451,7 @@ mod tests {
     #[test]
     fn a_known_key_answers_with_its_item_even_when_the_queue_is_full() {
         let queue = after(&[Input::Configure(small())]);
-        let known = queue.decide(&Input::Push { depth: 9, known: Some(ItemId(7)) }, AT).unwrap();
+        let known = queue.decide(&push(9, Some(ItemId(7))), AT).unwrap();
         assert_eq!(known.reply, Reply::Known(ItemId(7)));
     }
 
@@ -456,7 +500,7 @@ mod tests {
             Just(Input::Pause),
             Just(Input::Resume),
             (0..3u64, any::<Option<u8>>())
-                .prop_map(|(depth, known)| Input::Push { depth, known: known.map(|n| ItemId(n.into())) }),
+                .prop_map(|(depth, known)| push(depth, known.map(|n| ItemId(n.into())))),
             Just(Input::Take),
         ]
     }

@@ -104,8 +104,8 @@ pub(crate) fn other(effect: Effect, out: &mut Outcome) {
             out.follow.push(Command::Forward { queue, item, data, priority });
         }
         Effect::WakeWorker { worker } => out.follow.push(Command::Dispatch { worker }),
-        Effect::SettleItem { item, worker, run, succeeded, error } => {
-            out.follow.push(Command::SettleItem { item, worker, run, succeeded, error });
+        Effect::SettleItem { item, worker, run, status, error } => {
+            out.follow.push(Command::SettleItem { item, worker, run, status, error });
         }
         Effect::SettleSlot { schedule, run } => {
             let input = crate::schedule::Input::Settle { run };
@@ -148,12 +148,11 @@ pub(crate) fn run_ended(
         out.follow.push(Command::Workspace { workspace, tenant, input });
     }
     let trigger = &run.born.trigger;
-    let succeeded = status == Status::Completed;
     match (trigger.source, &trigger.key, &trigger.event_id) {
         (Source::Queue, Some(worker), Some(item)) => {
             if let Ok(item) = ItemId::parse(item.as_str()) {
                 let (worker, error) = (run.scoped(worker), error.map(|failure| failure.message));
-                out.follow.push(Command::SettleItem { item, worker, run: id, succeeded, error });
+                out.follow.push(Command::SettleItem { item, worker, run: id, status, error });
             }
         }
         (Source::Scheduled, Some(schedule), _) => {

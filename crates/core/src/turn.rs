@@ -290,6 +290,7 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
         | Command::Item { .. }
         | Command::Worker { .. }
         | Command::Dispatch { .. }
+        | Command::Wake { .. }
         | Command::SettleItem { .. }
         | Command::Schedule { .. } => crate::dispatch::decide(view, command, given),
 

@@ -23,7 +23,8 @@ use crate::tools::Trouble;
 use crate::tools::execute::{Executor, Finished, Job};
 use crate::tools::session::{Session, Witness};
 use serde_json::{Map, Value};
-use std::collections::HashSet;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -83,6 +84,8 @@ struct Hands {
 #[derive(Default)]
 struct Running {
     attempts: HashSet<(RunId, StepId, u64)>,
+    /// Workers whose external queues are being listed, and the list that was asked for meanwhile.
+    listing: HashMap<Scoped, Option<Effect>>,
     /// The process ends: what is stopped now is handed back rather than reported as stopped.
     stopping: bool,
 }
@@ -200,6 +203,15 @@ impl Drop for Telling {
 /// The name of an attempt for the keeper.
 fn attempt_id(run: RunId, step: &StepId, epoch: u64) -> String {
     format!("{run}/{step}/{epoch}")
+}
+
+/// Lets something outside be reached on a thread of its own; says whether there was one.
+fn reaching(reach: impl FnOnce() + Send + 'static) -> bool {
+    let spawned = std::thread::Builder::new().name("external".into()).spawn(reach);
+    if let Err(error) = &spawned {
+        eprintln!("windlass: an external queue could not be reached: {error}");
+    }
+    spawned.is_ok()
 }
 
 impl Hands {
@@ -398,7 +410,15 @@ impl Hands {
             Effect::ComputeSlots { schedule, settings, after, until } => {
                 self.compute_slots(schedule, &settings, after, until);
             }
-            Effect::ListItems { .. } | Effect::TakeItem { .. } => self.reach_outside(effect),
+            Effect::ListItems { ref worker, .. } => {
+                let worker = worker.clone();
+                self.list_outside(&worker, effect);
+            }
+            Effect::TakeItem { .. } => {
+                let hands = self.clone();
+                // What is claimed stays claimed, and is taken by the next start.
+                reaching(move || hands.reach_outside(&effect));
+            }
             Effect::Probe { run, step, epoch, key } => self.probe((run, step, epoch), key),
             Effect::ShowApproval { run, approval, .. } => {
                 if let Some(cards) = &self.cards {
@@ -429,16 +449,36 @@ impl Hands {
     }
 
     /// Lists or takes from an external queue, on a thread of its own.
-    fn reach_outside(self: &Arc<Hands>, effect: Effect) {
-        let hands = self.clone();
-        let reach = move || {
-            if let Some(command) = external::reach(&hands.engine, &hands.policy, &effect) {
-                hands.engine.report(Actor::SYSTEM, command);
+    fn reach_outside(&self, effect: &Effect) {
+        if let Some(command) = external::reach(&self.engine, &self.policy, effect) {
+            self.engine.report(Actor::SYSTEM, command);
+        }
+    }
+
+    /// Lists an external queue, one list of a worker at a time: however many events ask for it meanwhile, one more follows.
+    fn list_outside(self: &Arc<Hands>, worker: &Scoped, effect: Effect) {
+        match self.lock().listing.entry(worker.clone()) {
+            Entry::Occupied(mut under_way) => {
+                under_way.insert(Some(effect));
+                return;
             }
+            Entry::Vacant(free) => free.insert(None),
         };
-        if let Err(error) = std::thread::Builder::new().name("external".into()).spawn(reach) {
-            // What is claimed stays claimed, and is taken by the next start.
-            eprintln!("windlass: an external queue could not be reached: {error}");
+        let (hands, listed) = (self.clone(), worker.clone());
+        let started = reaching(move || {
+            let mut next = Some(effect);
+            // Each round is one that somebody asked for while the one before was under way.
+            while let Some(effect) = next {
+                hands.reach_outside(&effect);
+                let mut running = hands.lock();
+                next = running.listing.get_mut(&listed).and_then(Option::take);
+                if next.is_none() {
+                    running.listing.remove(&listed);
+                }
+            }
+        });
+        if !started {
+            self.lock().listing.remove(worker);
         }
     }
 

@@ -11,7 +11,7 @@ use windlass_core::id::{Holder, Scoped};
 use windlass_core::lock::{self, Lock};
 use windlass_core::packed::Packed;
 use windlass_core::receipt::Receipt;
-use windlass_core::run::{Run, Section};
+use windlass_core::run::{Cancellation, Run, Section};
 use windlass_core::runbook::Pipeline;
 use windlass_core::scope;
 use windlass_core::semaphore::Semaphore;
@@ -91,7 +91,7 @@ pub fn run(run: &Run, def: Option<&Pipeline>, steps: bool) -> Value {
         .maybe("parent_run", born.parent.as_ref().map(|parent| &parent.0).map(|id| id.to_string()))
         .maybe("parent_step", born.parent.as_ref().map(|parent| &parent.1).map(|step| step.to_string()))
         .at("deadline_at", born.deadline_at)
-        .maybe("cancellation", run.stopping.as_ref().map(|stop| json!(stop)))
+        .maybe("cancellation", run.stopping.as_deref().map(cancellation))
         .maybe("compensation_log", compensations(run))
         .maybe("error", run.failure.as_ref().map(|failure| json!(failure.1)))
         .maybe("budget", budget(run))
@@ -115,6 +115,16 @@ fn compensations(run: &Run) -> Option<Value> {
     };
     let log: Vec<Value> = run.steps.iter().filter(own).map(entry).collect();
     (!log.is_empty()).then_some(Value::Array(log))
+}
+
+/// Why a run is stopped, by whom and when.
+fn cancellation(stop: &Cancellation) -> Value {
+    Object::default()
+        .put("initiator", stop.initiator.as_str())
+        .maybe("user", stop.user.as_ref().map(|user| user.as_str()))
+        .maybe("reason", stop.reason.as_deref())
+        .put("at", time(stop.at))
+        .json()
 }
 
 /// What a run may cost, what it has, and what is set aside; nothing where it neither has a limit nor has cost anything.

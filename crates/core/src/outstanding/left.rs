@@ -289,10 +289,9 @@ impl State {
         for (&item, &id) in &worker.active {
             let Some(run) = self.run(id) else { continue };
             if run.is_terminal() {
-                let succeeded = run.status() == Status::Completed;
-                let error = error_of(run).map(|failure| failure.message);
+                let (status, error) = (run.status(), error_of(run).map(|failure| failure.message));
                 let worker = worker.id.clone();
-                out.follow.push(Command::SettleItem { item, worker, run: id, succeeded, error });
+                out.follow.push(Command::SettleItem { item, worker, run: id, status, error });
             } else if let Some(Body::Item(known)) = self.body(&StreamId::Item(item))
                 && matches!(&**known, Item::Dropped { .. })
                 && run.stopping.is_none()

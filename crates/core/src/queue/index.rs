@@ -56,8 +56,8 @@ pub struct Index {
     dead: BTreeSet<ItemId>,
     completed: u64,
     dropped: u64,
-    /// The dedupe keys of items that are pending or processing. Two items may share one: a failed item frees
-    /// its key and may be put back by hand after another took it.
+    /// The dedupe keys of items that are pending or processing. Earlier versions let two items share one: a failed item
+    /// frees its key, and was put back by hand after another had taken it.
     keys: BTreeSet<(Name, ItemId)>,
 }
 

@@ -137,7 +137,16 @@ impl Driver {
     fn next(&mut self) -> Option<Command> {
         if self.waiting.is_empty() {
             let woken = self.woken.take().unwrap_or_default();
-            self.waiting.extend(woken.into_iter().map(|worker| Command::Dispatch { worker }));
+            // A list that came wakes its worker to look at the queue and not to list it again, or a worker that listens to
+            // that would never stop.
+            let listed = match &self.command {
+                Command::Polled { worker, .. } => Some(worker),
+                // tidy: nothing else is a list.
+                _ => None,
+            };
+            self.waiting.extend(woken.into_iter().map(|worker| {
+                if listed == Some(&worker) { Command::Dispatch { worker } } else { Command::Wake { worker } }
+            }));
         }
         self.waiting.pop_front()
     }

@@ -7,7 +7,7 @@ use windlass_core::code::Code;
 use windlass_core::command::{Command, Deploy, Pushed, Refusal};
 use windlass_core::digest::Digest;
 use windlass_core::effect::Effect;
-use windlass_core::id::{ItemId, RunId};
+use windlass_core::id::{Holder, ItemId, RunId};
 use windlass_core::policy::Verdict;
 use windlass_core::run::{Actor, Initiator};
 use windlass_core::runbook::{
@@ -19,7 +19,8 @@ use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_core::template::Template;
 use windlass_core::time::{Millis, Span};
-use windlass_core::{queue, worker};
+use windlass_core::turn::Turn;
+use windlass_core::{lock, queue, worker};
 
 const NEW: Digest = Digest([2; 32]);
 
@@ -434,6 +435,30 @@ fn variables_of_a_worker_and_a_schedule_are_rendered_where_they_come_from() {
     let input = schedule::Input::RunNow { run };
     world.send(&Command::Schedule { schedule: scoped("hourly"), input }).unwrap();
     assert_eq!(world.run(run).vars.get(), json!({ "bug": "nightly" }));
+}
+
+#[test]
+fn an_event_that_wakes_a_worker_has_its_external_queue_listed_at_once() {
+    let mut book = whole();
+    let external = ExternalQueue { list: "l".into(), take: "t".into(), poll: Span::mins(60) };
+    book.queues.get_mut("bugs").unwrap().external = Some(external);
+    book.workers.get_mut("fixer").unwrap().wake_on = vec!["lock:acquired".into(), "worker:polled".into()];
+    let mut world = World::new(book);
+    world.send(&wish("test", BOOK, None)).unwrap();
+    let lists =
+        |turn: &Turn| turn.effects.iter().filter(|effect| matches!(effect, Effect::ListItems { .. })).count();
+    // What its own list leads to is not a reason to list again.
+    let polled = Command::Polled { worker: scoped("fixer"), listed: Ok(Vec::new()) };
+    assert_eq!(lists(&world.send(&polled).unwrap()), 0);
+    let holder = Holder::Outside(name("ci"));
+    let ask = lock::Ask { holder, metadata: None, wait: true, give_up_at: None };
+    let acquire = Command::Lock { lock: scoped("door"), input: lock::Input::Acquire(ask) };
+    assert_eq!(lists(&world.send(&acquire).unwrap()), 1);
+    let stop = worker::Input::Stop { reason: None };
+    world.send(&Command::Worker { worker: scoped("fixer"), input: stop }).unwrap();
+    let release = Command::LetGoLock { lock: scoped("door"), holder: Holder::Outside(name("ci")) };
+    world.send(&release).unwrap();
+    assert_eq!(lists(&world.send(&acquire).unwrap()), 0, "a stopped worker hears nothing");
 }
 
 #[test]

@@ -216,6 +216,74 @@ fn dead_letters_are_forwarded_once_and_a_missing_queue_keeps_them_in_place() {
 }
 
 #[test]
+fn a_dead_letter_is_forwarded_to_a_full_queue_too() {
+    let mut terms = settings(1, Span::ZERO);
+    terms.terms.dead_letter = Some(name("graves"));
+    let mut world = world_of(terms, 1);
+    configure(&mut world, "graves", queue::Settings { max_depth: Some(1), ..settings(1, Span::ZERO) });
+    for bug in ["1", "2", "3"] {
+        let id = push(&mut world, bug);
+        spoil(&mut world, id);
+    }
+    let depth = |world: &World| world.state.indexes().queue(&scoped("graves")).unwrap().depth();
+    assert_eq!(depth(&world), 3);
+    let item = Box::new(pushed(&mut world, json!(1)));
+    let refused = world.send(&Command::Push { queue: scoped("graves"), item }).unwrap_err();
+    assert_eq!(refused.code(), Some(Code::QueueFull), "whoever pushes waits");
+    world.check_replay();
+}
+
+#[test]
+fn a_cancelled_run_fails_its_item_for_good() {
+    let mut world = world_of(settings(3, Span::ZERO), 1);
+    let id = push(&mut world, "1");
+    let run = run_of(&mut world, id);
+    world.cancel(run).unwrap();
+    assert_eq!((world.status(run), state(&world, id)), (Status::Cancelled, "failed"));
+    let failure = item(&world, id).body().unwrap().failure.clone().unwrap();
+    assert_eq!(failure.error.as_deref(), Some("cancelled"));
+    assert!(fixer_of(&world).active.is_empty());
+    // By hand it may be tried again.
+    world.send(&Command::Item { item: id, input: item::Input::Retry { data: None } }).unwrap();
+    finish(&mut world, id);
+    world.check_replay();
+}
+
+#[test]
+fn what_is_put_back_has_a_key_of_its_own_and_room() {
+    let mut world = World::new(fixer(Vec::new()));
+    configure(&mut world, "bugs", queue::Settings { max_depth: Some(1), ..settings(1, Span::ZERO) });
+    let fails = |world: &mut World, key: &str| {
+        let item = keyed(world, key, Some(key));
+        let id = item.id;
+        send(world, item).unwrap();
+        let take = Command::Take { queue: scoped("bugs"), holder: Holder::Outside(name("c")) };
+        world.send(&take).unwrap();
+        let fail = item::Input::Fail { epoch: 1, error: "no".into(), retryable: true };
+        world.send(&Command::Item { item: id, input: fail }).unwrap();
+        assert_eq!(state(world, id), "dead");
+        id
+    };
+    let (first, other) = (fails(&mut world, "a"), fails(&mut world, "b"));
+    let retry = |world: &mut World, item| {
+        world.send(&Command::Item { item, input: item::Input::Retry { data: None } }).map_err(|e| e.code())
+    };
+    let second = keyed(&mut world, "a", Some("a"));
+    send(&mut world, second).unwrap();
+    assert_eq!(retry(&mut world, first).unwrap_err(), Some(Code::LockBusy), "another has its key");
+    assert_eq!(retry(&mut world, other).unwrap_err(), Some(Code::QueueFull));
+    assert_eq!((state(&world, first), state(&world, other)), ("dead", "dead"));
+    let take = Command::Take { queue: scoped("bugs"), holder: Holder::Outside(name("c")) };
+    world.send(&take).unwrap();
+    assert_eq!(retry(&mut world, first).unwrap_err(), Some(Code::LockBusy), "and works on it");
+    // A queue that nobody declares any more takes its own back.
+    on_queue(&mut world, "bugs", queue::Input::Withdraw);
+    retry(&mut world, other).unwrap();
+    assert_eq!(state(&world, other), "pending");
+    world.check_replay();
+}
+
+#[test]
 fn a_stopped_worker_takes_nothing_and_lets_run_what_runs_and_a_larger_one_takes_more() {
     let mut world = world_of(settings(1, Span::ZERO), 1);
     let (one, two, three) = (push(&mut world, "1"), push(&mut world, "2"), push(&mut world, "3"));

@@ -40,6 +40,13 @@ pub(super) fn routes() -> Routes {
     const MISSING: &[Code] = &[Code::NotFound];
     const PUSH: &[Code] = &[Code::NotFound, Code::QueueFull];
     const STEER: &[Code] = &[Code::NotFound, Code::RunInvalidTransition, Code::RunTerminalState];
+    const BACK: &[Code] = &[
+        Code::NotFound,
+        Code::RunInvalidTransition,
+        Code::RunTerminalState,
+        Code::QueueFull,
+        Code::LockBusy,
+    ];
     let reports = |text| doc(text).body::<Reports>().gives(200, "list").refuses(MISSING);
     let queue = |text| doc(text).gives(200, "queue").refuses(MISSING);
     let item = |text| doc(text).gives(200, "item").refuses(STEER);
@@ -82,13 +89,13 @@ pub(super) fn routes() -> Routes {
         .post(
             "/v1/queues/{queue}/retry",
             Scope::Run,
-            doc("Put failed or dead items back").body::<Redrive>().gives(200, "redriven").refuses(MISSING),
+            doc("Put failed or dead items back").body::<Redrive>().gives(200, "redriven").refuses(PUSH),
             redrive,
         )
         .post(
             "/v1/queues/{queue}/items/{item}/retry",
             Scope::Run,
-            item("Put a failed or dead item back").body::<Again>(),
+            doc("Put a failed or dead item back").gives(200, "item").refuses(BACK).body::<Again>(),
             retry,
         )
         .post(
@@ -273,11 +280,15 @@ struct NewItem {
 
 /// An array, or one of what it would hold.
 fn one_or_many<T: serde::de::DeserializeOwned>(body: Value) -> Result<Vec<T>, Problem> {
-    let read = if body.is_array() {
-        serde_json::from_value(body)
-    } else {
-        serde_json::from_value(body).map(|one| vec![one])
+    let all = match body {
+        Value::Array(all) => all,
+        one => vec![one],
     };
+    // A list would be read as the fields of an object in their order.
+    if !all.iter().all(Value::is_object) {
+        return Err(invalid("the body is not valid: expected an object, or an array of objects"));
+    }
+    let read = all.into_iter().map(serde_json::from_value).collect::<Result<_, _>>();
     read.map_err(|error| invalid(format!("the body is not valid: {error}")))
 }
 
@@ -489,7 +500,13 @@ async fn redrive(
             let of = |wanted: bool| index.filter(|_| wanted);
             let dead = of(dead).into_iter().flat_map(queue::Index::dead);
             let all = dead.chain(of(failed).into_iter().flat_map(queue::Index::failed));
-            let mut all: Vec<ItemId> = all.take(limit + 1).collect();
+            // One whose key another has by now stays where it is, and keeps nobody from being put back.
+            let is_free = |id: &ItemId| {
+                let body = find_item(store.state(), &queue, *id).and_then(Item::body);
+                let key = body.and_then(|body| body.dedupe.as_ref());
+                key.is_none_or(|key| index.is_none_or(|index| index.known(key).is_none()))
+            };
+            let mut all: Vec<ItemId> = all.take(SCAN_MAX).filter(is_free).take(limit + 1).collect();
             let more = all.len() > limit;
             all.truncate(limit);
             Some((all, more))
@@ -498,10 +515,18 @@ async fn redrive(
     let (ids, more) = picked.ok_or_else(|| Problem::missing("queue", &name))?;
     let input = || item::Input::Retry { data: None };
     let asks = ids.iter().map(|item| app.ask(&caller, Command::Item { item: *item, input: input() }));
-    let mut retried = 0;
+    let (mut retried, mut full) = (0, None);
     for answer in futures_util::future::join_all(asks).await {
-        // One that somebody else put back, or took out, in the meantime is not to be put back here.
-        retried += usize::from(answer.is_ok());
+        match answer {
+            Ok(_) => retried += 1,
+            Err(problem) if problem.code == Code::QueueFull => full = Some(problem),
+            // One that somebody else put back, or took out, in the meantime is not to be put back here.
+            Err(_) => {}
+        }
+    }
+    let more = more || full.is_some();
+    if let Some(problem) = full.filter(|_| retried == 0) {
+        return Err(problem);
     }
     Ok(json(StatusCode::OK, &object!({ "queue": name, "retried": retried, "more": more })))
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json as object};
 use std::sync::Arc;
 use windlass_core::code::Code;
 use windlass_core::command::Command;
-use windlass_core::id::Scoped;
+use windlass_core::id::{Name, Scoped};
 use windlass_core::state::{Body, State as Streams};
 use windlass_core::stream::StreamId;
 use windlass_core::worker::{self, Worker};
@@ -101,12 +101,32 @@ async fn show(State(app): State<Arc<App>>, caller: Caller, Path(name): Path<Stri
     shown(&app, scoped(&caller, &name)?).await
 }
 
+/// Whether the active version of a runbook declares a worker. One that none declares any more is only remembered.
+fn is_declared(state: &Streams, worker: &Scoped) -> bool {
+    let [tenant, namespace] = [worker.tenant(), worker.namespace()].map(Name::clean);
+    let declares = |deployment: Scoped| {
+        let Some(Body::Deployment(active)) = state.stream(&StreamId::Deployment(deployment)).map(|s| &s.body)
+        else {
+            return false;
+        };
+        let hash = active.as_ref().as_ref().map(|active| active.hash);
+        let book = hash.and_then(|hash| state.stream(&StreamId::Runbook(hash)));
+        matches!(book.map(|stream| &stream.body),
+            Some(Body::Runbook(book)) if book.workers.contains_key(worker.name()))
+    };
+    state.indexes().deployments(&tenant, &namespace).into_iter().any(declares)
+}
+
 /// Starts a worker with the settings it was deployed with.
 async fn start(State(app): State<Arc<App>>, caller: Caller, Path(name): Path<String>) -> Answer {
     let worker = scoped(&caller, &name)?;
     let asked = worker.clone();
-    let settings =
-        app.look(move |store| find(store.state(), &asked).and_then(Worker::settings).cloned()).await?;
+    let settings = app
+        .look(move |store| {
+            let state = store.state();
+            find(state, &asked).filter(|_| is_declared(state, &asked)).and_then(Worker::settings).cloned()
+        })
+        .await?;
     let settings = settings.ok_or_else(|| Problem::missing("worker", &name))?;
     steer(&app, &caller, worker, worker::Input::Start(settings)).await
 }

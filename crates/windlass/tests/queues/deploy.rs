@@ -2,7 +2,7 @@
 
 use crate::served::Served;
 use crate::support::{Project, text};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const FIRST: &str = "
 name: bugs
@@ -46,6 +46,9 @@ fn queues_workers_and_schedules_follow_the_active_version() {
     let workers = served.get("/v1/workers").is(200);
     assert_eq!(named(&workers, "fixer").unwrap()["state"], "stopped");
     assert_eq!(named(&workers, "mender").unwrap()["state"], "started");
+    served.post("/v1/workers/fixer/start", &json!({})).refuses(404, "NOT_FOUND");
+    assert_eq!(served.get("/v1/workers/fixer").is(200)["state"], "stopped", "nobody declares it");
+    served.post("/v1/workers/mender/start", &json!({})).is(200);
     assert_eq!(named(&served.get("/v1/schedules").is(200), "hourly"), None);
     let books = project.windlass(&["runbooks", "--json"]).code(0).json();
     let deployed: Vec<&Value> =

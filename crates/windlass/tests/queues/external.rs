@@ -49,3 +49,31 @@ pipelines:
     let polled = project.events("worker:polled");
     assert!(polled.iter().all(|poll| poll["error"].is_null()), "{polled:?}");
 }
+
+#[test]
+fn an_event_that_wakes_the_worker_has_the_queue_listed_long_before_its_time() {
+    let project = Project::with(
+        r#"
+name: tracker
+queues:
+  issues: { external: { list: 'cat open', take: 'true', poll: 1h } }
+workers:
+  fixer: { queue: issues, pipeline: fix, wake_on: ['lock:acquired(door)'], vars: { id: '${{ item.id }}' } }
+pipelines:
+  fix:
+    vars: { id: {} }
+    steps: [ { run: 'echo "$WL_VAR_ID" >> done' } ]
+  knock:
+    lock: door
+    steps: [ { run: 'true' } ]
+"#,
+    );
+    project.write("open", "[]");
+    let served = Served::open(&project.path("data"));
+    served.deploy(&project.read("book.yaml"), project.root()).is(201);
+    until("the first list", || Some(project.events("worker:polled")).filter(|polled| !polled.is_empty()));
+    project.write("open", r#"[{ "id": "7" }]"#);
+    served.post("/v1/runs", &json!({ "pipeline": "knock" })).is(201);
+    until("the item to be done", || project.has("done").then(|| project.read("done")));
+    served.close();
+}

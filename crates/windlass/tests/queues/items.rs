@@ -136,6 +136,50 @@ fn dead_items_are_listed_by_status_and_put_back_together() {
     project.windlass(&["queue", "cancel", "jobs", first, "--reason", "wrong"]).code(0);
     let shown = project.windlass(&["queue", "show", "jobs", first, "--json"]).code(0).json();
     assert_eq!((&shown["status"], &shown["error"]), (&json!("failed"), &json!("wrong")));
+    let again = served.post(&format!("/v1/queues/jobs/items/{first}/retry"), &json!({}));
+    assert!(again.refuses(409, "RUN_TERMINAL_STATE").contains("cancelled"));
+    served.close();
+}
+
+#[test]
+fn what_is_put_back_needs_room_and_its_key() {
+    let (_project, served) = served();
+    let push = |body: &Value| served.post("/v1/queues/jobs/items", body);
+    let item = |n: u32, key: &str| json!({ "data": n, "dedupe": key });
+    // Three die, and others take their places and the key of the first.
+    push(&json!([item(1, "a"), item(2, "b"), item(3, "c")])).is(201);
+    let mut dead = Vec::new();
+    for _ in 0..2 {
+        dead = take(&served, &json!({ "max": 3 }));
+        dead.iter().for_each(|item| assert!(report(&served, "fail", item)["code"].is_null()));
+    }
+    push(&json!([item(4, "a"), item(5, "d"), item(6, "e"), item(7, "f")])).is(201);
+    let retry =
+        |item: &Value| served.post(&format!("/v1/queues/jobs/items/{}/retry", text(item, "id")), &json!({}));
+    assert!(retry(&dead[0]).refuses(409, "LOCK_BUSY").contains("dedupe key"));
+    let bulk = |limit: u32| served.post("/v1/queues/jobs/retry", &json!({ "limit": limit }));
+    let done = bulk(1).is(200);
+    assert_eq!((&done["retried"], &done["more"]), (&json!(1), &json!(true)), "the second is put back");
+    assert_eq!(served.get("/v1/queues/jobs").is(200)["depth"], 5);
+    retry(&dead[2]).refuses(429, "QUEUE_FULL");
+    bulk(10).refuses(429, "QUEUE_FULL");
+    assert_eq!(served.get("/v1/queues/jobs").is(200)["dead"], 2);
+    served.close();
+}
+
+#[test]
+fn a_list_is_not_read_as_the_fields_of_an_item_or_a_report() {
+    let (_project, served) = served();
+    let items = "/v1/queues/jobs/items";
+    for body in [json!([["d", 5, null, "key"]]), json!([{ "data": 1 }, ["d", 5, null, "key"]]), json!("d")] {
+        served.post(items, &body).refuses(400, "INVALID_INPUT");
+    }
+    assert_eq!(served.get("/v1/queues/jobs").is(200)["depth"], 0);
+    let pushed = served.post(items, &json!({ "data": 1 })).is(201);
+    take(&served, &json!({}));
+    for body in [json!([[pushed["id"], 1]]), json!({ "items": [[pushed["id"], 1]] })] {
+        served.post("/v1/queues/jobs/complete", &body).refuses(400, "INVALID_INPUT");
+    }
     served.close();
 }
 

@@ -118,6 +118,25 @@ fn a_workers_claim_is_its_runs_and_nobody_ends_it_from_outside() {
     served.close();
 }
 
+#[test]
+fn a_run_that_somebody_cancels_fails_its_item_and_is_not_begun_anew() {
+    let project = Project::with(SLOW);
+    let served = Served::open(&project.path("data"));
+    served.deploy(SLOW, project.root()).is(201);
+    let pushed = served.post("/v1/queues/bugs/items", &json!({ "data": { "n": 1 } })).is(201);
+    let id = text(&pushed, "id");
+    let run = text(&item(&served, id), "run").to_owned();
+    served.post(&format!("/v1/runs/{run}/cancel"), &json!({ "reason": "enough" })).is(200);
+    let failed = ends(&served, id, "failed");
+    assert_eq!((&failed["attempts"], &failed["error"]), (&json!(1), &json!("cancelled")));
+    assert_eq!(served.runs().len(), 1);
+    let shown = served.get(&format!("/v1/runs/{run}")).is(200);
+    let cancellation = &shown["cancellation"];
+    assert_eq!((&cancellation["initiator"], &cancellation["reason"]), (&json!("user"), &json!("enough")));
+    assert!(text(cancellation, "at").ends_with('Z'), "{cancellation}");
+    served.close();
+}
+
 const NEEDS: &str = r#"
 name: needy
 queues: { q: {} }
