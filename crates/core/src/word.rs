@@ -22,6 +22,9 @@ macro_rules! words {
             /// Every variant, in the order of the definition.
             pub const ALL: &'static [$name] = &[$( $name::$variant ),+];
 
+            /// Every accepted spelling.
+            pub const SPELLINGS: &'static [&'static str] = &[$( $text $(, $alias)* ),+];
+
             /// The word as it is printed and stored.
             #[must_use]
             pub const fn as_str(self) -> &'static str {

@@ -21,7 +21,7 @@ use windlass_core::time::Span;
 pub(super) enum Stand {
     /// In a step of the pipeline.
     Step(StepNode),
-    /// In the `foreach` of a step, where its own item is not known yet.
+    /// In the `foreach` of a step or in the `when` beside it, where its own item is not known yet.
     Foreach(StepNode),
     /// In the outputs of the pipeline.
     Outputs,

@@ -2,14 +2,16 @@
 
 use super::build::{Builder, Stand, Use, within};
 use super::file::Merged;
-use super::problem::{Place, Problem};
+use super::holds;
+use super::problem::{Place, Problem, suggest};
 use super::refs::Scope;
+use super::shape;
 use super::steps::{Call, Declared, Meta};
 use super::vars;
 use super::yaml::Node;
 use std::collections::{BTreeMap, BTreeSet};
 use windlass_core::id::Name;
-use windlass_core::runbook::{Error, Node as StepNode, Pipeline, Runbook, VarDef};
+use windlass_core::runbook::{CALLS_MAX, Error, Node as StepNode, Pipeline, Runbook, VarDef};
 use windlass_core::template::Template;
 
 /// What is kept of a pipeline until the whole runbook is known.
@@ -33,12 +35,13 @@ impl Checked {
 
 /// Whether the expressions of a pipeline refer to what is there, and approvals to steps that come later.
 pub(super) fn pipeline(
-    pipeline: &Pipeline,
+    (pipeline, at): (&Pipeline, Place),
     metas: &[Meta],
     uses: &[Use],
     approvals: &[(StepNode, Vec<(Name, Place)>)],
     builder: &mut Builder<'_>,
 ) {
+    holds::locks(pipeline, at, metas, builder);
     let scope = Scope::new(pipeline, metas);
     for one in uses {
         check_use(one, builder, |path| scope.check(path, one.stand));
@@ -124,7 +127,8 @@ pub(super) fn variable(builder: &mut Builder<'_>, name: &str, node: &Node, var: 
 
 /// Checks that need the whole runbook.
 pub(super) fn whole(merged: &Merged<'_>, runbook: &Runbook, checked: &Checked, builder: &mut Builder<'_>) {
-    for piece in checked.0.values() {
+    for (name, piece) in &checked.0 {
+        holds::slots(runbook, name, &piece.metas, builder);
         for call in &piece.calls {
             given(&call.pipeline, &call.vars, runbook, builder);
         }
@@ -171,12 +175,11 @@ fn given(
     };
     for (name, at, value) in given {
         match (def.vars.get(name), value) {
-            (None, _) => builder.unknown(
-                *at,
-                &format!("variable of `{pipeline}` called"),
-                name.as_str(),
-                def.vars.keys().map(Name::as_str),
-            ),
+            (None, _) => builder.notes.add_with(|| {
+                let message = format!("`{pipeline}` has no variable `{}`", shape::short(name.as_str()));
+                let known = def.vars.keys().map(Name::as_str);
+                Problem::at(*at, message).help(suggest(name.as_str(), known, "variables"))
+            }),
             (Some(var), Template::Literal(value)) => {
                 if let Err(error) = vars::check_var(name, var, value) {
                     builder.notes.add(Problem::at(*at, error.to_string()));
@@ -265,8 +268,36 @@ fn cycles(merged: &Merged<'_>, runbook: &Runbook, checked: &Checked, builder: &m
         })
         .collect();
     let needs = |name: &Name| needs.get(name).cloned().unwrap_or_default();
+    let before = builder.notes.count();
     circle(runbook, &calls, "call each other in a circle", builder);
+    if builder.notes.count() == before {
+        depth(runbook, &calls, builder);
+    }
     circle(runbook, &needs, "need each other in a circle", builder);
+}
+
+/// Whether pipelines call each other more deeply than runs may: the last call of such a chain is refused when it is
+/// reached. There are no circles.
+fn depth(runbook: &Runbook, calls: &dyn Fn(&Name) -> Vec<(Name, Place)>, builder: &mut Builder<'_>) {
+    // For each pipeline that some chain of this many calls leads to, one such chain.
+    let mut chains: BTreeMap<Name, Vec<Name>> =
+        runbook.pipelines.keys().map(|name| (name.clone(), vec![name.clone()])).collect();
+    for called in 1..=CALLS_MAX + 1 {
+        let mut longer = BTreeMap::new();
+        for (name, chain) in &chains {
+            for (callee, at) in calls(name) {
+                let chain: Vec<Name> = chain.iter().chain([&callee]).cloned().collect();
+                if called > CALLS_MAX {
+                    let names: Vec<&str> = chain.iter().map(Name::as_str).collect();
+                    let message =
+                        format!("runs may call each other {CALLS_MAX} deep, and this is the call after that");
+                    return builder.notes.add(Problem::at(at, message).help(names.join(" → ")));
+                }
+                longer.insert(callee, chain);
+            }
+        }
+        chains = longer;
+    }
 }
 
 fn circle(

@@ -190,7 +190,7 @@ fn pipeline(
         on_failure,
         finally,
     };
-    check::pipeline(&pipeline, &metas, &uses, &approvals, builder);
+    check::pipeline((&pipeline, key.at), &metas, &uses, &approvals, builder);
     checked.add(name, Piece { at: key.at, metas, calls, names });
     pipeline
 }

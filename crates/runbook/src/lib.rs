@@ -13,6 +13,7 @@ pub mod cron;
 pub mod expr;
 mod file;
 mod guards;
+mod holds;
 mod include;
 mod modifiers;
 pub mod problem;

@@ -121,7 +121,11 @@ pub(super) fn step(
     let word = |key: &str| node.get(key).and_then(Node::text);
     StepDef {
         id,
-        when: node.get("when").map(|when| builder.condition(when, stand)),
+        // Like the list of items itself it is evaluated once, before there is any item.
+        when: node.get("when").map(|when| {
+            let before = if node.get("foreach").is_some() { Stand::Foreach(place) } else { stand };
+            builder.condition(when, before)
+        }),
         foreach: node.get("foreach").map(|over| foreach(builder, node, over, place)),
         retry: retry_node.map(|node| retry(builder, node)).unwrap_or_default(),
         timeout: timeout.map(|span| builder.span(span)),
@@ -176,7 +180,9 @@ fn refuse_unfit(builder: &mut Builder<'_>, node: &Node, kind: &Kind) {
     ];
     for (key, fits, why) in rules {
         if let (false, Some((key, _))) = (fits, node.entry(key)) {
-            let message = format!("`{}` means nothing for a `{}` step: {why}", key.text, kind.tool());
+            let tool = kind.tool();
+            let article = if tool.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
+            let message = format!("`{}` means nothing for {article} `{tool}` step: {why}", key.text);
             builder.notes.add(Problem::at(key.at, message));
         }
     }

@@ -193,8 +193,30 @@ impl Problems {
         if let Some(help) = &problem.help {
             group = group.element(Level::HELP.message(printable(help)));
         }
-        renderer.render(&[group])
+        let text = renderer.render(&[group]);
+        match source {
+            Some((at, source)) => self.columned(text, at, source, problem),
+            None => text,
+        }
     }
+
+    /// With the column in the file, where the renderer counted from the beginning of the part of the line that is shown.
+    fn columned(&self, rendered: String, at: Place, source: &Source, problem: &Problem) -> String {
+        let (start, from) = (floor(&source.text, at.start as usize), shown_from(&source.text, at));
+        let counted = source.text[from..start].chars().count() + 1;
+        let (name, line, column) = self.position(problem);
+        if counted == column {
+            return rendered;
+        }
+        rendered.replacen(&format!("{name}:{line}:{counted}"), &format!("{name}:{line}:{column}"), 1)
+    }
+}
+
+/// Where the part of a line that is shown begins.
+fn shown_from(text: &str, at: Place) -> usize {
+    let start = floor(text, at.start as usize);
+    let line_start = text[..start].rfind('\n').map_or(0, |newline| newline + 1);
+    floor(text, line_start.max(start.saturating_sub(LINE_LEN_MAX / 2)))
 }
 
 /// The lines of a place. A place over several lines is shown by its first one, and a very long line by its part
@@ -209,7 +231,7 @@ fn snippet<'a>(
     let line_start = text[..start].rfind('\n').map_or(0, |newline| newline + 1);
     let line_end = text[start..].find(['\n', '\r']).map_or(text.len(), |newline| start + newline);
     let end = floor(text, at.end as usize).clamp(start, line_end);
-    let from = floor(text, line_start.max(start.saturating_sub(LINE_LEN_MAX / 2)));
+    let from = shown_from(text, at);
     let to = floor(text, line_end.min(from + LINE_LEN_MAX)).max(from);
     let line = text[..line_start].matches('\n').count() + 1;
     let shown: String =
@@ -376,6 +398,18 @@ mod tests {
         let problem = Problem::at(Place::new(0, 100_000, 100_005), "an escape \u{1b}[31m here");
         let shown = Problems::one(vec![source], problem).render(false);
         assert!(!shown.contains('\u{1b}') && shown.len() < 4 * LINE_LEN_MAX, "{}", shown.len());
+    }
+
+    #[test]
+    fn the_column_is_that_of_the_file_also_where_only_a_part_of_the_line_is_shown() {
+        let text = format!("first\n{}X{}", "ä".repeat(424), "b".repeat(1_000));
+        let start = text.find('X').unwrap();
+        let source = Source { name: "a.yaml".into(), text };
+        let problems = Problems::one(vec![source], Problem::at(Place::new(0, start, start + 1), "here"));
+        for colour in [false, true] {
+            assert!(problems.render(colour).contains("a.yaml:2:425"), "{}", problems.render(colour));
+        }
+        assert_eq!(problems.json()["problems"][0]["column"], 425);
     }
 
     #[test]

@@ -116,6 +116,12 @@ impl<'p> Scope<'p> {
         if around.iter().any(|node| self.meta(*node).is_some_and(|meta| meta.foreach)) {
             return Ok(());
         }
+        if matches!(stand, Stand::Foreach(_)) {
+            return refuse(
+                "`item` is only known where a `foreach` is around: its own list and the `when` beside it come before the items",
+                "put the `when` on a step inside: `foreach: …` with `steps: [ { when: …, … } ]`",
+            );
+        }
         refuse(
             "`item` is only known where a `foreach` is around",
             "add `foreach` to this step or to a group around it",

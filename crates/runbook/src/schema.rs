@@ -1,9 +1,10 @@
 //! The JSON Schema of the language, for editors. Made from the tables that the reader checks files against.
 
-use super::shape::{Keys, Shape, Table, types};
+use super::shape::{Keys, Shape, Table};
 use super::{tables, tools};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
+use windlass_core::runbook::ValueType;
 
 const DURATION: &str = "^([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$";
 const NAME: &str = "^[A-Za-z0-9_.-]{1,128}$";
@@ -37,8 +38,9 @@ impl Definitions {
         if let Some((name, _)) = self.done.get(&address) {
             return json!({ "$ref": format!("#/$defs/{name}") });
         }
-        let taken = self.done.values().filter(|(name, _)| name.split('~').next() == Some(table.name)).count();
-        let name = if taken == 0 { table.name.to_owned() } else { format!("{}~{taken}", table.name) };
+        // Two tables of one name are told apart by what has no meaning in a reference, as `~` and `/` do.
+        let taken = self.done.values().filter(|(name, _)| name.split(':').next() == Some(table.name)).count();
+        let name = if taken == 0 { table.name.to_owned() } else { format!("{}:{taken}", table.name) };
         // The name stands before the definition is made, so that a table can hold itself.
         self.done.insert(address, (name.clone(), Value::Null));
         let object = self.object(table);
@@ -101,7 +103,7 @@ impl Definitions {
             Shape::Value => json!({}),
             Shape::Env => json!({ "type": ["string", "number", "boolean"] }),
             Shape::Words(words) => json!({ "enum": words }),
-            Shape::Type => json!({ "enum": types() }),
+            Shape::Type => json!({ "enum": ValueType::SPELLINGS }),
             Shape::List(of) => json!({ "type": "array", "items": self.shape(of) }),
             Shape::Map(keys, of) => {
                 let names = match keys {

@@ -165,6 +165,30 @@ impl Shape {
         }
     }
 
+    /// Whether it is a duration, or may be one.
+    fn is_duration(&self) -> bool {
+        match self {
+            Shape::Duration | Shape::DurationOrZero => true,
+            Shape::OneOf(shapes, _) => shapes.iter().any(Shape::is_duration),
+            Shape::Text
+            | Shape::Command
+            | Shape::Name
+            | Shape::Bool
+            | Shape::Never
+            | Shape::Int(..)
+            | Shape::Money
+            | Shape::Condition
+            | Shape::Template
+            | Shape::Value
+            | Shape::Env
+            | Shape::Words(_)
+            | Shape::Type
+            | Shape::List(_)
+            | Shape::Map(..)
+            | Shape::Table(_) => false,
+        }
+    }
+
     /// Whether a value is of the right kind, so that it is worth looking into.
     fn takes(&self, node: &Node) -> bool {
         use yaml::Value as V;
@@ -331,9 +355,7 @@ fn wrong_kind(node: &Node, shape: &Shape, what: &str) -> Problem {
     let textual = shape.takes(&Node { at: node.at, value: yaml::Value::Text(String::new()) });
     let bool_shape = shape.takes(&Node { at: node.at, value: yaml::Value::Bool(true) });
     let help = match &node.value {
-        yaml::Value::Number(_, written) if matches!(shape, Shape::Duration | Shape::DurationOrZero) => {
-            span::parse(written).err()
-        }
+        yaml::Value::Number(_, written) if shape.is_duration() => span::parse(written).err(),
         yaml::Value::Number(_, written) if textual => Some(format!("write it in quotes: '{written}'")),
         yaml::Value::Bool(truth) if textual => Some(format!("write it in quotes: '{truth}'")),
         yaml::Value::Text(text) if bool_shape && ["yes", "on", "True", "y"].contains(&text.as_str()) => {

@@ -316,6 +316,7 @@ impl Hands {
         spec.shell.clone_from(&step.shell);
         spec.timeout = step.timeout.map(|span| Duration::from_millis(span.0));
         spec.secrets = session.values();
+        spec.outputs.clone_from(&step.outputs);
         Ok(spec)
     }
 

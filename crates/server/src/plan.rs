@@ -2,6 +2,7 @@
 
 use crate::app::App;
 use crate::policy::{About, Edition, Question, question};
+use crate::secrets::{self, Secrets};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use windlass_core::id::{Name, RunId};
@@ -11,12 +12,13 @@ use windlass_core::runbook::{Kind, Node, Pipeline, StepDef};
 use windlass_core::template::{Evaluate, Template};
 
 /// The steps in the order of the file, groups before their members, each with its resolved fields, policy's verdict
-/// and the secrets it names.
+/// and the secrets it names, with those that are missing.
 #[must_use]
 pub fn steps(app: &App, about: About, def: &Pipeline, vars: &Value) -> Vec<Value> {
     let mut scope = Map::new();
     scope.insert("vars".into(), vars.clone());
-    let planner = Planner { def, scope, evaluate: &*app.evaluate, about, policy: app.policy.edition() };
+    let (policy, secrets) = (app.policy.edition(), Secrets::new(app.home.root()));
+    let planner = Planner { def, scope, evaluate: &*app.evaluate, about, policy, secrets };
     let mut out = Vec::new();
     for (section, nodes) in [("main", &def.steps), ("on_failure", &def.on_failure), ("finally", &def.finally)]
     {
@@ -33,6 +35,7 @@ struct Planner<'a> {
     evaluate: &'a dyn Evaluate,
     about: About,
     policy: Arc<Edition>,
+    secrets: Secrets,
 }
 
 impl Planner<'_> {
@@ -59,12 +62,23 @@ impl Planner<'_> {
             named(with, &mut secrets);
         }
         if !secrets.is_empty() {
+            // What a remote executor has is known there.
+            let here = step.runs_on.is_empty();
+            let missing: Vec<&String> = secrets.iter().filter(|name| here && self.lacks(name)).collect();
+            if !missing.is_empty() {
+                item["missing_secrets"] = json!(missing);
+            }
             item["secrets"] = json!(secrets);
         }
         out.push(item);
         for member in step.kind.members() {
             self.add(member, section, depth + 1, out);
         }
+    }
+
+    /// Whether nobody has a secret. One that is there and cannot be read is another matter.
+    fn lacks(&self, name: &str) -> bool {
+        matches!(self.secrets.reveal(&self.about.tenant, name), Err(secrets::Error::Missing(_)))
     }
 
     /// What policy would say. What needs the outputs of steps can only be asked when they are there, and by a policy that

@@ -211,7 +211,10 @@ async fn ask(args: &Args, client: &mut Client, say: &Say) -> Outcome {
         }
         Verb::Retry { run } => run::retry(client, run, say).await,
         Verb::Fork { run, from, runbook } => run::fork(client, run, from, runbook.as_deref(), say).await,
-        Verb::Undo { run, dry_run, force } => undo::undo(client, run, *dry_run, *force, say).await,
+        Verb::Undo { run, dry_run, force, yes } => {
+            let wish = undo::Wish { dry_run: *dry_run, force: *force, yes: *yes };
+            undo::undo(client, run, wish, say).await
+        }
         Verb::Signal { run, key, name, payload } => {
             run::signal(client, (run.as_deref(), key.as_deref()), name, payload.as_deref(), say).await
         }

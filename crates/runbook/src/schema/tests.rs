@@ -11,8 +11,8 @@ fn fits(root: &Value, schema: &Value, value: &Value) -> bool {
     let Some(rules) = schema.as_object() else { return true };
     rules.iter().all(|(rule, with)| match rule.as_str() {
         "$ref" => {
-            let name = with.as_str().unwrap().strip_prefix("#/$defs/").unwrap();
-            fits(root, &root["$defs"][name], value)
+            let pointer = with.as_str().unwrap().strip_prefix('#').unwrap();
+            fits(root, root.pointer(pointer).unwrap_or_else(|| panic!("{with} leads nowhere")), value)
         }
         "type" => with.as_array().map_or(std::slice::from_ref(with), Vec::as_slice).iter().any(|kind| {
             match kind.as_str().unwrap() {
@@ -209,6 +209,42 @@ fn the_schema_and_the_reader_agree_about_every_key() {
         }
     }
     assert!(asked > 1_000, "{asked}");
+}
+
+fn references<'a>(schema: &'a Value, found: &mut Vec<&'a str>) {
+    match schema {
+        Value::Object(map) => {
+            found.extend(map.get("$ref").and_then(Value::as_str));
+            map.values().for_each(|value| references(value, found));
+        }
+        Value::Array(list) => list.iter().for_each(|value| references(value, found)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+#[test]
+fn every_reference_leads_to_a_definition_and_every_definition_is_referred_to() {
+    let schema = schema();
+    let mut found = Vec::new();
+    references(&schema, &mut found);
+    for reference in &found {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "#/$_.:-".contains(c);
+        assert!(reference.chars().all(plain), "{reference} is not plain in an address");
+        assert!(schema.pointer(&reference[1..]).is_some_and(Value::is_object), "{reference} leads nowhere");
+    }
+    let distinct: BTreeSet<&str> = found.into_iter().collect();
+    assert_eq!(distinct.len(), schema["$defs"].as_object().unwrap().len());
+}
+
+#[test]
+fn every_spelling_of_a_type_fits_both() {
+    let schema = Definitions::default().shape(&Shape::Type);
+    for spelling in ValueType::SPELLINGS {
+        let mut notes = Notes::default();
+        check(&node(&json!(spelling)), &Shape::Type, "x", &mut notes);
+        assert!(notes.is_empty() && fits(&schema, &schema, &json!(spelling)), "{spelling}");
+    }
+    assert!(ValueType::SPELLINGS.contains(&"int"));
 }
 
 #[test]

@@ -80,7 +80,19 @@ pub(super) fn amount(dimension: Dimension, amount: u64) -> String {
     match dimension {
         Dimension::Usd => format!("{:.2} dollars", amount as f64 / 1e6),
         Dimension::Tokens => format!("{amount} tokens"),
-        Dimension::Time => format!("{} s", amount / 1_000),
+        Dimension::Time if amount < 1_000 => format!("{amount} ms"),
+        Dimension::Time => format!("{} s", amount as f64 / 1e3),
         Dimension::Writes => format!("{amount} writes"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_times_are_not_nothing() {
+        let shown = [400, 1_000, 1_500, 3_600_000].map(|ms| amount(Dimension::Time, ms));
+        assert_eq!(shown, ["400 ms", "1 s", "1.5 s", "3600 s"]);
     }
 }

@@ -257,7 +257,9 @@ fn spec(executor: &Executor, lease: &Value, epoch: u64) -> Result<(Spec, Work), 
     spec.shell = lease["shell"].as_str().map(str::to_owned);
     spec.timeout = lease["timeout_ms"].as_u64().map(Duration::from_millis);
     spec.secrets = secrets;
-    let outputs = serde_json::from_value(lease["outputs"].clone()).unwrap_or_default();
+    let outputs: small::Map<Name, ValueType> =
+        serde_json::from_value(lease["outputs"].clone()).unwrap_or_default();
+    spec.outputs.clone_from(&outputs);
     let repeatable = lease["repeatable"].as_bool().unwrap_or(true);
     Ok((spec, Work { outputs, repeatable, log }))
 }

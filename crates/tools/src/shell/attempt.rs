@@ -13,7 +13,7 @@ use super::lines::Lines;
 use super::output::{Writer, line_len_max};
 use super::process::{self, Identity};
 use super::spec::{Ended, Ending, Line, Source, Spec, StartError};
-use super::typed::{self, LastLine, OutputError, TYPED_MAX};
+use super::typed::{self, LastLine, OutputError, TYPED_MAX, Written};
 use crate::redaction::{self, Redactor};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -273,10 +273,17 @@ impl Attempt {
             self.close_channel(which, lines);
         }
         let output = match read_output(&self.spec) {
-            Ok(None) => self.last_line.parse(),
+            Ok(None) => self.last_line.parse().map(|value| value.map(Written::Json)),
             other => other,
         };
-        let output = output.map(|value| value.map(|value| as_object(self.redactor.value(&value))));
+        let masked = |value: &Value| as_object(self.redactor.value(value));
+        // Masked first: a text that became a number might be written in other digits.
+        let output = output.map(|written| {
+            written.map(|written| match written {
+                Written::Json(value) => masked(&value),
+                Written::Lines(value) => typed::read_as(&self.spec.outputs, masked(&value)),
+            })
+        });
         remove_files(&self.spec);
         let closed = self.log.close(now_ms());
         let ending = match (self.cause, self.status) {
@@ -333,7 +340,7 @@ fn as_object(value: Value) -> Value {
 
 /// Reads `$WL_OUTPUT`. The command may have put something else in its place: only a plain file is read, and never
 /// waited for.
-fn read_output(spec: &Spec) -> Result<Option<Value>, OutputError> {
+fn read_output(spec: &Spec) -> Result<Option<Written>, OutputError> {
     let refuse = |text: String| OutputError::File { text };
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match rustix::fs::open(&spec.output_file, flags, Mode::empty()) {

@@ -7,6 +7,9 @@ use serde_json::Value;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
+use windlass_core::id::Name;
+use windlass_core::runbook::ValueType;
+use windlass_core::small;
 
 /// How long processes have between being asked to end and being killed, unless something else is said.
 pub const GRACE: Duration = Duration::from_secs(10);
@@ -45,6 +48,8 @@ pub struct Spec {
     pub secrets: Vec<Secret>,
     /// Whether the lines are also reported as they come.
     pub live: bool,
+    /// What the runbook declares that it hands on: lines of `name=value` are read as that.
+    pub outputs: small::Map<Name, ValueType>,
 }
 
 impl Spec {
@@ -71,6 +76,7 @@ impl Spec {
             output_max: OUTPUT_MAX,
             secrets: Vec::new(),
             live: false,
+            outputs: small::Map::new(),
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Typed output: what a step hands on to later steps, and whether it is what the runbook declares.
 //!
 //! `$WL_OUTPUT` wins: a JSON object, or lines of `name=value` and, for values of several lines, `name<<END` … `END`.
-//! Without it a last line of standard output that is a JSON object counts. Values of `name=value` are always text.
+//! Without it a last line of standard output that is a JSON object counts. Values of `name=value` are text, and are read as
+//! what the runbook declares where it declares something else.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -61,11 +62,20 @@ pub enum OutputError {
     },
 }
 
+/// What stands in `$WL_OUTPUT`, by its form.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Written {
+    /// A JSON object: its values have the types that they have.
+    Json(Value),
+    /// Lines of `name=value`: all of them texts.
+    Lines(Value),
+}
+
 /// The content of `$WL_OUTPUT`; `None` where nothing was written.
 ///
 /// # Errors
 /// [`OutputError`] where it is too large or in no form.
-pub fn parse_file(bytes: &[u8]) -> Result<Option<Value>, OutputError> {
+pub fn parse_file(bytes: &[u8]) -> Result<Option<Written>, OutputError> {
     if bytes.len() > TYPED_MAX {
         return Err(OutputError::TooLarge { place: "$WL_OUTPUT".to_owned() });
     }
@@ -76,9 +86,9 @@ pub fn parse_file(bytes: &[u8]) -> Result<Option<Value>, OutputError> {
     if text.trim_start().starts_with('{') {
         let object: Map<String, Value> =
             serde_json::from_str(text).map_err(|error| OutputError::Json { text: describe(&error) })?;
-        return Ok(Some(Value::Object(object)));
+        return Ok(Some(Written::Json(Value::Object(object))));
     }
-    parse_lines(text).map(Some)
+    parse_lines(text).map(|fields| Some(Written::Lines(fields)))
 }
 
 /// Where and what, without the text of the input: it could hold a secret.
@@ -123,6 +133,19 @@ fn parse_lines(text: &str) -> Result<Value, OutputError> {
         fields.insert(name.to_owned(), Value::String(value));
     }
     Ok(Value::Object(fields))
+}
+
+/// Texts as values of the declared types. One that does not read stays what it is, and does not fit.
+#[must_use]
+pub fn read_as(declared: &small::Map<Name, ValueType>, mut output: Value) -> Value {
+    for (name, kind) in declared {
+        let Some(value) = output.get_mut(name.as_str()) else { continue };
+        let Some(text) = value.as_str().filter(|_| !kind.fits(value)) else { continue };
+        if let Some(read) = serde_json::from_str(text).ok().filter(|read| kind.fits(read)) {
+            *value = read;
+        }
+    }
+    output
 }
 
 /// The last line of standard output that is not blank, kept while the output goes by.
@@ -205,9 +228,12 @@ pub fn check_outputs(declared: &small::Map<Name, ValueType>, output: &Value) -> 
                 "the output `{name}` should be of type {kind} and is {}{}",
                 type_of(value),
                 if value.is_string() {
-                    ": write a JSON object to \"$WL_OUTPUT\" for what is no text"
+                    format!(
+                        ": write `{name}=…` with what reads as {}, or JSON, to \"$WL_OUTPUT\"",
+                        kind.noun()
+                    )
                 } else {
-                    ""
+                    String::new()
                 },
             )),
             Some(_) => {}
@@ -236,9 +262,12 @@ mod unit {
     fn files_hold_json_or_lines() {
         assert_eq!(parse_file(b""), Ok(None));
         assert_eq!(parse_file(b" \n"), Ok(None));
-        assert_eq!(parse_file(b" {\"a\":[1]}\n"), Ok(Some(json!({"a": [1]}))));
+        assert_eq!(parse_file(b" {\"a\":[1]}\n"), Ok(Some(Written::Json(json!({"a": [1]})))));
         let lines = b"a=1\n\nb-c=x=y z\r\nd<<EOF\none\n\ntwo\nEOF\na=2";
-        assert_eq!(parse_file(lines), Ok(Some(json!({"a": "2", "b-c": "x=y z", "d": "one\n\ntwo"}))));
+        assert_eq!(
+            parse_file(lines),
+            Ok(Some(Written::Lines(json!({"a": "2", "b-c": "x=y z", "d": "one\n\ntwo"}))))
+        );
     }
 
     #[test]
@@ -276,6 +305,20 @@ mod unit {
         let huge = format!("{{\"a\":\"{}\"}}\n", "x".repeat(TYPED_MAX));
         assert!(matches!(last_line(&[huge.as_bytes()]), Err(OutputError::TooLarge { .. })));
         assert_eq!(last_line(&[huge.as_bytes(), b"{}"]), Ok(Some(json!({}))));
+    }
+
+    #[test]
+    fn texts_are_read_as_what_is_declared() {
+        let kinds = [("i", ValueType::Integer), ("n", ValueType::Number), ("b", ValueType::Bool)];
+        let more =
+            [("l", ValueType::List), ("m", ValueType::Map), ("s", ValueType::String), ("x", ValueType::Any)];
+        let declared: small::Map<Name, ValueType> =
+            kinds.into_iter().chain(more).map(|(name, kind)| (Name::clean(name), kind)).collect();
+        let texts = json!({ "i": "-3", "n": "1.5", "b": "true", "l": "[1]", "m": "{\"a\":1}", "s": "1", "x": "1", "more": "1" });
+        let read = json!({ "i": -3, "n": 1.5, "b": true, "l": [1], "m": { "a": 1 }, "s": "1", "x": "1", "more": "1" });
+        assert_eq!(read_as(&declared, texts), read);
+        let unfit = json!({ "i": "1.5", "n": "many", "b": "yes", "l": "{}", "m": "" });
+        assert_eq!(read_as(&declared, unfit.clone()), unfit);
     }
 
     #[test]

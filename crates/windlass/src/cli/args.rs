@@ -1,5 +1,6 @@
 //! What can be typed.
 
+use super::holds::{LockVerb, SemaphoreVerb};
 use clap::{Args as Flags, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -189,7 +190,9 @@ pub(super) enum Verb {
         runbook: Option<PathBuf>,
     },
     /// Take back what a run did outside, in a new run
-    #[command(after_help = "examples:\n  windlass undo RUN --dry-run\n  windlass undo RUN")]
+    #[command(
+        after_help = "examples:\n  windlass undo RUN --dry-run\n  windlass undo RUN\n  windlass undo RUN --yes"
+    )]
     Undo {
         /// The run, or the beginning of its id
         run: String,
@@ -199,6 +202,9 @@ pub(super) enum Verb {
         /// Take back also what others changed since
         #[arg(long)]
         force: bool,
+        /// Do it without being asked
+        #[arg(long)]
+        yes: bool,
     },
     /// Deliver an external event
     #[command(
@@ -515,89 +521,6 @@ pub(super) struct ExecutorArgs {
     /// Where it keeps what steps write until it is sent; a temporary directory where absent
     #[arg(long, value_name = "DIR")]
     pub(super) scratch: Option<PathBuf>,
-}
-
-#[derive(Flags, Debug)]
-pub(super) struct TakeArgs {
-    /// Which
-    pub(super) name: String,
-    /// Who holds it; you where absent
-    #[arg(long)]
-    pub(super) holder: Option<String>,
-    /// How long to stand in line, such as 30s
-    #[arg(long, value_name = "T")]
-    pub(super) wait: Option<String>,
-    /// A command to run while it is held; WL_EPOCH is the fence
-    #[arg(last = true, value_name = "CMD")]
-    pub(super) command: Vec<String>,
-}
-
-#[derive(Subcommand, Debug)]
-pub(super) enum LockVerb {
-    /// Take a lock
-    #[command(
-        after_help = "examples:\n  windlass lock acquire deploy --wait 30s -- ./deploy\n  windlass lock acquire deploy --holder ci-7"
-    )]
-    Acquire(TakeArgs),
-    /// Give a lock back
-    #[command(after_help = "examples:\n  windlass lock release deploy --holder ci-7")]
-    Release {
-        /// The lock
-        name: String,
-        /// Who holds it; you where absent
-        #[arg(long)]
-        holder: Option<String>,
-        /// Only the grant with this epoch
-        #[arg(long)]
-        epoch: Option<u64>,
-    },
-    /// Take a lock away from whoever has it
-    Break {
-        /// The lock
-        name: String,
-        /// Only the grant with this epoch
-        #[arg(long)]
-        epoch: Option<u64>,
-        /// Do not ask
-        #[arg(long)]
-        yes: bool,
-    },
-}
-
-#[derive(Subcommand, Debug)]
-pub(super) enum SemaphoreVerb {
-    /// Take slots of a semaphore
-    #[command(after_help = "examples:\n  windlass semaphore acquire builders --weight 2 --wait 5m -- make")]
-    Acquire {
-        #[command(flatten)]
-        take: TakeArgs,
-        /// How many slots
-        #[arg(long, default_value_t = 1)]
-        weight: u32,
-    },
-    /// Give slots back
-    #[command(after_help = "examples:\n  windlass semaphore release builders --holder ci-7")]
-    Release {
-        /// The semaphore
-        name: String,
-        /// Who holds them; you where absent
-        #[arg(long)]
-        holder: Option<String>,
-        /// Only the grant with this epoch
-        #[arg(long)]
-        epoch: Option<u64>,
-    },
-    /// Take the slots of a holder away
-    Break {
-        /// The semaphore
-        name: String,
-        /// The holder
-        #[arg(long)]
-        holder: String,
-        /// Do not ask
-        #[arg(long)]
-        yes: bool,
-    },
 }
 
 #[derive(Subcommand, Debug)]

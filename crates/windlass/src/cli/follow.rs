@@ -317,19 +317,36 @@ impl<'a> Screen<'a> {
         if let Ok(record) = serde_json::from_str::<Value>(line) {
             self.next_seq = record["seq"].as_u64().map_or(self.next_seq, |seq| seq + 1);
             self.over_seen |= ENDINGS.contains(&text(&record, "type"));
+            if text(&record, "type") == "guard:warned" {
+                self.warned(&record);
+            }
         }
         if self.say.json {
             self.say.line(line);
         }
     }
 
+    /// A guard that only warns does not hold.
+    fn warned(&mut self, record: &Value) {
+        let guard = printable(text(record, "guard"));
+        let detail = Some(text(record, "detail")).filter(|detail| !detail.is_empty());
+        let detail = detail.map_or_else(String::new, |detail| format!(": {}", printable(detail)));
+        self.below(format!("{} | warning: the guard `{guard}` does not hold{detail}", text(record, "step")));
+    }
+
     /// A step wrote a line.
     fn output(&mut self, line: &str) {
         let Ok(line) = serde_json::from_str::<Value>(line) else { return };
-        if !self.heard.is_new(&line) || self.say.json || self.say.quiet {
+        if self.heard.is_new(&line) {
+            self.below(format!("{} | {}", text(&line, "step"), printable(text(&line, "text"))));
+        }
+    }
+
+    /// Shows a line below the tree, or in its turn where nothing moves.
+    fn below(&mut self, shown: String) {
+        if self.say.json || self.say.quiet {
             return;
         }
-        let shown = format!("{} | {}", text(&line, "step"), printable(text(&line, "text")));
         if self.moves() {
             self.tail.push(shown);
             if self.tail.len() > TAIL_LINES {

@@ -180,7 +180,7 @@ pub(super) async fn semaphores(client: &Client, say: &Say) -> Outcome {
     Ok(0)
 }
 
-fn sure(yes: bool, question: &str) -> Result<(), Failure> {
+pub(super) fn sure(yes: bool, question: &str) -> Result<(), Failure> {
     if yes || say::ask(question) {
         return Ok(());
     }

@@ -200,6 +200,9 @@ fn planned(say: &Say, plan: &Value) -> String {
         if let Some(secrets) = step.get("secrets") {
             out.push_str(&format!("{indent}  secrets: {secrets}\n"));
         }
+        for missing in step["missing_secrets"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            out.push_str(&format!("{indent}  missing secret: {missing} (`windlass secret set {missing}`)\n"));
+        }
     }
     out.push_str("nothing was executed\n");
     out

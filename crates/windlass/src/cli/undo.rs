@@ -6,9 +6,34 @@ use super::say::{Say, text};
 use crate::client::Client;
 use serde_json::{Value, json};
 
-pub(super) async fn undo(client: &mut Client, run: &str, dry_run: bool, force: bool, say: &Say) -> Outcome {
-    let body = json!({ "dry_run": dry_run, "force": force });
-    let answer = client.post(&format!("/v1/runs/{}/undo", escape(run)), &body).await?;
+/// How a run is undone.
+#[derive(Clone, Copy)]
+pub(super) struct Wish {
+    /// Nothing is done.
+    pub(super) dry_run: bool,
+    /// Also what others changed since.
+    pub(super) force: bool,
+    /// Nobody is asked.
+    pub(super) yes: bool,
+}
+
+pub(super) async fn undo(client: &mut Client, run: &str, wish: Wish, say: &Say) -> Outcome {
+    let path = format!("/v1/runs/{}/undo", escape(run));
+    if !wish.dry_run && !wish.yes {
+        let would = client.post(&path, &json!({ "dry_run": true, "force": wish.force })).await?;
+        let items = would["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let done = |item: &Value| match text(item, "state") {
+            "ready" => true,
+            "conflict" => wish.force,
+            _ => false,
+        };
+        if items.iter().any(done) {
+            say.note(plan(say, &would).trim_end_matches('\n'));
+            super::lists::sure(false, "Take this back?")?;
+        }
+    }
+    let body = json!({ "dry_run": wish.dry_run, "force": wish.force });
+    let answer = client.post(&path, &body).await?;
     let Some(id) = answer["run"]["id"].as_str().map(str::to_owned) else {
         say.answer(&answer, || plan(say, &answer));
         return Ok(0);

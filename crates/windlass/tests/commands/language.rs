@@ -216,3 +216,61 @@ pipelines:
         assert_eq!((&step(&run, "each")["output"], &report), (&wanted, &wanted), "{pipeline}");
     }
 }
+
+#[test]
+fn lines_of_output_are_read_as_what_is_declared() {
+    let project = Project::with(
+        r#"
+name: typed
+pipelines:
+  reads:
+    steps:
+      - id: s
+        run: printf 'n=3\nok=true\nnames=["a"]\ntext=5\n' > "$WL_OUTPUT"
+        outputs: { n: int, ok: bool, names: list, text: string }
+      - { id: more, when: steps.s.output.n + 1 == 4, run: 'true' }
+  wrong:
+    steps:
+      - { id: s, run: 'echo n=many > "$WL_OUTPUT"', outputs: { n: int } }
+"#,
+    );
+    let run = project.run(&["reads"], 0);
+    assert_eq!(step(&run, "s")["output"], json!({ "n": 3, "ok": true, "names": ["a"], "text": "5" }));
+    assert_eq!(status_of(&run, "more"), "succeeded");
+    let run = project.run(&["wrong"], 1);
+    assert!(run["error"]["message"].as_str().unwrap().contains("with what reads as an integer"), "{run}");
+}
+
+#[test]
+fn a_guard_that_only_warns_is_seen() {
+    let project = Project::with(
+        "
+name: warns
+pipelines:
+  default:
+    steps:
+      - { id: s, run: echo passed, guard: [ { file_exists: absent, on_failure: warn } ] }
+",
+    );
+    project.windlass(&["run", "book.yaml"]).code(0).says("s | warning: the guard `").says("does not hold");
+    assert!(!project.windlass(&["run", "book.yaml", "--quiet"]).code(0).out.contains("warning"));
+}
+
+#[test]
+fn a_dry_run_says_which_secrets_are_missing() {
+    let project = Project::with(
+        "
+name: needs
+pipelines:
+  default:
+    steps:
+      - { id: s, run: 'true', env: { A: '${{ secrets.THERE }}', B: '${{ secrets.ABSENT }}' } }
+",
+    )
+    .env("WINDLASS_SECRET_THERE", "value-of-it");
+    let plan = project.windlass(&["run", "book.yaml", "--dry-run", "--json"]).code(0).json();
+    assert_eq!(plan["steps"][0]["secrets"], json!(["THERE", "ABSENT"]));
+    assert_eq!(plan["steps"][0]["missing_secrets"], json!(["ABSENT"]));
+    let shown = project.windlass(&["run", "book.yaml", "--dry-run"]).code(0).says("missing secret: ABSENT");
+    assert!(!shown.out.contains("missing secret: THERE") && !shown.out.contains("value-of-it"));
+}

@@ -97,7 +97,12 @@ fn what_a_run_did_is_taken_back_latest_first_by_a_run_of_its_own() {
 
     // Somebody else has moved the record on: that is left alone.
     world.things().records.get_mut(&("incident".to_owned(), "a1".to_owned())).unwrap()["state"] = json!("7");
-    let undo = project.windlass(&["undo", &run, "--json"]).code(0).last();
+    let undo = {
+        // Without a terminal nobody can be asked.
+        project.windlass(&["undo", &run]).code(2).warns("--yes");
+        assert!(project.has("made"), "nothing was done");
+        project.windlass(&["undo", &run, "--yes", "--json"]).code(0).last()
+    };
     assert_eq!((text(&undo, "status"), text(&undo, "correlation_id")), ("completed", run.as_str()));
     assert_eq!(undo["vars"]["run"], Value::String(run.clone()));
     let done: Vec<&str> = undo["steps"].as_array().unwrap().iter().map(|step| text(step, "tool")).collect();
@@ -117,7 +122,7 @@ fn what_a_run_did_is_taken_back_latest_first_by_a_run_of_its_own() {
     let rest = project.windlass(&["undo", &run, "--json"]).code(0).json();
     let close = rest["items"].as_array().unwrap().iter().find(|item| item["step"] == "close").unwrap();
     assert_eq!((text(close, "state"), &rest["run"]), ("conflict", &Value::Null));
-    project.windlass(&["undo", &run, "--force", "--json"]).code(0);
+    project.windlass(&["undo", &run, "--force", "--yes", "--json"]).code(0);
     assert_eq!(world.things().records[&("incident".to_owned(), "a1".to_owned())]["state"], "1");
 }
 
@@ -238,7 +243,7 @@ fn a_tool_can_be_an_executable_that_speaks_json() {
     let run = project.run(&[], 0);
     assert_eq!(run["steps"][0]["output"], json!({ "id": "p1" }));
     assert_eq!(project.read("tools/leaked").trim(), "0");
-    project.windlass(&["undo", text(&run, "id"), "--json"]).code(0);
+    project.windlass(&["undo", text(&run, "id"), "--yes", "--json"]).code(0);
     assert!(project.read("resolved").contains("\"id\":\"p1\""));
     let wrong = project.read("book.yaml").replace("service: db", "servicee: db");
     project.write("book.yaml", wrong);
