@@ -53,7 +53,7 @@ use windlass_core::command::{Command, Refusal, Reply};
 use windlass_core::id::{Name, RunId, Scoped};
 use windlass_core::run::{Actor, Initiator};
 use windlass_core::time::Millis;
-use windlass_engine::remote::Place;
+use windlass_engine::remote::{Client, Place};
 
 /// The media type of a problem.
 const PROBLEM: &str = "application/problem+json";
@@ -298,6 +298,13 @@ impl Caller {
     #[must_use]
     pub fn is_human(&self) -> bool {
         self.actor.initiator == Initiator::User
+    }
+
+    /// As it speaks for executors elsewhere: the owner under the names they have, others with their token as well.
+    #[must_use]
+    pub fn elsewhere(&self) -> Client {
+        let token = (!self.owns).then(|| self.client.clone());
+        Client { tenant: self.tenant.clone(), namespace: self.namespace.clone(), token }
     }
 
     /// The caller's name.
