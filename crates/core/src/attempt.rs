@@ -636,7 +636,7 @@ pub fn raise(run: &Run, to: Amount, given: &Given<'_>) -> Result<Decision, Error
 
 /// Which steps of a run an executor's loss concerns.
 pub fn held_by<'a>(run: &'a Run, owner: &'a Name) -> impl Iterator<Item = (RunId, &'a StepId, u64)> {
-    run.live().filter_map(move |step| {
+    run.live().filter(|step| step.is_executing()).filter_map(move |step| {
         let lease = step.lease.as_ref()?;
         (lease.owner == *owner).then_some((run.id(), &step.id, step.epoch))
     })

@@ -451,7 +451,7 @@ impl Indexes {
     /// The run whose turn it is to get a step leased, by fairness, priority and age, within the caps. It goes back in
     /// line when it changes; [`Indexes::put_back`] puts back one that was not leased.
     pub fn next_ready(&mut self) -> Option<RunId> {
-        self.next_ready_for(&Taker { tenant: None, labels: &[], plain: true })
+        self.next_ready_for(&Taker { home: None, labels: &[], plain: true })
     }
 
     /// The same for an executor that may not carry out everything.

@@ -125,7 +125,7 @@ impl Snapshot {
     /// The form that this version writes, and the only one it reads: one of another form is left alone, and what it would
     /// have told is read from the log. It is raised whenever what is saved of any stream changes, which the file
     /// `tests/golden/saved.txt` tells.
-    pub const FORM: u32 = 4;
+    pub const FORM: u32 = 5;
 
     /// Lets the stream share what it has in common with others that were read.
     pub fn share(&mut self, pool: &mut Pool) {

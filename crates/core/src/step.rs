@@ -162,7 +162,7 @@ pub struct Step {
     /// The step whose effect it takes back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compensates: Option<u32>,
-    /// The lease in force.
+    /// The lease in force; of an attempt whose outcome is unknown, the one that ran out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<Leased>,
     /// When the attempt is stopped.

@@ -15,7 +15,7 @@ use crate::handle::{Answer, Handle, Inbox, Message};
 use crate::hold::{Holds, Over};
 use crate::port::{Batch, Clock, Decided, Fault, Ids, Outside, Policy, Store};
 use crate::release::{Waiting, Work};
-use crate::remote::{Place, Remote};
+use crate::remote::{Place, Remote, Stop};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
@@ -351,8 +351,8 @@ impl<S: Store + 'static> Engine<S> {
                 turn.waiting.answers.push(then);
                 Ok(())
             }
-            Message::Many { by, tenant, commands, answer } => {
-                self.ask_many(&by, tenant.as_ref(), commands, answer, turn)
+            Message::Many { by, client, commands, answer } => {
+                self.ask_many(&by, client.as_ref(), commands, answer, turn)
             }
             Message::Wish(wish) => {
                 self.wish(wish, turn);
@@ -482,7 +482,7 @@ impl<S: Store + 'static> Engine<S> {
                 Effect::Wake { .. } => {}
                 Effect::Stop { run, ref step, epoch, grace } => {
                     // An executor elsewhere hears of it when it next says that it lives, or at once where it listens.
-                    if !self.remote.stop(run, step, epoch, grace) {
+                    if !self.remote.stop(run, step, epoch, Stop::new(self.at, grace)) {
                         turn.waiting.effects.push(effect);
                     }
                 }
@@ -539,7 +539,7 @@ impl<S: Store + 'static> Engine<S> {
         // Runs of which nothing could be leased; they go back in line afterwards, or they would come up at once.
         let mut refused = Vec::new();
         let labels = self.options.labels.clone();
-        let taker = Taker { tenant: None, labels: &labels, plain: true };
+        let taker = Taker { home: None, labels: &labels, plain: true };
         while self.executing.len() < self.options.slots {
             let Some((run, steps)) = self.parts.store.pick_ready(&taker) else { break };
             let mut leased = false;

@@ -2,13 +2,13 @@
 
 use crate::hold::{HoldAnswer, Leaving};
 use crate::port::Fault;
-use crate::remote::{Watch, Wish};
+use crate::remote::{Client, Watch, Wish};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use windlass_core::code::Code;
 use windlass_core::command::{Command, Refusal, Reply};
-use windlass_core::id::{Holder, Name};
+use windlass_core::id::Holder;
 use windlass_core::run::Actor;
 
 /// How many commands may wait for their turn before further ones are refused.
@@ -28,8 +28,8 @@ pub enum Message<S> {
     /// What has happened outside. It is not refused for want of room but kept until there is some, and nobody waits for
     /// an answer.
     Report { by: Actor, command: Command },
-    /// Several commands, each decided for itself. Reports on runs of another tenant are about runs that are not there.
-    Many { by: Actor, tenant: Option<Name>, commands: Vec<Command>, answer: Answers },
+    /// Several commands, each decided for itself. What a client elsewhere tells of attempts counts for its own only.
+    Many { by: Actor, client: Option<Client>, commands: Vec<Command>, answer: Answers },
     /// A look at committed state.
     Read(Look<S>),
     /// An executor elsewhere wants work.
@@ -125,17 +125,17 @@ impl<S> Handle<S> {
         }
     }
 
-    /// Asks for several things at once; each is decided for itself, and all of them in one turn. With a tenant, what is
-    /// reported on runs of others is refused as if they were not there.
+    /// Asks for several things at once; each is decided for itself, and all of them in one turn. What a client tells of
+    /// attempts of others is refused.
     pub fn ask_many(
         &self,
         by: Actor,
-        tenant: Option<Name>,
+        client: Option<Client>,
         commands: Vec<Command>,
         answer: impl FnOnce(Vec<Result<Reply, Refusal>>) + Send + 'static,
     ) {
         match self.enter() {
-            Ok(()) => self.send(Message::Many { by, tenant, commands, answer: Box::new(answer) }),
+            Ok(()) => self.send(Message::Many { by, client, commands, answer: Box::new(answer) }),
             Err(refusal) => answer(commands.iter().map(|_| Err(refusal.clone())).collect()),
         }
     }

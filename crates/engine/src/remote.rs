@@ -8,8 +8,10 @@ use crate::release::Granted;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use windlass_core::code::Code;
 use windlass_core::command::Refusal;
 use windlass_core::id::{Name, RunId, StepId};
+use windlass_core::run::Home;
 use windlass_core::time::{Millis, Span};
 
 /// How many executors may wait for work, and how many for news, before further ones are answered at once.
@@ -18,12 +20,60 @@ const WAITING_MAX: usize = 10_000;
 /// Set where whoever asked is gone.
 pub type Gone = Arc<AtomicBool>;
 
+/// Who speaks for executors elsewhere: whose steps they carry out, and what was shown for it.
+///
+/// A lease is on record under the name of its executor and the token that leased it, so nobody can speak for what
+/// another has, whatever name they give themselves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Client {
+    /// Whose steps.
+    pub tenant: Name,
+    /// The subdivision.
+    pub namespace: Name,
+    /// The token; none where it is the owner of the installation.
+    pub token: Option<Name>,
+}
+
+impl Client {
+    /// What stands between an executor's own name and the token, and in neither.
+    const BETWEEN: char = '@';
+
+    /// The name that leases of an executor are under.
+    ///
+    /// # Errors
+    /// The executor cannot have that name.
+    pub fn owner(&self, executor: &str) -> Result<Name, Refusal> {
+        let refuse = |text: String| Refusal::new(Code::InvalidInput, text);
+        if executor.contains(Client::BETWEEN) {
+            return Err(refuse(format!("the name of an executor has no `{}` in it", Client::BETWEEN)));
+        }
+        let name = Name::new(executor).map_err(|error| refuse(error.to_string()))?;
+        match &self.token {
+            None => Ok(name),
+            Some(token) => Name::new(&format!("{name}{}{token}", Client::BETWEEN))
+                .map_err(|error| refuse(error.to_string())),
+        }
+    }
+
+    /// Whether leases under this name are its own.
+    #[must_use]
+    pub fn has(&self, owner: &Name) -> bool {
+        let token = owner.as_str().rsplit_once(Client::BETWEEN).map(|(_, token)| token);
+        token == self.token.as_ref().map(Name::as_str)
+    }
+
+    /// Whether this is where a run belongs.
+    pub(crate) fn is_home(&self, home: &Home) -> bool {
+        home.tenant == self.tenant && home.namespace == self.namespace
+    }
+}
+
 /// An executor elsewhere that wants work.
 pub struct Wish {
-    /// Its name.
+    /// The name that its leases are under.
     pub executor: Name,
-    /// Whose steps it carries out.
-    pub tenant: Name,
+    /// Who asks for it.
+    pub client: Client,
     /// Its labels.
     pub labels: Vec<Name>,
     /// What it can carry out.
@@ -63,8 +113,8 @@ pub type News = Box<dyn FnOnce(Vec<Result<Lives, Refusal>>) + Send>;
 
 /// An executor elsewhere that lives, and waits for news of its attempts.
 pub struct Watch {
-    /// Whose steps it carries out.
-    pub tenant: Name,
+    /// Who speaks for it.
+    pub client: Client,
     /// Its attempts.
     pub places: Vec<Place>,
     /// How long it waits, unless there is something that it must know.
@@ -83,6 +133,21 @@ pub(crate) struct Silent {
     pub(crate) last_seen: Millis,
 }
 
+/// That an attempt is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stop {
+    /// How long it has for that.
+    pub(crate) grace: Span,
+    /// When that is over. Heartbeats extend its lease no further then, so one that will not end is lost.
+    by: Millis,
+}
+
+impl Stop {
+    pub(crate) fn new(since: Millis, grace: Span) -> Stop {
+        Stop { grace, by: since + grace }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Attempt {
     epoch: u64,
@@ -90,8 +155,8 @@ struct Attempt {
     seen: Millis,
     /// When it counts as lost.
     until: Millis,
-    /// Whether it is to be stopped, and within which time.
-    stop: Option<Span>,
+    /// Whether it is to be stopped.
+    stop: Option<Stop>,
 }
 
 /// All executors elsewhere.
@@ -108,17 +173,41 @@ pub(crate) struct Remote {
 impl Remote {
     /// An attempt is under way: it was leased or heard of at `seen`, and is lost at `until`.
     pub(crate) fn note(&mut self, run: RunId, step: &StepId, epoch: u64, seen: Millis, until: Millis) {
-        let key = (run, step.clone());
-        let stop = self.attempts.get(&key).filter(|old| old.epoch == epoch).and_then(|old| old.stop);
-        if let Some(old) = self.attempts.insert(key, Attempt { epoch, seen, until, stop }) {
+        let stop = self.known(run, step, epoch).and_then(|known| known.stop);
+        self.put((run, step.clone()), Attempt { epoch, seen, until, stop });
+    }
+
+    /// An executor says that an attempt goes on, which may have to stop. It has its lease until then, unless it had its
+    /// time to stop: then as long as before.
+    pub(crate) fn beat(&mut self, place: &Place, at: Millis, until: Millis, stop: Option<Stop>) {
+        let known = self.known(place.run, &place.step, place.epoch);
+        let until = match (known, stop) {
+            (Some(known), Some(stop)) if stop.by <= at => known.until,
+            (Some(_) | None, _) => until,
+        };
+        self.put((place.run, place.step.clone()), Attempt { epoch: place.epoch, seen: at, until, stop });
+    }
+
+    fn put(&mut self, key: (RunId, StepId), attempt: Attempt) {
+        let (run, step) = key.clone();
+        if let Some(old) = self.attempts.insert(key, attempt) {
             self.ends.remove(&(old.until, run, step.clone()));
         }
-        self.ends.insert((until, run, step.clone()));
+        self.ends.insert((attempt.until, run, step));
+    }
+
+    fn known(&self, run: RunId, step: &StepId, epoch: u64) -> Option<&Attempt> {
+        self.attempts.get(&(run, step.clone())).filter(|attempt| attempt.epoch == epoch)
+    }
+
+    /// When an attempt counts as lost.
+    pub(crate) fn until(&self, place: &Place) -> Option<Millis> {
+        self.known(place.run, &place.step, place.epoch).map(|attempt| attempt.until)
     }
 
     /// Whether this attempt is known.
     pub(crate) fn knows(&self, run: RunId, step: &StepId, epoch: u64) -> bool {
-        self.attempts.get(&(run, step.clone())).is_some_and(|attempt| attempt.epoch == epoch)
+        self.known(run, step, epoch).is_some()
     }
 
     /// An attempt is over, whatever became of it.
@@ -133,18 +222,17 @@ impl Remote {
     }
 
     /// An attempt is to be stopped. Says whether it is one of these.
-    pub(crate) fn stop(&mut self, run: RunId, step: &StepId, epoch: u64, grace: Span) -> bool {
+    pub(crate) fn stop(&mut self, run: RunId, step: &StepId, epoch: u64, stop: Stop) -> bool {
         let attempt = self.attempts.get_mut(&(run, step.clone())).filter(|attempt| attempt.epoch == epoch);
         let Some(attempt) = attempt else { return false };
-        attempt.stop = Some(grace);
+        attempt.stop.get_or_insert(stop);
         self.alarmed = true;
         true
     }
 
     /// Whether an attempt was told to stop.
-    pub(crate) fn stopping(&self, place: &Place) -> Option<Span> {
-        let attempt = self.attempts.get(&(place.run, place.step.clone()))?;
-        attempt.stop.filter(|_| attempt.epoch == place.epoch)
+    pub(crate) fn stopping(&self, place: &Place) -> Option<Stop> {
+        self.known(place.run, &place.step, place.epoch).and_then(|attempt| attempt.stop)
     }
 
     /// Attempts that were not heard of in time; they are known no longer.
@@ -215,14 +303,46 @@ mod tests {
     }
 
     #[test]
+    fn a_heartbeat_extends_until_the_time_to_stop_is_over() {
+        let mut remote = Remote::default();
+        let place = Place { run: RunId(1), step: step(), epoch: 3 };
+        remote.note(RunId(1), &step(), 3, Millis(0), Millis(30));
+        let stop = Some(Stop::new(Millis(10), Span(5)));
+        remote.beat(&place, Millis(14), Millis(44), stop);
+        assert_eq!(remote.until(&place), Some(Millis(44)));
+        remote.beat(&place, Millis(15), Millis(45), stop);
+        assert_eq!((remote.until(&place), remote.next()), (Some(Millis(44)), Some(Millis(44))));
+        assert_eq!(remote.silent(Millis(44))[0].last_seen, Millis(15), "it was heard all the same");
+    }
+
+    #[test]
+    fn a_client_has_the_leases_of_its_own_token_whatever_the_executors_are_called() {
+        let client = |token: Option<&str>| Client {
+            tenant: Name::clean("acme"),
+            namespace: Name::clean("default"),
+            token: token.map(Name::clean),
+        };
+        let (owner, one, two) = (client(None), client(Some("tok_1")), client(Some("tok_2")));
+        let name = one.owner("e").unwrap();
+        assert_eq!((name.as_str(), owner.owner("e").unwrap().as_str()), ("e@tok_1", "e"));
+        assert!(one.has(&name) && !two.has(&name) && !owner.has(&name));
+        assert!(owner.has(&owner.owner("e").unwrap()) && !one.has(&owner.owner("e").unwrap()));
+        for client in [&owner, &one] {
+            assert!(client.owner("e@tok_2").is_err() && client.owner("").is_err());
+        }
+    }
+
+    #[test]
     fn a_stop_is_for_one_epoch_and_a_heartbeat_does_not_take_it_back() {
         let mut remote = Remote::default();
         remote.note(RunId(1), &step(), 3, Millis(0), Millis(30));
-        assert!(!remote.stop(RunId(1), &step(), 2, Span(5)));
-        assert!(remote.stop(RunId(1), &step(), 3, Span(5)) && remote.alarmed);
+        let stop = Stop::new(Millis(0), Span(5));
+        assert!(!remote.stop(RunId(1), &step(), 2, stop));
+        assert!(remote.stop(RunId(1), &step(), 3, stop) && remote.alarmed);
+        assert!(remote.stop(RunId(1), &step(), 3, Stop::new(Millis(3), Span(5))), "and again");
         remote.note(RunId(1), &step(), 3, Millis(1), Millis(31));
         let place = |epoch| Place { run: RunId(1), step: step(), epoch };
-        assert_eq!((remote.stopping(&place(3)), remote.stopping(&place(2))), (Some(Span(5)), None));
+        assert_eq!((remote.stopping(&place(3)), remote.stopping(&place(2))), (Some(stop), None));
         remote.note(RunId(1), &step(), 4, Millis(2), Millis(32));
         assert_eq!(remote.stopping(&place(4)), None, "the next attempt is another");
         remote.end(RunId(1), &step(), 3);

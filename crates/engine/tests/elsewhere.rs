@@ -23,7 +23,7 @@ use windlass_engine::conformance::{BOOK, create, run};
 use windlass_engine::fake::{Always, Collected, Counting, Hands, Memory};
 use windlass_engine::handle::{Inbox, Message, inbox};
 use windlass_engine::hold::{Held, Leaving};
-use windlass_engine::remote::{Lives, Place, Watch, Wish};
+use windlass_engine::remote::{Client, Lives, Place, Watch, Wish};
 use windlass_engine::{Engine, Handle, Options, Parts, Permit};
 
 const POLICY: Digest = Digest([7; 32]);
@@ -66,8 +66,12 @@ impl Stage {
 
     /// With one run of a step that asks for a label.
     fn new() -> Stage {
-        let mut stage = Stage::on(Memory::default(), Arc::new(Hands::at(Millis(1_000_000))));
         let step = json!({ "id": "s", "kind": { "run": { "command": "true" } }, "runs_on": ["gpu"] });
+        Stage::of(&step)
+    }
+
+    fn of(step: &Value) -> Stage {
+        let mut stage = Stage::on(Memory::default(), Arc::new(Hands::at(Millis(1_000_000))));
         let book =
             json!({ "name": "b", "version": 1, "pipelines": { "p": { "nodes": [step], "steps": [0] } } });
         let (tenant, runbook) = (Name::clean("default"), Box::new(serde_json::from_value(book).unwrap()));
@@ -133,7 +137,7 @@ impl Stage {
         let gone = Arc::new(AtomicBool::new(false));
         self.handle.tell(Message::Wish(Wish {
             executor: Name::clean(name),
-            tenant: Name::clean("default"),
+            client: client("default", "default"),
             labels: vec![Name::clean("gpu")],
             tools: vec![Name::clean("shell")],
             max,
@@ -154,7 +158,7 @@ impl Stage {
     fn watch(&mut self, place: &Place, wait: u64) -> Receiver<Vec<Result<Lives, Refusal>>> {
         let (send, receive) = channel();
         self.handle.tell(Message::Extend(Watch {
-            tenant: Name::clean("default"),
+            client: client("default", "default"),
             places: vec![place.clone()],
             until: Millis(windlass_engine::port::Clock::now(&*self.clock).0 + wait),
             gone: Arc::default(),
@@ -184,6 +188,11 @@ impl Stage {
 /// Ids of a later start are higher.
 fn clock_ids(clock: &Hands) -> u128 {
     u128::from(windlass_engine::port::Clock::now(clock).0) << 40
+}
+
+/// The owner, as somebody of a tenant's namespace.
+fn client(tenant: &str, namespace: &str) -> Client {
+    Client { tenant: Name::clean(tenant), namespace: Name::clean(namespace), token: None }
 }
 
 fn place(permit: &Permit) -> Place {
@@ -274,6 +283,52 @@ fn a_run_whose_executor_was_silent_for_long_is_an_orphan_first() {
     assert!(at("system:recovered") < at("pipeline:orphaned"), "a start says what it found");
     assert!(at("pipeline:orphaned") < at("step:expired"));
     assert_eq!(stage.lease("f").epoch, 2, "and goes on");
+}
+
+/// An executor that beats on and on although it is to stop has its lease for as long as it had it when its time to stop
+/// was over. Returns the last answers it got.
+fn beats_on(stage: &mut Stage, lease: &Place) -> Result<Lives, Refusal> {
+    stage.pass(windlass_core::gate::GRACE.0 - 1);
+    let last = stage.beat(lease).unwrap().expires_at;
+    for _ in 0..3 {
+        stage.pass(TTL / 4);
+        let lives = stage.beat(lease).unwrap();
+        assert_eq!((lives.expires_at, lives.stop.is_some()), (last, true));
+    }
+    stage.pass(TTL / 4);
+    stage.beat(lease)
+}
+
+#[test]
+fn an_executor_that_ignores_a_cancel_does_not_hold_the_run_for_ever() {
+    let mut stage = Stage::new();
+    stage.make(1);
+    let lease = stage.lease("e");
+    let (initiator, reason) = (Initiator::User, None);
+    stage.ask(Command::Cancel { run: run(1), initiator, user: None, reason });
+    assert_eq!(code(beats_on(&mut stage, &lease)), Some(Code::RunTerminalState));
+    assert!(stage.tags().contains(&"step:cancelled"), "{:?}", stage.tags());
+}
+
+#[test]
+fn an_executor_that_ignores_a_time_out_loses_its_lease_and_a_late_success_is_stale() {
+    let step =
+        json!({ "id": "s", "kind": { "run": { "command": "true" } }, "runs_on": ["gpu"], "timeout": 5_000 });
+    let mut stage = Stage::of(&step);
+    stage.make(1);
+    let lease = stage.lease("e");
+    stage.pass(4_999);
+    assert_eq!(stage.beat(&lease).unwrap().stop, None);
+    stage.pass(1);
+    // Also where another process comes in between.
+    let mut stage = stage.restart(0);
+    assert!(stage.beat(&lease).unwrap().stop.is_some());
+    assert_eq!(code(beats_on(&mut stage, &lease)), Some(Code::LeaseStaleEpoch));
+    assert!(stage.tags().contains(&"step:expired"), "{:?}", stage.tags());
+    let report = Report::Done { output: None, exit_code: None };
+    let (run, step, epoch) = (lease.run, lease.step, lease.epoch);
+    let late = stage.try_ask(Command::Report { run, step, epoch, report, receipt: None });
+    assert_eq!(late.unwrap_err().code(), Some(Code::LeaseStaleEpoch));
 }
 
 #[test]
@@ -417,11 +472,10 @@ fn who_stands_in_line_when_the_store_is_full_is_told_and_may_ask_again() {
 }
 
 #[test]
-fn runs_of_another_tenant_are_not_there() {
+fn what_another_has_cannot_be_told_of() {
     let mut stage = Stage::new();
     stage.make(1);
     let lease = stage.lease("e");
-    let (send, receive) = channel();
     let report = Report::Done { output: None, exit_code: None };
     let of = |run: RunId| Command::Report {
         run,
@@ -430,11 +484,26 @@ fn runs_of_another_tenant_are_not_there() {
         report: report.clone(),
         receipt: None,
     };
-    let commands = vec![of(lease.run), of(run(9))];
-    let acme = Some(Name::clean("acme"));
-    stage.handle.ask_many(Actor::SYSTEM, acme, commands, move |answers| send.send(answers).unwrap());
-    stage.turn();
-    let codes: Vec<_> = receive.try_recv().unwrap().into_iter().map(|one| one.unwrap_err().code()).collect();
-    assert_eq!(codes, [Some(Code::NotFound), Some(Code::NotFound)]);
-    assert!(stage.beat(&lease).is_ok(), "nothing was changed");
+    let secrets = |run: RunId| {
+        let used = vec![(Name::clean("key"), Name::clean("1"))];
+        Command::Secrets { run, step: lease.step.clone(), epoch: lease.epoch, used }
+    };
+    let before = stage.tags();
+    let token = Client { token: Some(Name::clean("tok_1")), ..client("default", "default") };
+    for (client, code) in [
+        (client("acme", "default"), Code::NotFound),
+        (client("default", "other"), Code::NotFound),
+        (token, Code::LeaseStaleEpoch),
+    ] {
+        let (send, receive) = channel();
+        let commands = vec![of(lease.run), secrets(lease.run), of(run(9)), secrets(run(9))];
+        let client = Some(client);
+        stage.handle.ask_many(Actor::SYSTEM, client, commands, move |answers| send.send(answers).unwrap());
+        stage.turn();
+        let answers = receive.try_recv().unwrap().into_iter();
+        let codes: Vec<_> = answers.map(|one| one.unwrap_err().code()).collect();
+        assert_eq!(codes, [Some(code), Some(code), Some(Code::NotFound), Some(Code::NotFound)]);
+    }
+    assert_eq!(stage.tags(), before, "nothing was changed");
+    assert!(stage.beat(&lease).is_ok());
 }

@@ -51,10 +51,10 @@ use std::time::Duration;
 use tower::Service as _;
 use windlass_core::code::Code;
 use windlass_core::command::{Command, Refusal, Reply};
-use windlass_core::id::{Name, RunId, Scoped};
+use windlass_core::id::{Holder, Name, RunId, Scoped};
 use windlass_core::run::{Actor, Initiator};
 use windlass_core::time::Millis;
-use windlass_engine::remote::Place;
+use windlass_engine::remote::{Client, Place};
 
 /// The media type of a problem.
 const PROBLEM: &str = "application/problem+json";
@@ -301,6 +301,13 @@ impl Caller {
         self.actor.initiator == Initiator::User
     }
 
+    /// As it speaks for executors elsewhere: the owner under the names they have, others with their token as well.
+    #[must_use]
+    pub fn elsewhere(&self) -> Client {
+        let token = (!self.owns).then(|| self.client.clone());
+        Client { tenant: self.tenant.clone(), namespace: self.namespace.clone(), token }
+    }
+
     /// The caller's name.
     #[must_use]
     pub fn user(&self) -> Name {
@@ -391,6 +398,33 @@ fn invalid(error: impl std::fmt::Display) -> Problem {
 /// A thing of the caller's by its name.
 fn scoped(caller: &Caller, name: &str) -> Result<Scoped, Problem> {
     Ok(Scoped::new(&caller.tenant, &caller.namespace, &Name::new(name).map_err(invalid)?))
+}
+
+/// A holder by the name that the caller knows it by. Heartbeats are counted by holder, so the same name in another tenant
+/// or namespace must be another holder: only names without a slash, of the first namespace, stand for themselves.
+fn holder_of(caller: &Caller, text: &str) -> Result<Holder, Problem> {
+    let holder = Holder::parse(text).map_err(invalid)?;
+    let (tenant, namespace) = (caller.tenant.as_str(), caller.namespace.as_str());
+    match &holder {
+        Holder::Run(_) | Holder::Step(..) | Holder::Worker(_) => Ok(holder),
+        Holder::Outside(_) if (tenant, namespace) == ("default", "default") && !text.contains('/') => {
+            Ok(holder)
+        }
+        Holder::Outside(name) => {
+            let whole = Name::new(&format!("{tenant}/{namespace}/{name}"));
+            whole.map(Holder::Outside).map_err(invalid)
+        }
+    }
+}
+
+/// A holder from outside. The names of runs and workers are theirs.
+fn outsider(caller: &Caller, text: &str) -> Result<Holder, Problem> {
+    match holder_of(caller, text)? {
+        holder @ Holder::Outside(_) => Ok(holder),
+        Holder::Run(_) | Holder::Step(..) | Holder::Worker(_) => {
+            Err(invalid("a `holder` is any name but one that begins with `pipeline:` or `worker:`"))
+        }
+    }
 }
 
 /// What is said to whoever shows nothing, or nothing that is good: the same in each case.

@@ -158,7 +158,7 @@ fn budget(run: &Run) -> Option<Value> {
 #[must_use]
 pub fn step(run: &Run, def: Option<&Pipeline>, index: usize, step: &Step) -> Value {
     let node = def.and_then(|def| def.node(step.node));
-    let lease = step.lease.as_ref();
+    let lease = step.lease.as_ref().filter(|_| step.is_executing());
     let duration = step.completed_at.zip(step.started_at).map(|(to, from)| to.since(from).0);
     let waiting = step.waiting.as_ref();
     let reason = waiting.map(|waiting| match &waiting.on {

@@ -211,29 +211,29 @@ impl<Key: Ord> Fair<Key> {
         let skipped: Vec<Name> =
             self.ring.in_order().take_while(|tenant| !has_room(tenant)).cloned().collect();
         let tenant = self.ring.in_order().nth(skipped.len())?.clone();
-        let entry = self.take(tenant)?;
+        let namespace = self.tenants.get(&tenant)?.ring.in_order().next()?.clone();
+        let entry = self.take(tenant, namespace)?;
         for other in &skipped {
             self.ring.skip(other);
         }
         Some(entry)
     }
 
-    /// The next of one tenant, for somebody who may serve no other. The turn is charged as any.
+    /// The next of one namespace of a tenant, for somebody who may serve no other. The turn is charged as any.
     pub fn next_of(
         &mut self,
-        tenant: &Name,
+        (tenant, namespace): (&Name, &Name),
         active: &BTreeMap<Name, u32>,
         caps: &BTreeMap<Name, Caps>,
     ) -> Option<Entry<Key>> {
         let running = active.get(tenant).copied().unwrap_or_default();
         let has_room = caps.get(tenant).is_none_or(|caps| caps.admit_step(running).is_ok());
-        if has_room { self.take(tenant.clone()) } else { None }
+        if has_room { self.take(tenant.clone(), namespace.clone()) } else { None }
     }
 
-    /// Takes what is first of a tenant out of line, and charges tenant and namespace.
-    fn take(&mut self, tenant: Name) -> Option<Entry<Key>> {
+    /// Takes what is first of a tenant's namespace out of line, and charges both.
+    fn take(&mut self, tenant: Name, namespace: Name) -> Option<Entry<Key>> {
         let place = self.tenants.get_mut(&tenant)?;
-        let namespace = place.ring.in_order().next()?.clone();
         let (Reverse(priority), seq, key) = place.lines.get_mut(&namespace)?.pop_first()?;
         self.len -= 1;
         place.ring.serve(&namespace, 1);
@@ -316,21 +316,22 @@ mod tests {
     }
 
     #[test]
-    fn who_serves_one_tenant_gets_that_tenants_entries_only_and_within_its_cap() {
+    fn who_serves_one_namespace_gets_its_entries_only_and_within_the_tenants_cap() {
         let mut fair = Fair::new();
         for seq in 0..3 {
             fair.push(entry("a", "n", 0, seq));
+            fair.push(entry("b", "m", 0, 5 + seq));
             fair.push(entry("b", "n", 0, 10 + seq));
         }
         let (active, caps) = open();
         let mut keys = Vec::new();
-        while let Some(next) = fair.next_of(&name("b"), &active, &caps) {
+        while let Some(next) = fair.next_of((&name("b"), &name("n")), &active, &caps) {
             keys.push(next.key);
         }
-        assert_eq!((keys, fair.len()), ([10, 11, 12].to_vec(), 3));
+        assert_eq!((keys, fair.len()), ([10, 11, 12].to_vec(), 6));
         let active = BTreeMap::from([(name("a"), 1)]);
         let caps = BTreeMap::from([(name("a"), Caps { max_concurrency: Some(1), ..Caps::default() })]);
-        assert_eq!(fair.next_of(&name("a"), &active, &caps), None);
+        assert_eq!(fair.next_of((&name("a"), &name("n")), &active, &caps), None);
     }
 
     #[test]

@@ -14,8 +14,8 @@ use alloc::vec::Vec;
 /// Who takes runs from the lines.
 #[derive(Clone, Copy, Debug)]
 pub struct Taker<'a> {
-    /// The only tenant that it serves; all of them where absent.
-    pub tenant: Option<&'a Name>,
+    /// The only tenant that it serves, and the namespace of it; all of them where absent.
+    pub home: Option<(&'a Name, &'a Name)>,
     /// Its labels. It takes what asks for these, or for some of them.
     pub labels: &'a [Name],
     /// Whether it takes what asks for no label.
@@ -35,8 +35,8 @@ impl Taker<'_> {
         active: &BTreeMap<Name, u32>,
         caps: &BTreeMap<Name, Caps>,
     ) -> Option<Entry<RunId>> {
-        match self.tenant {
-            Some(tenant) => line.next_of(tenant, active, caps),
+        match self.home {
+            Some(home) => line.next_of(home, active, caps),
             None => line.next(active, caps),
         }
     }
@@ -178,7 +178,7 @@ mod tests {
         }
         let (gpu, linux) = (name("gpu"), name("linux"));
         lines.push(&entry("a", 2_000), false, &[vec![gpu.clone(), linux.clone()]]);
-        let none = Taker { tenant: None, labels: &[], plain: false };
+        let none = Taker { home: None, labels: &[], plain: false };
         let some = Taker { labels: core::slice::from_ref(&gpu), ..none };
         let all = [linux, gpu.clone()];
         assert_eq!(next(&mut lines, &none), None);
@@ -196,11 +196,11 @@ mod tests {
             lines.push(&entry("a", n), true, &[]);
             lines.push(&entry("b", 100 + n), false, core::slice::from_ref(&gpu));
         }
-        let any = Taker { tenant: None, labels: &gpu, plain: true };
+        let any = Taker { home: None, labels: &gpu, plain: true };
         let first: Vec<u128> = (0..4).filter_map(|_| next(&mut lines, &any)).collect();
         assert_eq!(first.iter().filter(|key| **key >= 100).count(), 2, "{first:?}");
-        let b = name("b");
-        let only = Taker { tenant: Some(&b), labels: &gpu, plain: true };
+        let (b, n) = (name("b"), name("n"));
+        let only = Taker { home: Some((&b, &n)), labels: &gpu, plain: true };
         while let Some(key) = next(&mut lines, &only) {
             assert!(key >= 100);
         }

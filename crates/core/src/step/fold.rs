@@ -133,7 +133,7 @@ impl Step {
             Event::StepUnknown(e) => {
                 self.status = Status::OutcomeUnknown;
                 self.losses += 1;
-                self.lease = None;
+                // Who had the lease may still say what became of the attempt, and nobody else.
                 self.timeout_at = None;
                 let on = e.probe.then(|| Name::clean("probe"));
                 let waiting = Waiting { reason: Wait::Outcome, on, key: None, until: None, since: at };

@@ -251,7 +251,8 @@ impl World {
                 let epoch = self.epochs.entry((run.id(), step.id.clone())).or_insert(step.epoch);
                 assert!(step.epoch >= *epoch, "{}: an epoch went back", step.id);
                 *epoch = step.epoch;
-                let leased = step.status == step::Status::Running && step.group.is_none();
+                let attempted = matches!(step.status, step::Status::Running | step::Status::OutcomeUnknown);
+                let leased = attempted && step.group.is_none();
                 assert_eq!(
                     step.lease.is_some(),
                     leased,

@@ -11,7 +11,7 @@ use crate::handle::Answers;
 use crate::hold::{self, Held, HoldAnswer, Leaving};
 use crate::port::{Fault, Store};
 use crate::release::Due;
-use crate::remote::{Lives, Place, Watch, Wish};
+use crate::remote::{Client, Lives, Place, Stop, Watch, Wish};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use windlass_core::attempt::Report;
@@ -19,9 +19,9 @@ use windlass_core::budget::Amount;
 use windlass_core::code::Code;
 use windlass_core::command::{Command, Refusal};
 use windlass_core::gate;
-use windlass_core::id::{Holder, Name, RunId, StepId};
+use windlass_core::id::{Holder, RunId, StepId};
 use windlass_core::index::Taker;
-use windlass_core::run::{Actor, Initiator};
+use windlass_core::run::{Actor, Initiator, Run};
 use windlass_core::stream::StreamId;
 use windlass_core::time::{Millis, Span};
 use windlass_core::turn;
@@ -41,7 +41,7 @@ impl<S: Store + 'static> Engine<S> {
     pub(super) fn ask_many(
         &mut self,
         by: &Actor,
-        tenant: Option<&Name>,
+        client: Option<&Client>,
         commands: Vec<Command>,
         answer: Answers,
         turn: &mut Turning,
@@ -52,9 +52,9 @@ impl<S: Store + 'static> Engine<S> {
                 decided.push(Err(refusal(&full.fault)));
                 continue;
             }
-            decided.push(match self.is_theirs(tenant, &command)? {
+            decided.push(match self.is_theirs(client, &command)? {
                 Ok(()) => self.decide_one(by, command, turn)?,
-                Err(absent) => Err(absent),
+                Err(refusal) => Err(refusal),
             });
         }
         turn.waiting.answers.push(Box::new(move |durable| {
@@ -66,12 +66,32 @@ impl<S: Store + 'static> Engine<S> {
         Ok(())
     }
 
-    /// A report on a run of another tenant is about a run that is not there.
-    fn is_theirs(&mut self, tenant: Option<&Name>, command: &Command) -> Result<Result<(), Refusal>, Fault> {
-        let (Some(tenant), Command::Report { run, .. }) = (tenant, command) else { return Ok(Ok(())) };
-        self.parts.store.load(&[StreamId::Run(*run)])?;
-        let theirs = self.run(*run).is_some_and(|run| run.born.home.tenant == *tenant);
-        Ok(if theirs { Ok(()) } else { Err(absent_run(*run)) })
+    /// Whether a client may tell this: of attempts it may only tell what becomes of its own.
+    fn is_theirs(
+        &mut self,
+        client: Option<&Client>,
+        command: &Command,
+    ) -> Result<Result<(), Refusal>, Fault> {
+        let (Some(client), Some(place)) = (client, place_of(command)) else { return Ok(Ok(())) };
+        self.parts.store.load(&[StreamId::Run(place.run)])?;
+        Ok(self.attempted(client, &place).map(|_| ()))
+    }
+
+    /// The run of an attempt that is a client's own. A run that belongs elsewhere is one that is not there; a lease that
+    /// somebody else has, above all the executor in this process, is none of the client's.
+    fn attempted(&mut self, client: &Client, place: &Place) -> Result<&Run, Refusal> {
+        let here = self.options.executor.clone();
+        let run = self.run(place.run).filter(|run| client.is_home(&run.born.home));
+        let run = run.ok_or_else(|| absent_run(place.run))?;
+        let step = run.step(&place.step).ok_or_else(|| {
+            Refusal::new(Code::NotFound, format!("step `{}` of `{}` is not there", place.step, place.run))
+        })?;
+        step.must_be_attempted(place.epoch)?;
+        if step.lease.as_ref().is_some_and(|lease| lease.owner != here && client.has(&lease.owner)) {
+            return Ok(run);
+        }
+        let text = format!("the lease on step `{}` of `{}` is somebody else's", place.step, place.run);
+        Err(Refusal::new(Code::LeaseStaleEpoch, text))
     }
 
     /// An executor elsewhere wants work. It is dealt with at the end of the turn.
@@ -102,8 +122,9 @@ impl<S: Store + 'static> Engine<S> {
             if hand.leases.len() >= hand.wish.max || hand.vain >= VAIN_MAX {
                 continue;
             }
-            let (labels, tenant) = (hand.wish.labels.clone(), hand.wish.tenant.clone());
-            let taker = Taker { tenant: Some(&tenant), labels: &labels, plain: self.plain_elsewhere };
+            let (labels, client) = (hand.wish.labels.clone(), hand.wish.client.clone());
+            let home = Some((&client.tenant, &client.namespace));
+            let taker = Taker { home, labels: &labels, plain: self.plain_elsewhere };
             let Some((run, steps)) = self.parts.store.pick_ready(&taker) else { continue };
             if !self.lease_to(hand, &taker, (run, steps), turn)? {
                 hand.vain += 1;
@@ -158,8 +179,8 @@ impl<S: Store + 'static> Engine<S> {
         let until = self.at + self.options.lease_ttl;
         for place in &watch.places {
             self.parts.store.load(&[StreamId::Run(place.run)])?;
-            if self.lives(&watch.tenant, place, until).is_ok() {
-                self.remote.note(place.run, &place.step, place.epoch, self.at, until);
+            if let Ok(stop) = self.goes_on(&watch.client, place) {
+                self.remote.beat(place, self.at, until, stop);
             }
         }
         let news = self.news(&watch)?;
@@ -174,31 +195,28 @@ impl<S: Store + 'static> Engine<S> {
 
     fn news(&mut self, watch: &Watch) -> Result<Vec<Result<Lives, Refusal>>, Fault> {
         let mut news = Vec::with_capacity(watch.places.len());
-        let until = self.at + self.options.lease_ttl;
         for place in &watch.places {
             self.parts.store.load(&[StreamId::Run(place.run)])?;
-            news.push(self.lives(&watch.tenant, place, until));
+            let stop = self.goes_on(&watch.client, place);
+            let expires_at = self.remote.until(place).unwrap_or(self.at);
+            news.push(stop.map(|stop| Lives { expires_at, stop: stop.map(|stop| stop.grace) }));
         }
         Ok(news)
     }
 
     /// Whether an attempt goes on, and whether it is to be stopped.
-    fn lives(&mut self, tenant: &Name, place: &Place, expires_at: Millis) -> Result<Lives, Refusal> {
+    fn goes_on(&mut self, client: &Client, place: &Place) -> Result<Option<Stop>, Refusal> {
         let (at, told) = (self.at, self.remote.stopping(place));
-        let run = self.run(place.run).filter(|run| run.born.home.tenant == *tenant);
-        let run = run.ok_or_else(|| absent_run(place.run))?;
-        let step = run.step(&place.step).ok_or_else(|| {
-            Refusal::new(Code::NotFound, format!("step `{}` of `{}` is not there", place.step, place.run))
-        })?;
-        step.must_be_attempted(place.epoch)?;
-        if !step.is_executing() {
+        let run = self.attempted(client, place)?;
+        let Some(step) = run.step(&place.step).filter(|step| step.is_executing()) else {
             // It was lost and may be reported on; what it does cannot be watched any more.
             let text = format!("the lease on step `{}` of `{}` ran out", place.step, place.run);
             return Err(Refusal::new(Code::LeaseStaleEpoch, text));
-        }
-        let overdue = step.timeout_at.is_some_and(|timeout| timeout <= at);
-        let stop = told.or((run.stops(step.section) || overdue).then_some(gate::GRACE));
-        Ok(Lives { expires_at, stop })
+        };
+        // The process before may have been the one that told it to stop: then its time begins with this one.
+        let since = step.timeout_at.filter(|timeout| *timeout <= at);
+        let since = since.or_else(|| run.stops(step.section).then_some(at));
+        Ok(told.or_else(|| since.map(|since| Stop::new(since, gate::GRACE))))
     }
 
     /// Takes leases back from executors of which nothing was heard for a whole time-out.
@@ -345,6 +363,20 @@ impl<S: Store + 'static> Engine<S> {
                 answer(Err(Refusal::new(Code::Unavailable, text)));
             }));
         }
+    }
+}
+
+/// The attempt that a command tells of.
+fn place_of(command: &Command) -> Option<Place> {
+    match command {
+        Command::Report { run, step, epoch, .. } | Command::Secrets { run, step, epoch, .. } => {
+            Some(Place { run: *run, step: step.clone(), epoch: *epoch })
+        }
+        Command::Checkpoint(saved) => {
+            Some(Place { run: saved.pipeline_id, step: saved.step.clone()?, epoch: saved.epoch? })
+        }
+        // tidy: nothing else is told of an attempt by whoever carries it out elsewhere.
+        _ => None,
     }
 }
 

@@ -5,7 +5,7 @@
 //! resource that checks it is safe from a holder that was thought dead.
 
 use super::routes::{Routes, Scope, doc};
-use super::{Answer, Caller, Json, Problem, gone, invalid, json, scoped};
+use super::{Answer, Caller, Json, Problem, gone, invalid, json, outsider, scoped};
 use crate::app::App;
 use crate::clock::System;
 use crate::shape;
@@ -96,20 +96,6 @@ pub(super) struct Keep {
     /// Which grant.
     #[serde(default)]
     epoch: Option<u64>,
-}
-
-/// A holder from outside. The names of runs and workers are theirs; and heartbeats are counted by holder, so the same name
-/// in another tenant is another holder.
-fn holder(caller: &Caller, text: &str) -> Result<Holder, Problem> {
-    let refuse = || invalid("a `holder` is any name but one that begins with `pipeline:` or `worker:`");
-    let text = match (caller.tenant.as_str(), caller.namespace.as_str()) {
-        ("default", "default") => text.to_owned(),
-        (tenant, namespace) => format!("{tenant}/{namespace}/{text}"),
-    };
-    match Holder::parse(&text).map_err(invalid)? {
-        Holder::Outside(name) => Ok(Holder::Outside(name)),
-        Holder::Run(_) | Holder::Step(..) | Holder::Worker(_) => Err(refuse()),
-    }
 }
 
 /// Leaves the line when the request is dropped before it is answered.
@@ -270,7 +256,7 @@ async fn take_lock(
     if asked.weight.is_some() {
         return Err(invalid("a lock has no `weight`: it is held as a whole"));
     }
-    let (name, who) = (scoped(&caller, &name)?, holder(&caller, &asked.holder)?);
+    let (name, who) = (scoped(&caller, &name)?, outsider(&caller, &asked.holder)?);
     let (wait, give_up_at) = waiting(asked.wait_ms);
     let ask = lock::Ask { holder: who.clone(), metadata: asked.metadata, wait, give_up_at };
     on_lock(&app, &caller, (name, who), lock::Input::Acquire(ask)).await
@@ -282,7 +268,7 @@ async fn beat_lock(
     Path(name): Path<String>,
     Json(kept): Json<Keep>,
 ) -> Answer {
-    let (name, who) = (scoped(&caller, &name)?, holder(&caller, &kept.holder)?);
+    let (name, who) = (scoped(&caller, &name)?, outsider(&caller, &kept.holder)?);
     let epoch = kept.epoch.ok_or_else(|| invalid("say which grant: `epoch`"))?;
     on_lock(&app, &caller, (name, who.clone()), lock::Input::Heartbeat { holder: who, epoch }).await
 }
@@ -293,7 +279,7 @@ async fn drop_lock(
     Path(name): Path<String>,
     Json(kept): Json<Keep>,
 ) -> Answer {
-    let (name, who) = (scoped(&caller, &name)?, holder(&caller, &kept.holder)?);
+    let (name, who) = (scoped(&caller, &name)?, outsider(&caller, &kept.holder)?);
     let input = lock::Input::Release { holder: who.clone(), epoch: kept.epoch };
     on_lock(&app, &caller, (name, who), input).await
 }
@@ -304,7 +290,7 @@ async fn take_slots(
     Path(name): Path<String>,
     Json(asked): Json<Take>,
 ) -> Answer {
-    let (name, who) = (scoped(&caller, &name)?, holder(&caller, &asked.holder)?);
+    let (name, who) = (scoped(&caller, &name)?, outsider(&caller, &asked.holder)?);
     if asked.metadata.is_some() {
         return Err(invalid("slots of a semaphore carry no `metadata`"));
     }
@@ -319,7 +305,7 @@ async fn beat_slots(
     Path(name): Path<String>,
     Json(kept): Json<Keep>,
 ) -> Answer {
-    let (name, who) = (scoped(&caller, &name)?, holder(&caller, &kept.holder)?);
+    let (name, who) = (scoped(&caller, &name)?, outsider(&caller, &kept.holder)?);
     let epoch = kept.epoch.ok_or_else(|| invalid("say which grant: `epoch`"))?;
     on_slots(&app, &caller, (name, who.clone()), semaphore::Input::Heartbeat { holder: who, epoch }).await
 }
@@ -330,7 +316,7 @@ async fn drop_slots(
     Path(name): Path<String>,
     Json(kept): Json<Keep>,
 ) -> Answer {
-    let (name, who) = (scoped(&caller, &name)?, holder(&caller, &kept.holder)?);
+    let (name, who) = (scoped(&caller, &name)?, outsider(&caller, &kept.holder)?);
     let input = semaphore::Input::Release { holder: who.clone(), epoch: kept.epoch };
     on_slots(&app, &caller, (name, who), input).await
 }

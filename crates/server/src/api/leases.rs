@@ -4,7 +4,10 @@
 //! durable. Every item of a report is answered for itself, so that one stale epoch does not hold up the rest. A heartbeat
 //! may wait too, and is answered at once when an attempt is to be stopped or has been taken away.
 //!
-//! **Which steps.** An executor gets steps of its own tenant whose `runs_on` labels are all among its own, and which it
+//! **Whose.** A lease belongs to the token that asked for it; whoever has another, or the lease of the server's own
+//! executor in mind, has no lease. So an executor that is started again goes on with the same token, and no other can.
+//!
+//! **Which steps.** An executor gets steps of its token's tenant and namespace whose `runs_on` labels are all among its own, and which it
 //! says it can carry out (`tools`, shell steps where it says nothing). Steps without `runs_on` stay with the server, unless
 //! that was started with `--executors 0`.
 
@@ -23,7 +26,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use windlass_core::attempt::Report;
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Refusal};
+use windlass_core::command::{Command, Refusal, Reply};
 use windlass_core::event::CheckpointSaved;
 use windlass_core::id::{Name, RunId, StepId};
 use windlass_core::private::Private;
@@ -50,7 +53,7 @@ const LABELS_MAX: usize = 64;
 const DATA_LEN_MAX: usize = 64 << 10;
 const TEXT_LEN_MAX: usize = 16 << 10;
 /// The name of the executor in the server, which no other can have.
-const LOCAL: &str = "local";
+pub(super) const LOCAL: &str = "local";
 
 /// Everything about leases.
 pub(super) fn routes() -> Routes {
@@ -140,8 +143,9 @@ impl Drop for Present {
 }
 
 async fn lease(State(app): State<Arc<App>>, caller: Caller, Json(asked): Json<Asked>) -> Answer {
-    let executor = Name::new(&asked.executor).map_err(invalid)?;
-    if executor.as_str() == LOCAL {
+    let client = caller.elsewhere();
+    let executor = client.owner(&asked.executor).map_err(Problem::from)?;
+    if asked.executor == LOCAL {
         return Err(invalid("`local` is the executor in the server: choose another name"));
     }
     if asked.max == 0 || asked.max > ITEMS_MAX {
@@ -157,7 +161,7 @@ async fn lease(State(app): State<Arc<App>>, caller: Caller, Json(asked): Json<As
     let by = Actor { initiator: Initiator::Executor, id: Some(executor.clone()) };
     let wish = Wish {
         executor,
-        tenant: caller.tenant.clone(),
+        client,
         labels: names(&asked.labels)?,
         tools,
         max: asked.max,
@@ -308,7 +312,7 @@ async fn heartbeat(State(app): State<Arc<App>>, caller: Caller, Json(beats): Jso
     // One that cannot be is news.
     let wait = if places.iter().all(Result::is_ok) { beats.wait_ms.min(WAIT_MAX) } else { 0 };
     app.engine.tell(Message::Extend(Watch {
-        tenant: caller.tenant.clone(),
+        client: caller.elsewhere(),
         places: places.iter().flatten().cloned().collect(),
         until: System.now() + Span(wait),
         gone: present.0.clone(),
@@ -394,6 +398,20 @@ async fn report(app: &App, caller: &Caller, reports: Vec<(Item, Result<Report, R
     told(app, caller, each.collect()).await
 }
 
+/// Asks for things that only who has the leases may ask for.
+async fn ask_own(
+    app: &App,
+    caller: &Caller,
+    commands: Vec<Command>,
+) -> Result<Vec<Result<Reply, Refusal>>, Problem> {
+    let (send, receive) = tokio::sync::oneshot::channel();
+    let (by, client) = (caller.actor.clone(), Some(caller.elsewhere()));
+    app.engine.ask_many(by, client, commands, move |decided| {
+        let _ = send.send(decided);
+    });
+    receive.await.map_err(|_| gone())
+}
+
 /// Takes what is told of attempts, all of it in one turn.
 async fn told<F: FnOnce(Place) -> Command>(
     app: &App,
@@ -411,12 +429,7 @@ async fn told<F: FnOnce(Place) -> Command>(
             Err(refusal) => answers.push((item, Some(refusal))),
         }
     }
-    let (send, receive) = tokio::sync::oneshot::channel();
-    let (by, tenant) = (caller.actor.clone(), Some(caller.tenant.clone()));
-    app.engine.ask_many(by, tenant, commands, move |decided| {
-        let _ = send.send(decided);
-    });
-    let mut decided = receive.await.map_err(|_| gone())?.into_iter();
+    let mut decided = ask_own(app, caller, commands).await?.into_iter();
     let lost = || Err(Refusal::new(Code::Internal, "the engine did not answer"));
     let answer = |(item, refused): (Item, Option<Refusal>)| match refused {
         Some(refusal) => item.answer(Err(&refusal)),
@@ -616,7 +629,14 @@ async fn checkpoint(
         message: body.message.map(Private::New),
         data: data.map(Private::New),
     };
-    app.ask(&caller, Command::Checkpoint(Box::new(saved))).await?;
+    let command = Command::Checkpoint(Box::new(saved));
+    if caller.attempt.is_some() {
+        app.ask(&caller, command).await?;
+    } else {
+        for decided in ask_own(&app, &caller, vec![command]).await? {
+            decided.map_err(Problem::from)?;
+        }
+    }
     let at: Millis = System.now();
     Ok(json(StatusCode::OK, &object!({ "run": run.to_string(), "step": step, "saved_at": shape::time(at) })))
 }

@@ -1,5 +1,6 @@
 //! What steps write on other machines: their executors send it in pieces, and it is kept beside what is written here.
 
+use super::leases::LOCAL;
 use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Json, Problem, invalid, json};
 use crate::app::App;
@@ -88,23 +89,26 @@ async fn add(
     }
     let run = app.find_run(&caller, &id).await?;
     let step = StepId::new(&step).map_err(|error| invalid(error.to_string()))?;
-    let (wanted, epoch) = (step.clone(), piece.epoch);
+    let epoch = piece.epoch;
+    let wanted = step.clone();
     let owner = app
         .look(move |store| {
             let step = store.state().run(run)?.step(&wanted)?;
-            Some(step.lease.as_ref().filter(|_| step.epoch == epoch).map(|lease| lease.owner.clone()))
+            let lease = step.lease.as_ref().filter(|_| step.epoch == epoch && step.is_executing());
+            Some(lease.map(|lease| lease.owner.clone()))
         })
         .await?;
     match owner {
         None => return Err(Problem::missing("step", step.as_str())),
-        Some(None) => {
-            return Err(Problem::new(Code::LeaseStaleEpoch, "the attempt is over, or somebody else has it"));
-        }
         // What is written in this process goes to its log on the way, and nobody else writes there.
-        Some(Some(owner)) if owner.as_str() == "local" => {
+        Some(Some(owner)) if owner.as_str() == LOCAL => {
             return Err(Problem::new(Code::Forbidden, "the output of this step is kept where it runs: here"));
         }
-        Some(Some(_)) => {}
+        // The token of an attempt speaks for that one, any other for what was leased with it.
+        Some(Some(owner)) if caller.attempt.is_some() || caller.elsewhere().has(&owner) => {}
+        Some(Some(_) | None) => {
+            return Err(Problem::new(Code::LeaseStaleEpoch, "the attempt is over, or somebody else has it"));
+        }
     }
     let lines = piece.lines.into_iter().map(line).collect::<Result<Vec<_>, _>>()?;
     let log = app.home.output_of(run, &step, epoch);

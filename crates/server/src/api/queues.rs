@@ -4,7 +4,7 @@
 //! said about it later counts only under that epoch. A heartbeat speaks for everything that its holder has.
 
 use super::routes::{Routes, Scope, doc};
-use super::{Answer, Caller, Document, Json, Problem, Query, invalid, json, page_limit, scoped};
+use super::{Answer, Caller, Document, Json, Problem, Query, invalid, json, outsider, page_limit, scoped};
 use crate::app::App;
 use crate::shape;
 use crate::store::Embedded;
@@ -18,7 +18,7 @@ use std::time::Duration;
 use windlass_core::code::Code;
 use windlass_core::command::{Command, Pushed, Reply};
 use windlass_core::dispatch::PUSH_MAX;
-use windlass_core::id::{Holder, ItemId, Name, Scoped};
+use windlass_core::id::{ItemId, Name, Scoped};
 use windlass_core::item::{self, Grant, Item};
 use windlass_core::queue::{self, Queue};
 use windlass_core::state::{Body, State as Streams};
@@ -189,7 +189,7 @@ pub(super) fn describe_item(id: ItemId, item: &Item) -> Value {
             value["next_eligible_at"] = Value::String(shape::time(*due));
         }
         Item::Processing { claim, .. } => {
-            value["holder"] = Value::String(claim.holder.to_string());
+            value["holder"] = Value::String(shape::holder(&body.scoped(), &claim.holder));
             if let Some(run) = claim.run {
                 value["run"] = object!(run);
             }
@@ -545,19 +545,6 @@ struct TakeWish {
     holder: Option<String>,
 }
 
-/// A holder by the name it gives itself. Another tenant's holder of the same name is another one.
-fn holder_of(caller: &Caller, name: Option<&str>) -> Result<Holder, Problem> {
-    let made = || format!("consumer-{:032x}", crate::clock::fresh());
-    let name = name.map_or_else(made, str::to_owned);
-    let name = if caller.tenant.as_str() == "default" { name } else { format!("{}/{name}", caller.tenant) };
-    match Holder::parse(&name).map_err(invalid)? {
-        holder @ Holder::Outside(_) => Ok(holder),
-        Holder::Run(_) | Holder::Step(..) | Holder::Worker(_) => {
-            Err(invalid("a `holder` from outside cannot bear the name of a run or a worker"))
-        }
-    }
-}
-
 async fn take(
     State(app): State<Arc<App>>,
     caller: Caller,
@@ -565,7 +552,8 @@ async fn take(
     Json(wish): Json<TakeWish>,
 ) -> Answer {
     let queue = scoped(&caller, &name)?;
-    let holder = holder_of(&caller, wish.holder.as_deref())?;
+    let made = || format!("consumer-{:032x}", crate::clock::fresh());
+    let holder = outsider(&caller, &wish.holder.unwrap_or_else(made))?;
     let max = wish.max.unwrap_or(1).clamp(1, PUSH_MAX as u32);
     let wait = Duration::from_millis(wish.wait_ms.unwrap_or(0)).min(WAIT_MAX);
     let until = tokio::time::Instant::now() + wait;

@@ -117,3 +117,24 @@ async fn a_process_on_its_way_out_takes_no_more_work() {
     // A loop that has ended does not turn.
     assert_eq!(ask(&api, request("/healthz")).await.1["code"], "UNAVAILABLE");
 }
+
+#[test]
+fn a_holder_of_one_namespace_is_nobody_of_another() {
+    let places = [("default", "default"), ("default", "other"), ("acme", "default"), ("acme", "other")];
+    let names =
+        ["h", "acme/h", "acme/default/h", "default/h", "default/default/h", "other/h", "default/other/h"];
+    let mut seen = std::collections::BTreeSet::new();
+    for (tenant, namespace) in places {
+        let (tenant, namespace) = (Name::clean(tenant), Name::clean(namespace));
+        let caller = Caller { tenant, namespace, ..Caller::local() };
+        for name in names {
+            let holder = outsider(&caller, name).unwrap();
+            let known = Scoped::new(&caller.tenant, &caller.namespace, &Name::clean("lock"));
+            assert_eq!(shape::holder(&known, &holder), name, "it is shown as it was given");
+            assert!(seen.insert(holder.to_string()), "{holder} is somebody else already");
+        }
+        for name in ["pipeline:run_1", "worker:w", ""] {
+            assert!(outsider(&caller, name).is_err(), "{name}");
+        }
+    }
+}

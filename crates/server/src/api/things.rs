@@ -1,7 +1,7 @@
 //! Locks and semaphores.
 
 use super::routes::{Routes, Scope, doc};
-use super::{Answer, Caller, Json, PAGE_MAX, Problem, Query, invalid, json, page_limit, scoped};
+use super::{Answer, Caller, Json, PAGE_MAX, Problem, Query, holder_of, invalid, json, page_limit, scoped};
 use crate::app::App;
 use crate::shape;
 use axum::extract::{Path, State};
@@ -12,7 +12,7 @@ use serde_json::Value;
 use std::sync::Arc;
 use windlass_core::code::Code;
 use windlass_core::command::Command;
-use windlass_core::id::{Holder, Scoped};
+use windlass_core::id::Scoped;
 use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_core::{lock, semaphore};
@@ -163,7 +163,7 @@ pub(super) async fn break_semaphore(
 ) -> Answer {
     let semaphore = scoped(&caller, &name)?;
     let holder = seen.holder.ok_or_else(|| invalid("say whose slots: `holder`"))?;
-    let holder = Holder::parse(&holder).map_err(invalid)?;
+    let holder = holder_of(&caller, &holder)?;
     let input = semaphore::Input::Break { holder, epoch: seen.epoch };
     app.ask(&caller, Command::Semaphore { semaphore: semaphore.clone(), input }).await?;
     one(&app, StreamId::Semaphore(semaphore), "semaphore", &name).await

@@ -184,6 +184,30 @@ fn tenants_do_not_see_each_others_locks_and_runs_names_are_theirs() {
 }
 
 #[test]
+fn a_beat_keeps_nothing_alive_that_another_tenant_or_namespace_holds() {
+    let (_dir, server, client) = server();
+    let yaml = "
+name: locks
+locks: { quick: { heartbeat_timeout: 300ms } }
+pipelines: { p: { steps: [{ run: 'true' }] } }
+";
+    let other = server.also_for("acme");
+    let theirs = Asker::new(other);
+    theirs.run(yaml);
+    theirs.post("/v1/locks/quick/acquire", &take("h1", 0));
+    let next = in_line(other, &theirs, "/v1/locks/quick", take("next", 60_000));
+    // Somebody else takes the name that this holder has inside, and beats for as long as it takes.
+    let imposter = "acme/default/h1";
+    let epoch = client.post("/v1/locks/mine/acquire", &take(imposter, 0))["epoch"].clone();
+    assert_eq!(client.get("/v1/locks/mine")["holder"], imposter);
+    until("their lock is handed on", || {
+        client.post("/v1/locks/mine/heartbeat", &json!({ "holder": imposter, "epoch": epoch }));
+        (theirs.get("/v1/locks/quick")["holder"] == "next").then_some(())
+    });
+    assert_eq!(next.join().unwrap()["epoch"], 2);
+}
+
+#[test]
 fn locks_are_listed_page_by_page_and_only_the_callers() {
     let (_dir, server, client) = server();
     let other = Asker::new(server.also_for("acme"));

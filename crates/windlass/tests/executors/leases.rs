@@ -192,6 +192,105 @@ fn a_cancel_reaches_a_waiting_heartbeat_at_once() {
     client.until(&run, "cancelled");
 }
 
+/// What an item of a report needs beside its place.
+fn more(verb: &str) -> Value {
+    match verb {
+        "secrets" => json!({ "secrets": [{ "name": "key", "version": "1" }] }),
+        _ => json!({}),
+    }
+}
+
+/// Whatever is told of a lease by somebody who does not have it is refused and changes nothing.
+#[track_caller]
+fn has_no_lease(client: &Asker, lease: &Value) {
+    let (run, step) = (lease["run"].as_str().unwrap(), lease["step"].as_str().unwrap());
+    let before = (client.show(run), client.records(run).len());
+    for verb in ["heartbeat", "complete", "fail", "return", "secrets"] {
+        let answer = client.report(verb, lease, more(verb));
+        assert_eq!(answer["code"], Code::LeaseStaleEpoch.as_str(), "{verb}: {answer}");
+    }
+    let checkpoint = json!({ "epoch": lease["epoch"], "resumable": true, "data": { "loss": 0 } });
+    client.refused(&format!("/v1/runs/{run}/steps/{step}/checkpoint"), &checkpoint, Code::LeaseStaleEpoch);
+    assert_eq!((client.show(run), client.records(run).len()), before);
+}
+
+#[test]
+fn a_lease_is_spoken_for_by_the_token_that_asked_for_it_and_no_other() {
+    let (_dir, server, owner) = server(How::default());
+    let (own, other) = (server.also_for_token("tok_1", "default"), server.also_for_token("tok_2", "default"));
+    let run = owner.run(GPU);
+    let lease = Asker::new(own).lease("e", &["gpu"], 1)[0].clone();
+    assert_eq!(owner.show(&run)["steps"][0]["lease_owner"], "e@tok_1");
+    let (own, other) = (Asker::new(own), Asker::new(other));
+    assert!(other.lease("e", &["gpu"], 1).is_empty());
+    has_no_lease(&other, &lease);
+    has_no_lease(&owner, &lease);
+    let piece = json!({ "epoch": 1, "lines": [] });
+    other.refused(&format!("/v1/runs/{run}/steps/train/output"), &piece, Code::LeaseStaleEpoch);
+    for name in ["e@tok_1", "e@tok_2"] {
+        let body = json!({ "executor": name, "labels": ["gpu"] });
+        other.refused("/v1/leases", &body, Code::InvalidInput);
+        owner.refused("/v1/leases", &body, Code::InvalidInput);
+    }
+    own.post(&format!("/v1/runs/{run}/steps/train/output"), &piece);
+    assert!(own.report("heartbeat", &lease, json!({})).get("code").is_none());
+    assert!(own.report("complete", &lease, json!({})).get("code").is_none());
+    owner.until(&run, "completed");
+}
+
+#[test]
+fn what_the_server_carries_out_itself_is_reported_on_by_nobody_else() {
+    let (_dir, server, owner) = server(How::default());
+    let slow = "name: slow\npipelines:\n  p:\n    steps:\n      - { id: a, run: 'exec sleep 600' }\n";
+    let run = owner.run(slow);
+    until("the step runs", || {
+        Some(owner.show(&run)).filter(|shown| shown["steps"][0]["lease_owner"] == "local")
+    });
+    let lease = json!({ "run": run, "step": "a", "epoch": 1 });
+    has_no_lease(&Asker::new(server.also_for_token("tok_1", "default")), &lease);
+    has_no_lease(&owner, &lease);
+    owner.post(&format!("/v1/runs/{run}/cancel"), &json!({}));
+    owner.until(&run, "cancelled");
+}
+
+#[test]
+fn what_became_of_a_lost_attempt_is_told_by_who_had_it() {
+    let (_dir, server, owner) = server(How { ttl_ms: 300, ..How::default() });
+    let yaml = "
+name: once
+pipelines:
+  p:
+    steps:
+      - { id: train, run: 'true', runs_on: [gpu], effect: at_most_once }
+";
+    let run = owner.run(yaml);
+    let own = Asker::new(server.also_for_token("tok_1", "default"));
+    let lease = own.lease("e", &["gpu"], 1)[0].clone();
+    until("the lease runs out", || {
+        Some(owner.show(&run)).filter(|shown| shown["steps"][0]["status"] == "outcome_unknown")
+    });
+    has_no_lease(&Asker::new(server.also_for_token("tok_2", "default")), &lease);
+    assert!(own.report("complete", &lease, json!({})).get("code").is_none());
+    owner.until(&run, "completed");
+}
+
+#[test]
+fn another_namespaces_run_is_not_there() {
+    let (_dir, server, owner) = server(How::default());
+    let other = Asker::new(server.also_for_token("tok_2", "other"));
+    let run = owner.run(GPU);
+    assert!(other.lease("spy", &["gpu"], 10).is_empty());
+    let theirs = other.run(GPU);
+    let lease = owner.lease("own", &["gpu"], 10);
+    assert_eq!((lease.len(), &lease[0]["run"]), (1, &json!(run)));
+    let before = owner.records(&run).len();
+    for verb in ["heartbeat", "complete", "fail", "return", "secrets"] {
+        assert_eq!(other.report(verb, &lease[0], more(verb))["code"], "NOT_FOUND", "{verb}");
+    }
+    assert_eq!(owner.records(&run).len(), before);
+    assert_eq!(other.lease("own", &["gpu"], 10)[0]["run"], theirs);
+}
+
 #[test]
 fn another_tenants_run_is_not_there() {
     let (_dir, server, client) = server(How::default());
@@ -200,9 +299,11 @@ fn another_tenants_run_is_not_there() {
     assert!(other.lease("spy", &["gpu"], 10).is_empty());
     let lease = client.lease("own", &["gpu"], 1)[0].clone();
     let absent = json!({ "run": "run_00000000000000000000000000", "step": "train", "epoch": 1 });
-    for verb in ["heartbeat", "complete", "fail", "return"] {
-        let foreign = other.report(verb, &lease, json!({}));
-        let missing = other.report(verb, &absent, json!({}));
+    let before = client.records(&run).len();
+    for verb in ["heartbeat", "complete", "fail", "return", "secrets"] {
+        let more = more(verb);
+        let foreign = other.report(verb, &lease, more.clone());
+        let missing = other.report(verb, &absent, more);
         assert_eq!(
             (&foreign["code"], &missing["code"]),
             (&json!("NOT_FOUND"), &json!("NOT_FOUND")),
@@ -218,6 +319,7 @@ fn another_tenants_run_is_not_there() {
     other.refused(&format!("/v1/runs/{run}/steps/train/checkpoint"), &checkpoint, Code::NotFound);
     let piece = json!({ "epoch": 1, "lines": [] });
     other.refused(&format!("/v1/runs/{run}/steps/train/output"), &piece, Code::NotFound);
+    assert_eq!(client.records(&run).len(), before, "nothing was written");
     assert!(client.report("complete", &lease, json!({})).get("code").is_none());
 }
 

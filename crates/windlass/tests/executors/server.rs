@@ -74,7 +74,16 @@ impl Server {
 
     /// Another server on the same data, for somebody else.
     pub(crate) fn also_for(&self, tenant: &str) -> SocketAddr {
-        let caller = Caller { tenant: Name::clean(tenant), ..Caller::owner("other") };
+        self.also(Caller { tenant: Name::clean(tenant), ..Caller::owner("other") })
+    }
+
+    /// Another one, for the bearer of a token of the default tenant.
+    pub(crate) fn also_for_token(&self, token: &str, namespace: &str) -> SocketAddr {
+        let (client, namespace) = (Name::clean(token), Name::clean(namespace));
+        self.also(Caller { client, namespace, owns: false, ..Caller::owner("bearer") })
+    }
+
+    fn also(&self, caller: Caller) -> SocketAddr {
         let router = for_caller(self.app.clone(), caller);
         let runtime = self.runtime.as_ref().unwrap();
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
