@@ -107,6 +107,11 @@ fn a_program_decides_on_no_approval_and_a_human_does() {
     let program = bearer(json!({ "scopes": ["approve"], "service": true, "name": "bot" }));
     server.ask("POST", &path, Some(&program), Some(&yes)).problem(403, "FORBIDDEN");
     let human = bearer(json!({ "scopes": ["approve", "read"], "name": "ann" }));
+    // So it is with a step of which nobody knows what became.
+    let settle = format!("/v1/runs/{}/steps/ask/resolve", text(&made, "id"));
+    let done = json!({ "resolution": "done", "reason": "seen" });
+    server.ask("POST", &settle, Some(&program), Some(&done)).problem(403, "FORBIDDEN");
+    server.ask("POST", &settle, Some(&human), Some(&done)).problem(409, "RUN_INVALID_TRANSITION");
     let decided = server.ask("POST", &path, Some(&human), Some(&yes)).status(200).json();
     assert_eq!(text(&decided["decisions"][0], "by"), "ann");
 }
