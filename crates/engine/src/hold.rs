@@ -34,7 +34,7 @@ pub struct Grant {
 pub struct Held {
     /// Its own words.
     pub reply: Reply,
-    /// What the asker has now, or who has the lock instead.
+    /// What the asker has now, or gave back, or who has the lock instead.
     pub grant: Option<Grant>,
 }
 
@@ -188,6 +188,20 @@ pub(crate) fn lives(reply: &Reply) -> bool {
                 | semaphore::Reply::Acquired { .. }
         )
     )
+}
+
+/// Whether a command gives something back.
+pub(crate) fn gives_up(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::Lock { input: lock::Input::Release { .. }, .. }
+            | Command::Semaphore { input: semaphore::Input::Release { .. }, .. }
+    )
+}
+
+/// Whether an answer says that it was given back.
+pub(crate) fn is_given_up(reply: &Reply) -> bool {
+    matches!(reply, Reply::Lock(lock::Reply::Released) | Reply::Semaphore(semaphore::Reply::Released))
 }
 
 /// Whether an answer says that the asker stands in line.

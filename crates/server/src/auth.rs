@@ -6,6 +6,7 @@
 
 use crate::api::Caller;
 use crate::api::routes::Scope;
+use crate::clock::System;
 use crate::home::Home;
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -14,6 +15,8 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::PathBuf;
 use std::sync::{PoisonError, RwLock};
+use std::time::Duration;
+use tokio::sync::watch;
 use windlass_core::digest::Digest;
 use windlass_core::id::{Name, SessionId, TokenId};
 use windlass_core::run::{Actor, Initiator};
@@ -21,6 +24,7 @@ use windlass_core::state::{Body, State};
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
 use windlass_core::token::Token;
+use windlass_engine::port::Clock as _;
 
 /// What a token begins with, so that people and scanners know one when they see it.
 const PREFIX: &str = "wl_";
@@ -49,23 +53,65 @@ struct Known {
     caller: Caller,
 }
 
+/// Tokens by the hash of what is shown, and their hashes by their ids.
+#[derive(Default)]
+struct Table {
+    known: HashMap<Digest, Known>,
+    hashes: HashMap<TokenId, Digest>,
+}
+
+impl Table {
+    fn token(&self, id: TokenId) -> Option<&Token> {
+        self.known.get(self.hashes.get(&id)?).map(|known| &known.token)
+    }
+}
+
 /// Everybody who can be known by what they show.
 #[derive(Default)]
 pub struct Tokens {
-    known: RwLock<HashMap<Digest, Known>>,
+    table: RwLock<Table>,
     /// The owner's, good for as long as the process lives.
     owner: RwLock<Option<(Digest, Caller)>>,
+    /// Changes whenever the table does.
+    learned: watch::Sender<()>,
 }
 
 impl Tokens {
     /// Makes the table anew from what is recorded.
     pub fn learn(&self, state: &State) {
-        let mut known = HashMap::new();
+        let mut table = Table::default();
         for (tenant, token) in every(state) {
             let caller = caller_of(&tenant, token);
-            known.insert(token.hash, Known { token: token.clone(), caller });
+            table.hashes.insert(token.id, token.hash);
+            table.known.insert(token.hash, Known { token: token.clone(), caller });
         }
-        *self.known.write().unwrap_or_else(PoisonError::into_inner) = known;
+        *self.table.write().unwrap_or_else(PoisonError::into_inner) = table;
+        self.learned.send_replace(());
+    }
+
+    /// Waits until what the caller showed is good no longer: it was revoked, or has expired. That may never be.
+    pub async fn over(&self, caller: &Caller) {
+        let Ok(id) = TokenId::parse(caller.client.as_str()) else { return std::future::pending().await };
+        let mut learned = self.learned.subscribe();
+        // The sender lives as long as this, so it goes around once for each change.
+        loop {
+            let now = System.now();
+            let left = {
+                let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+                let Some(token) = table.token(id).filter(|token| token.is_good(now)) else { return };
+                token.expires_at.map(|at| Duration::from_millis(at.since(now).0.max(1)))
+            };
+            let expiry = async {
+                match left {
+                    Some(left) => tokio::time::sleep(left).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                changed = learned.changed() => if changed.is_err() { return },
+                () = expiry => {}
+            }
+        }
     }
 
     /// Who shows this, if it is good.
@@ -81,8 +127,8 @@ impl Tokens {
         {
             return Some(caller.clone());
         }
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        known.get(&hash).filter(|known| known.token.is_good(at)).map(|known| known.caller.clone())
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        table.known.get(&hash).filter(|known| known.token.is_good(at)).map(|known| known.caller.clone())
     }
 
     /// From now on, whoever shows this is the owner.

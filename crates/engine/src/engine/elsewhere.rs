@@ -270,6 +270,13 @@ impl<S: Store + 'static> Engine<S> {
             return Ok(());
         }
         let subject = hold::subject(&command);
+        let given_up = match subject.as_ref().filter(|_| hold::gives_up(&command)) {
+            Some((stream, holder)) => {
+                self.parts.store.load(std::slice::from_ref(stream))?;
+                self.grant(stream, holder).map(|grant| hold::Grant { expires_at: None, ..grant })
+            }
+            None => None,
+        };
         let decided = self.decide(by, command, turn)?;
         if let (Ok(reply), Some(subject)) = (&decided, &subject) {
             if hold::is_queued(reply) {
@@ -283,7 +290,11 @@ impl<S: Store + 'static> Engine<S> {
             }
         }
         let held = decided.map(|reply| {
-            let grant = subject.and_then(|(stream, holder)| self.grant(&stream, &holder));
+            // What was given up is nobody's any more; who has the lock now is not the asker's to know.
+            let grant = match hold::is_given_up(&reply) {
+                true => given_up,
+                false => subject.and_then(|(stream, holder)| self.grant(&stream, &holder)),
+            };
             Held { reply, grant }
         });
         turn.waiting.answers.push(Box::new(move |durable| {

@@ -5,7 +5,7 @@
 //! resource that checks it is safe from a holder that was thought dead.
 
 use super::routes::{Routes, Scope, doc};
-use super::{Answer, Caller, Json, Problem, gone, invalid, json, outsider, scoped};
+use super::{Answer, Caller, Json, Problem, gone, invalid, json, outsider, scoped, stranger};
 use crate::app::App;
 use crate::clock::System;
 use crate::shape;
@@ -142,6 +142,9 @@ async fn ask(
         }
     });
     let held = tokio::select! {
+        biased;
+        // It leaves the line, and a grant that is on its way goes to the next.
+        () = app.tokens.over(caller), if waits => return Err(stranger()),
         held = receive => held,
         () = app.drained(), if waits => {
             // It may ask the next server, and finds its place in line as it was.

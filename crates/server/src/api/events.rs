@@ -13,7 +13,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
-use futures_util::stream;
+use futures_util::{FutureExt as _, stream};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -226,7 +226,8 @@ impl Reading {
     async fn chunk(&mut self) -> Option<Bytes> {
         let mut tail = self.app.tail();
         loop {
-            if self.ended {
+            // Nothing more is shown to whoever could not ask for it any more.
+            if self.ended || self.app.tokens.over(&self.wanted.caller).now_or_never().is_some() {
                 return None;
             }
             tail.mark_unchanged();
@@ -243,6 +244,8 @@ impl Reading {
                 return None;
             }
             tokio::select! {
+                biased;
+                () = self.app.tokens.over(&self.wanted.caller) => return None,
                 changed = tail.changed() => changed.ok()?,
                 // Whoever follows comes back to the next process.
                 () = self.app.drained() => return None,
@@ -357,6 +360,7 @@ pub(super) async fn logs(
     }
     let tailing = Tailing {
         app,
+        caller,
         run,
         step,
         failed: asked.failed.unwrap_or(false),
@@ -375,6 +379,7 @@ pub(super) async fn logs(
 /// Reading the outputs of a run's attempts.
 struct Tailing {
     app: Arc<App>,
+    caller: Caller,
     run: RunId,
     step: Option<StepId>,
     failed: bool,
@@ -390,7 +395,7 @@ impl Tailing {
             if let Some(chunk) = self.ready.pop_front() {
                 return Some(chunk);
             }
-            if self.last_round || self.follow && self.app.is_draining() {
+            if self.last_round || self.follow && (self.app.is_draining() || self.is_stranger()) {
                 return None;
             }
             let over = self.look().await?;
@@ -403,6 +408,11 @@ impl Tailing {
                 }
             }
         }
+    }
+
+    /// Whether whoever follows could not ask for it any more.
+    fn is_stranger(&self) -> bool {
+        self.app.tokens.over(&self.caller).now_or_never().is_some()
     }
 
     /// Looks which attempts there are; says whether the run is over.

@@ -12,7 +12,7 @@
 //! that was started with `--executors 0`.
 
 use super::routes::{Routes, Scope, doc};
-use super::{Answer, Caller, Json, Problem, gone, invalid, json};
+use super::{Answer, Caller, Json, Problem, gone, invalid, json, stranger};
 use crate::app::App;
 use crate::clock::System;
 use crate::shape;
@@ -180,6 +180,8 @@ async fn lease(State(app): State<Arc<App>>, caller: Caller, Json(asked): Json<As
     };
     app.engine.tell(Message::Wish(wish));
     let granted = tokio::select! {
+        biased;
+        () = app.tokens.over(&caller) => return Err(stranger()),
         granted = receive => granted.map_err(|_| gone())?,
         // Nothing more is given away by a process that ends; what was on its way goes back.
         () = app.drained() => Ok(Vec::new()),
@@ -323,6 +325,7 @@ async fn heartbeat(State(app): State<Arc<App>>, caller: Caller, Json(beats): Jso
     }));
     let news = tokio::select! {
         news = receive => news.map_err(|_| gone())?,
+        () = app.tokens.over(&caller), if wait > 0 => return Err(stranger()),
         // It was heard; the next server hears of it again.
         () = app.drained(), if wait > 0 => return Err(gone()),
     };

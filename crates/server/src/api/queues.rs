@@ -4,7 +4,9 @@
 //! said about it later counts only under that epoch. A heartbeat speaks for everything that its holder has.
 
 use super::routes::{Routes, Scope, doc};
-use super::{Answer, Caller, Document, Json, Problem, Query, invalid, json, outsider, page_limit, scoped};
+use super::{
+    Answer, Caller, Document, Json, Problem, Query, invalid, json, outsider, page_limit, scoped, stranger,
+};
 use crate::app::App;
 use crate::shape;
 use crate::store::Embedded;
@@ -581,6 +583,8 @@ async fn take(
         let now = Clock::now(&crate::clock::System);
         let due = due.map(|due| tokio::time::Instant::now() + Duration::from_millis(due.since(now).0.max(1)));
         tokio::select! {
+            biased;
+            () = app.tokens.over(&caller) => return Err(stranger()),
             // Something became durable: it may be an item.
             changed = tail.changed() => changed.map_err(|_| super::gone())?,
             () = tokio::time::sleep_until(due.map_or(until, |due| due.min(until))) => {}

@@ -643,6 +643,9 @@ pub(super) async fn resolve(
     Path((id, step)): Path<(String, String)>,
     Json(body): Json<Resolve>,
 ) -> Answer {
+    if !caller.is_human() {
+        return Err(Problem::new(Code::Forbidden, "what became of a step is settled by a human"));
+    }
     let run = app.find_run(&caller, &id).await?;
     let step = StepId::new(&step).map_err(invalid)?;
     let resolution =

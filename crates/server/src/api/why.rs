@@ -120,7 +120,11 @@ impl Chain<'_> {
                 }
             },
             (step::Status::Ready, _) => {
-                self.link(id, Some(name), "ready", "it is ready and waits for a free executor");
+                let home = &run.born.home;
+                match self.state.indexes().admit_step(&home.tenant, &home.runbook) {
+                    Ok(()) => self.link(id, Some(name), "ready", "it is ready and waits for a free executor"),
+                    Err(cap) => self.link(id, Some(name), "cap", format!("a cap is reached: {cap}")),
+                };
             }
             (_, Some(waiting)) => self.waiting(id, run, step, waiting, &till),
             (status, None) => {

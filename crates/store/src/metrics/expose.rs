@@ -74,7 +74,7 @@ fn each<T>(
 }
 
 fn buckets(histogram: &Histogram) -> Vec<(f64, u64)> {
-    let bounds = BOUNDS_MICROS.iter().map(|micros| *micros as f64 / 1e6).chain([f64::MAX]);
+    let bounds = BOUNDS_MICROS.iter().map(|micros| *micros as f64 / 1e6).chain([f64::INFINITY]);
     bounds.zip(histogram.buckets).collect()
 }
 

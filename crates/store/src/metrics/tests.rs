@@ -106,6 +106,10 @@ fn a_run_is_counted_from_its_beginning_to_its_end() {
         &text,
         r#"windlass_run_duration_seconds_bucket{le="1.0",type="deploy",status="completed",tenant_id="acme"} 0"#,
     );
+    has(
+        &text,
+        r#"windlass_run_duration_seconds_bucket{le="+Inf",type="deploy",status="completed",tenant_id="acme"} 1"#,
+    );
     has(&text, r#"windlass_run_active_gauge{status="running",tenant_id="acme"} 2"#);
     has(&text, r#"windlass_idempotency_hits_total{source="github",result="duplicate"} 1"#);
     has(&text, r#"windlass_http_requests_total{route="/v1/runs/{id}",method="GET",status="200"} 1"#);

@@ -62,7 +62,7 @@ fn a_lock_is_held_kept_alive_and_given_back() {
     let other = client.post("/v1/locks/deploy/release", &json!({ "holder": "b" }));
     assert_eq!(other["result"], "not_owner");
     let free = client.post("/v1/locks/deploy/release", &json!({ "holder": "a", "epoch": 1 }));
-    assert_eq!(free["result"], "released");
+    assert_eq!((&free["result"], &free["epoch"]), (&json!("released"), &json!(1)));
     let next = client.post("/v1/locks/deploy/acquire", &take("b", 0));
     assert_eq!(next["epoch"], 2, "every grant has a higher epoch");
 }
@@ -78,7 +78,10 @@ fn a_lock_goes_down_the_line_first_come_first_served() {
         .collect();
     let mut holder = "first".to_owned();
     for (n, asking) in asking.into_iter().enumerate() {
-        client.post("/v1/locks/l/release", &json!({ "holder": holder }));
+        let released = client.post("/v1/locks/l/release", &json!({ "holder": holder }));
+        let told = (&released["result"], &released["holder"], &released["epoch"]);
+        assert_eq!(told, (&json!("released"), &json!(holder), &json!(n + 1)), "what was given back");
+        assert!(released.get("expires_at").is_none(), "{released}");
         let grant = asking.join().unwrap();
         assert_eq!((&grant["holder"], &grant["epoch"]), (&json!(names[n]), &json!(n + 2)), "{grant}");
         holder = names[n].to_owned();

@@ -65,6 +65,8 @@ fn a_concurrency_waits_and_is_per_name_not_per_version() {
     let second = run(&served);
     let status = |id: &str| served.get(&format!("/v1/runs/{id}")).is(200)["steps"][0]["status"].clone();
     assert_eq!((status(&first), status(&second)), (json!("running"), json!("ready")));
+    let why = served.get(&format!("/v1/runs/{second}/why")).is(200);
+    assert_eq!(why["because"][0]["kind"], "cap", "{why}");
     project.write("go", "");
     for id in [first, second] {
         until("the run to end", || {

@@ -1,8 +1,9 @@
 //! Who asks: tokens, the owner's credential, and callers of this machine who show nothing.
 
-use crate::http::Server;
-use crate::support::{Project, text};
-use serde_json::json;
+use crate::http::{Answer, Server};
+use crate::support::{Project, text, until};
+use serde_json::{Value, json};
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 
 #[test]
@@ -97,7 +98,7 @@ fn a_program_decides_on_no_approval_and_a_human_does() {
     server.send("POST", "/v1/runbooks", Some(&owner), &yaml, book.as_bytes()).status(201);
     let made = server.ask("POST", "/v1/runs", None, Some(&json!({ "pipeline": "main" }))).status(201).json();
     assert_eq!(made["trigger"]["user"], "local");
-    let approval = crate::support::until("the approval", || {
+    let approval = until("the approval", || {
         server.ask("GET", "/v1/approvals?status=requested", None, None).items().first().cloned()
     });
     let path = format!("/v1/approvals/{}/decision", text(&approval, "id"));
@@ -107,8 +108,86 @@ fn a_program_decides_on_no_approval_and_a_human_does() {
     let program = bearer(json!({ "scopes": ["approve"], "service": true, "name": "bot" }));
     server.ask("POST", &path, Some(&program), Some(&yes)).problem(403, "FORBIDDEN");
     let human = bearer(json!({ "scopes": ["approve", "read"], "name": "ann" }));
+    // So it is with a step of which nobody knows what became.
+    let settle = format!("/v1/runs/{}/steps/ask/resolve", text(&made, "id"));
+    let done = json!({ "resolution": "done", "reason": "seen" });
+    server.ask("POST", &settle, Some(&program), Some(&done)).problem(403, "FORBIDDEN");
+    server.ask("POST", &settle, Some(&human), Some(&done)).problem(409, "RUN_INVALID_TRANSITION");
     let decided = server.ask("POST", &path, Some(&human), Some(&yes)).status(200).json();
     assert_eq!(text(&decided["decisions"][0], "by"), "ann");
+}
+
+const WAITS: &str = "
+name: waits
+queues: { jobs: {} }
+pipelines: { main: { steps: [ { id: train, run: 'true', runs_on: [gpu] } ] } }
+";
+
+#[test]
+fn what_waits_ends_when_its_token_is_revoked() {
+    let server = Server::start();
+    let made = server.token(&json!({ "scopes": ["read", "run"] }));
+    let (token, owner) = (text(&made, "token").to_owned(), server.owner());
+    // A stream that has begun, and one who stands in line.
+    let mut stream = server.connect();
+    let request = server.request("GET", "/v1/events", Some(&token), &[], b"");
+    stream.write_all(&request).unwrap();
+    Answer::head(&mut stream).status(200);
+    let hold = |holder: &str| json!({ "holder": holder, "wait_ms": 600_000 });
+    server.ask("POST", "/v1/locks/l/acquire", Some(&owner), Some(&hold("owner"))).status(200);
+    std::thread::scope(|scope| {
+        let waiter =
+            scope.spawn(|| server.ask("POST", "/v1/locks/l/acquire", Some(&token), Some(&hold("w"))));
+        let line =
+            || server.ask("GET", "/v1/locks/l", Some(&owner), None).status(200).json()["waiters"].clone();
+        until("somebody in line", || (line() != json!([])).then_some(()));
+        let path = format!("/v1/tokens/{}/revoke", text(&made, "id"));
+        server.ask("POST", &path, Some(&owner), Some(&json!({ "reason": "lost" }))).status(200);
+        waiter.join().unwrap().problem(401, "UNAUTHORIZED");
+        until("nobody in line", || (line() == json!([])).then_some(()));
+    });
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).unwrap();
+    let release = json!({ "holder": "owner" });
+    server.ask("POST", "/v1/locks/l/release", Some(&owner), Some(&release)).status(200);
+}
+
+#[test]
+fn what_waits_ends_when_its_token_expires() {
+    let server = Server::start();
+    let owner = server.owner();
+    let yaml = [("content-type", "application/yaml")];
+    server.send("POST", "/v1/runbooks", Some(&owner), &yaml, WAITS.as_bytes()).status(201);
+    let words = ["token", "create", "--scopes", "read,run,execute", "--expires", "3s", "--json"];
+    let made = server.project.windlass(&[&words[..], &["--server", &server.url]].concat()).code(0).json();
+    let token = Some(text(&made, "token"));
+    let wait = |more: Value| {
+        let mut body = json!({ "wait_ms": 60_000 });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    let lease = |labels: Value| json!({ "executor": "e", "labels": labels });
+    server.ask("POST", "/v1/runs", Some(&owner), Some(&json!({ "pipeline": "main" }))).status(201);
+    let got = server.ask("POST", "/v1/leases", token, Some(&wait(lease(json!(["gpu"])))));
+    let item = got.items()[0].clone();
+    let beat = json!({ "items": [{ "run": item["run"], "step": item["step"], "epoch": item["epoch"] }] });
+    std::thread::scope(|scope| {
+        let waits = [
+            ("/v1/leases", lease(json!([]))),
+            ("/v1/leases/heartbeat", beat),
+            ("/v1/queues/jobs/take", json!({})),
+        ];
+        let asked: Vec<_> = waits
+            .into_iter()
+            .map(|(path, more)| {
+                let (server, body) = (&server, wait(more));
+                scope.spawn(move || server.ask("POST", path, token, Some(&body)))
+            })
+            .collect();
+        for answer in asked {
+            answer.join().unwrap().problem(401, "UNAUTHORIZED");
+        }
+    });
 }
 
 #[test]
