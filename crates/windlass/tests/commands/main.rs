@@ -7,10 +7,13 @@ mod care;
 mod endings;
 mod examples;
 mod flow;
+mod governed;
 mod humans;
 mod look;
+mod pipes;
 mod run;
 mod stops;
 #[path = "../support/mod.rs"]
 mod support;
+mod terminal;
 mod waits;
