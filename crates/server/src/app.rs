@@ -321,6 +321,12 @@ impl App {
         self.tail.clone()
     }
 
+    /// Whether steps are carried out in this process.
+    #[must_use]
+    pub fn executes(&self) -> bool {
+        self.executes
+    }
+
     /// Stops: nothing more is started, attempts under way are ended and handed back, and everything is durable.
     pub fn stop(&self) {
         drop(self.retention.lock().unwrap_or_else(PoisonError::into_inner).take());

@@ -35,6 +35,7 @@ pub struct Wish {
 #[derive(Subcommand, Debug)]
 enum Workload {
     /// Runs of ten steps that do nothing, so many at a time
+    #[command(after_help = "examples:\n  windlass bench steps --runs 100")]
     Steps {
         /// How many runs at a time
         #[arg(long, default_value_t = 100)]
@@ -47,6 +48,7 @@ enum Workload {
         dir: Option<PathBuf>,
     },
     /// A queue that is nearly empty, and one that is full: pushing, taking, and a start with all of it
+    #[command(after_help = "examples:\n  windlass bench queue --items 1000000")]
     Queue {
         /// How many items wait in the full one
         #[arg(long, default_value_t = 1_000_000)]
@@ -56,6 +58,7 @@ enum Workload {
         dir: Option<PathBuf>,
     },
     /// Jobs of one step, enqueued and carried out in batches over HTTP
+    #[command(after_help = "examples:\n  windlass bench jobs --seconds 10")]
     Jobs {
         /// How many a batch has
         #[arg(long, default_value_t = 200)]
@@ -71,6 +74,7 @@ enum Workload {
         dir: Option<PathBuf>,
     },
     /// From enqueuing a job to its start at an executor that waits, over HTTP
+    #[command(after_help = "examples:\n  windlass bench latency")]
     Latency {
         /// For how long
         #[arg(long, default_value_t = 10)]
@@ -80,6 +84,7 @@ enum Workload {
         dir: Option<PathBuf>,
     },
     /// Locks that clients take and give back over HTTP
+    #[command(after_help = "examples:\n  windlass bench locks --shared")]
     Locks {
         /// How many clients
         #[arg(long, default_value_t = 16)]
@@ -95,6 +100,7 @@ enum Workload {
         dir: Option<PathBuf>,
     },
     /// Plain requests over connections that are kept
+    #[command(after_help = "examples:\n  windlass bench http --clients 8")]
     Http {
         /// How many clients
         #[arg(long, default_value_t = 16)]
@@ -107,6 +113,7 @@ enum Workload {
         dir: Option<PathBuf>,
     },
     /// How long a start takes, with and without a snapshot, and what a kill costs
+    #[command(after_help = "examples:\n  windlass bench recovery --records 1000000")]
     Recovery {
         /// How many records
         #[arg(long, default_value_t = 1_000_000)]

@@ -285,6 +285,7 @@ impl InForce {
         let edition = self.edition();
         let mut out = json!({ "version": edition.version().to_string(), "builtin": self.dir.is_none() });
         if let Some(dir) = &self.dir {
+            let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.clone());
             out["folder"] = json!(dir.display().to_string());
         }
         match &*edition {

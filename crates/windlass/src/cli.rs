@@ -7,6 +7,7 @@ mod executor;
 mod follow;
 mod holds;
 mod lists;
+mod pages;
 mod policy;
 mod queues;
 mod redact;
@@ -15,6 +16,7 @@ mod say;
 mod secret;
 mod serve;
 mod show;
+mod store;
 mod tokens;
 mod undo;
 mod work;
@@ -26,6 +28,8 @@ use crate::home::Home;
 use args::{Args, Verb};
 use clap::Parser as _;
 use say::Say;
+use serde_json::Value;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use windlass_core::code::Code;
@@ -55,18 +59,19 @@ pub fn main() -> ExitCode {
     };
     let outcome = runtime.block_on(dispatch(args, &say));
     crate::telemetry::flush_logs();
-    match outcome {
-        Ok(code) => ExitCode::from(code),
-        Err(failure) => say.failure(&failure),
+    match (outcome, say::unwritten()) {
+        (Err(failure), _) | (Ok(0), Some(failure)) => say.failure(&failure),
+        (Ok(code), _) => ExitCode::from(code),
     }
 }
 
 /// Help and version are answers; everything else that does not parse is bad usage, and has a code like any refusal.
 fn usage(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
-        // A reader that closed the pipe has seen enough.
-        let _ = error.print();
-        return ExitCode::SUCCESS;
+        let say = Say::new(false, false, false);
+        let text = error.render();
+        say.write(&if say.colour { text.ansi().to_string() } else { text.to_string() });
+        return say::unwritten().map_or(ExitCode::SUCCESS, |failure| say.failure(&failure));
     }
     let text = error.to_string();
     let detail = match text.strip_prefix("error: ") {
@@ -88,10 +93,13 @@ fn root(args: &Args) -> Result<std::path::PathBuf, Failure> {
 }
 
 /// Where commands go: a named server, whoever holds the data directory, or an engine in this process.
-async fn connect(args: &Args, need: Need) -> Result<Client, Failure> {
+async fn connect(args: &Args, need: Need, say: &Say) -> Result<Client, Failure> {
     let root = root(args)?;
     if let Some(url) = &args.global.server {
         let token = args.global.token.clone().or_else(|| crate::client::credential(url, &root));
+        if args.global.policy.is_some() && !asks_history(args) {
+            say.note("--policy has no effect here: the server's own policy is in force");
+        }
         return Client::to_server(url, token);
     }
     let exe = std::env::current_exe()?;
@@ -103,7 +111,45 @@ async fn connect(args: &Args, need: Need) -> Result<Client, Failure> {
         // What is to be cancelled must not be taken up again first, and what is to be resumed not end before it is found.
         settings.engine.slots = 0;
     }
-    Client::to_data(&root, &exe, need, settings).await
+    let client = Client::to_data(&root, &exe, need, settings).await?;
+    agree(args, &client, need, say).await?;
+    Ok(client)
+}
+
+/// Whether `--policy` names rules to ask history with, and not those to be in force.
+fn asks_history(args: &Args) -> bool {
+    matches!(args.verb, Verb::Policy(_))
+}
+
+/// Makes sure that what was named for this process is in force where the command goes. The policy of a process that holds
+/// the data directory is its own: nobody is to believe that a run is under another one.
+async fn agree(args: &Args, client: &Client, need: Need, say: &Say) -> Result<(), Failure> {
+    let (policy, config) = (args.global.policy.as_deref(), args.global.config.as_deref());
+    if client.app().is_some() || asks_history(args) || policy.is_none() && config.is_none() {
+        return Ok(());
+    }
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+    let used = client.get("/v1/policies").await?;
+    let differs = |flag: &str, named: Option<&Path>, used: &Value| {
+        let used = used.as_str().map(|path| real(Path::new(path)));
+        let named = named.map(real).filter(|named| used.as_ref() != Some(named))?;
+        let used = used.map_or_else(|| "none".to_owned(), |path| path.display().to_string());
+        Some(format!(
+            "{flag} {} is not what the process uses that holds the data directory, which has {used}; that cannot be \
+             changed from here: leave {flag} out, or stop that process and start it with {flag}",
+            named.display()
+        ))
+    };
+    let wrong = differs("--policy", policy, &used["items"][0]["folder"])
+        .or_else(|| differs("--config", config, &used["config"]));
+    match (wrong, need) {
+        (None, _) => Ok(()),
+        (Some(text), Need::Executes) => Err(Failure::new(Code::InvalidInput, text)),
+        (Some(text), Need::Records) => {
+            say.note(&text);
+            Ok(())
+        }
+    }
 }
 
 async fn dispatch(args: Args, say: &Say) -> Outcome {
@@ -115,18 +161,18 @@ async fn dispatch(args: Args, say: &Say) -> Outcome {
     match &args.verb {
         Verb::Init { dir } => return work::init(dir.as_deref(), say),
         Verb::Check { file, watch, schema } => return check::check(file.as_deref(), *watch, *schema, say),
-        Verb::Codes => return lists::codes(say),
+        Verb::Codes { code } => return lists::codes(code.as_deref(), say),
         Verb::Events { types: true, .. } => return lists::types(say),
-        Verb::Completions { shell } => return work::completions(*shell),
+        Verb::Completions { shell } => return work::completions(*shell, say),
         Verb::Man { dir } => return work::man(dir),
-        Verb::Store(verb) => return work::store(&args, verb, say).await,
+        Verb::Store(verb) => return store::store(&args, verb, say),
         Verb::Evidence { verb: evidence::EvidenceVerb::Verify { file, pubkey, html } } => {
             return evidence::check(file, pubkey.as_deref(), html.as_deref(), say);
         }
         Verb::Evidence { verb: evidence::EvidenceVerb::Redact(wish) } => {
             return redact::redact(&args, wish, say).await;
         }
-        Verb::Secret { verb } => return secret::secret(&work::root(&args)?, verb, say),
+        Verb::Secret { verb } => return secret::secret(&args, verb, say),
         Verb::Doctor => return work::doctor(&args, say).await,
         Verb::Bench(bench) => return crate::bench::main(bench, say.json),
         Verb::Serve(wish) => return serve::serve(&args, wish, say).await,
@@ -153,7 +199,7 @@ async fn dispatch(args: Args, say: &Say) -> Outcome {
         // tidy: everything else looks, or records a wish.
         _ => Need::Records,
     };
-    let mut client = connect(&args, need).await?;
+    let mut client = connect(&args, need, say).await?;
     let mut outcome = ask(&args, &mut client, say).await;
     for _ in 0..AGAIN_MAX {
         match &outcome {
@@ -170,8 +216,12 @@ async fn dispatch(args: Args, say: &Say) -> Outcome {
 /// Ends what is in this process. What others asked of it comes to its end first, unless somebody interrupts.
 async fn finish(client: Client, outcome: &Outcome, say: &Say) {
     if !matches!(outcome, Ok(INTERRUPTED)) {
-        let waits =
-            |left| say.note(&format!("waiting for {left} steps of other runs; Ctrl-C hands them back"));
+        let waits = |left| {
+            say.note(&format!(
+                "waiting for {} of other runs; Ctrl-C hands back what is left",
+                say::count(left, "step")
+            ));
+        };
         tokio::select! {
             () = client.drain(waits) => {}
             _ = tokio::signal::ctrl_c() => {}
@@ -247,7 +297,7 @@ async fn ask(args: &Args, client: &mut Client, say: &Say) -> Outcome {
         },
         Verb::Init { .. }
         | Verb::Check { .. }
-        | Verb::Codes
+        | Verb::Codes { .. }
         | Verb::Completions { .. }
         | Verb::Man { .. }
         | Verb::Store(_)

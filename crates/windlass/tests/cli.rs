@@ -104,6 +104,47 @@ fn what_it_does_not_know_is_refused_with_a_code() {
         assert!(error.contains("--help"), "{words:?}: {error}");
     }
     let output = windlass(&["runn", "--json"]);
-    let error = String::from_utf8(output.stderr).unwrap();
-    assert!(error.starts_with(r#"{"code":"INVALID_INPUT","detail":"#), "{error}");
+    let problem: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
+    assert_eq!(problem["code"], "INVALID_INPUT", "{problem}");
+    assert_eq!(
+        (&problem["status"], &problem["type"]),
+        (&400.into(), &"urn:windlass:error:INVALID_INPUT".into())
+    );
+    assert!(problem["title"].is_string() && problem["detail"].is_string(), "{problem}");
+}
+
+/// The words of a help text under `Commands:`.
+fn commands(help: &str) -> Vec<String> {
+    let below = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let named = below.take_while(|line| !line.is_empty()).filter(|line| !line.starts_with("   "));
+    named.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_command_shows_examples() {
+    let mut open: Vec<Vec<String>> = vec![Vec::new()];
+    let mut seen = 0;
+    while let Some(words) = open.pop() {
+        let asked: Vec<&str> = words.iter().map(String::as_str).chain(["--help"]).collect();
+        let help = stdout(&asked);
+        assert!(help.contains("examples:"), "{asked:?} shows no examples:\n{help}");
+        seen += 1;
+        for word in commands(&help).into_iter().filter(|word| word != "help") {
+            open.push(words.iter().cloned().chain([word]).collect());
+        }
+    }
+    assert!(seen > 80, "only {seen} commands were found");
+}
+
+#[test]
+fn a_code_has_a_page() {
+    let page = stdout(&["codes", "lock_busy"]);
+    assert!(page.contains("LOCK_BUSY") && page.lines().count() > 3, "{page}");
+    assert_eq!(json(&["codes", "LOCK_BUSY", "--json"])["exit"], 75);
+    assert_eq!(windlass(&["codes", "NO_SUCH"]).status.code(), Some(5));
+}
+
+#[test]
+fn a_list_of_none_is_refused() {
+    assert_eq!(windlass(&["runs", "--limit", "0"]).status.code(), Some(2));
 }

@@ -6,6 +6,7 @@
 use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Problem, Query};
 use crate::app::App;
+use crate::shape;
 use crate::shell::Source;
 use crate::shell::output::{self, Follow};
 use crate::store::Embedded;
@@ -29,6 +30,7 @@ use windlass_core::event::Event;
 use windlass_core::id::{RunId, StepId};
 use windlass_core::record::Record;
 use windlass_core::stream::StreamId;
+use windlass_core::time::Millis;
 
 /// Records and output, as they come.
 pub(super) fn routes() -> Routes {
@@ -284,7 +286,7 @@ impl Reading {
             }
             Err(error) => {
                 self.ended = true;
-                let problem = crate::shape::problem(error.code(), &error.to_string());
+                let problem = shape::problem(error.code(), &error.to_string());
                 let text =
                     if sse { format!("event: problem\ndata: {problem}\n\n") } else { format!("{problem}\n") };
                 Page { records: vec![(StreamId::Runbook(Digest::default()), text)], more: false }
@@ -448,7 +450,9 @@ impl Tailing {
                     Source::Err => "stderr",
                     Source::Note => "windlass",
                 };
-                let shown: Value = json!({ "step": step, "epoch": epoch, "at": line.at_ms, "source": source, "text": line.text });
+                let at = shape::time(Millis(line.at_ms));
+                let shown: Value =
+                    json!({ "step": step, "epoch": epoch, "at": at, "source": source, "text": line.text });
                 text.push_str(&shown.to_string());
                 text.push('\n');
             }

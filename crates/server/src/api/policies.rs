@@ -28,7 +28,13 @@ pub(super) fn routes() -> Routes {
 }
 
 pub(super) async fn list(State(app): State<Arc<App>>, _: Caller) -> Answer {
-    Ok(json(StatusCode::OK, &shape::list(vec![app.policy.json()], None)))
+    let mut listed = shape::list(vec![app.policy.json()], None);
+    if let Some(path) = &app.config.path {
+        // Whoever names another one is to learn that it is not this one that is in force.
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        listed["config"] = path.display().to_string().into();
+    }
+    Ok(json(StatusCode::OK, &listed))
 }
 
 pub(super) async fn replay(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<Files>) -> Answer {

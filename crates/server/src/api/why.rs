@@ -15,15 +15,19 @@ use windlass_core::state::{Body, State as Whole};
 use windlass_core::step::{self, Step, Wait};
 use windlass_core::stream::StreamId;
 
+/// Who carries out steps in the process that holds the data directory.
+const LOCAL: &str = "local";
 /// How many links the chain has at most.
 const LINKS_MAX: usize = 32;
 
 pub(super) async fn why(State(app): State<Arc<App>>, caller: Caller, Path(id): Path<String>) -> Answer {
     let id = app.find_run(&caller, &id).await?;
+    let executes = app.executes();
     let found = app
         .look(move |store| {
             let shown = store.show_run(id, false);
-            let mut chain = Chain { state: store.state(), seen: BTreeSet::new(), links: Vec::new() };
+            let mut chain =
+                Chain { state: store.state(), executes, seen: BTreeSet::new(), links: Vec::new() };
             chain.run(id);
             (shown, chain.links)
         })
@@ -34,6 +38,8 @@ pub(super) async fn why(State(app): State<Arc<App>>, caller: Caller, Path(id): P
 
 struct Chain<'a> {
     state: &'a Whole,
+    /// Whether this process carries out steps. Where it does not, nobody does what was begun here.
+    executes: bool,
     seen: BTreeSet<RunId>,
     links: Vec<Value>,
 }
@@ -112,6 +118,12 @@ impl Chain<'_> {
                 Some(child) => {
                     self.link(id, Some(name), "call", format!("it waits for run {child}, which it called"));
                     self.run(child);
+                }
+                None if !self.executes
+                    && step.lease.as_ref().is_some_and(|lease| lease.owner.as_str() == LOCAL) =>
+                {
+                    let text = format!("it was interrupted: `windlass resume {id}` lets it go on");
+                    self.link(id, Some(name), "interrupted", text);
                 }
                 None => {
                     let owner = step.lease.as_ref().map_or("nobody", |lease| lease.owner.as_str());

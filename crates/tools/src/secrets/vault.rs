@@ -85,6 +85,12 @@ impl Vault {
         Vault { root: root.to_path_buf(), key_file: Some(key_file.to_path_buf()) }
     }
 
+    /// The file with its key, where there can be one.
+    #[must_use]
+    pub fn key_file(&self) -> Option<&Path> {
+        self.key_file.as_deref()
+    }
+
     fn path(&self) -> PathBuf {
         self.root.join(FILE)
     }

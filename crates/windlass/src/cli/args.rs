@@ -1,6 +1,11 @@
 //! What can be typed.
 
-use super::holds::{LockVerb, SemaphoreVerb};
+mod verbs;
+
+pub(super) use verbs::{
+    LockVerb, QueueVerb, ScheduleVerb, SemaphoreVerb, StoreVerb, TakeArgs, TokenVerb, WorkerVerb,
+};
+
 use clap::{Args as Flags, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -34,6 +39,15 @@ pub(super) fn renamed(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
         }
     }
     words
+}
+
+/// How many things a list has at most: one at least.
+fn limit(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("a list of none says nothing: write 1 or more".to_owned()),
+        Ok(limit) => Ok(limit),
+        Err(error) => Err(format!("{error}")),
+    }
 }
 
 /// Runs runbooks for agents and humans, durably.
@@ -260,7 +274,9 @@ pub(super) enum Verb {
         yes: bool,
     },
     /// Reject an action
-    #[command(after_help = "examples:\n  windlass reject ID --reason 'not on a Friday'")]
+    #[command(
+        after_help = "examples:\n  windlass reject ID --reason 'not on a Friday'\n  windlass reject ID --reason 'not on a Friday' --yes"
+    )]
     Reject {
         /// The approval, or the beginning of its id
         id: String,
@@ -400,8 +416,11 @@ pub(super) enum Verb {
         verb: super::evidence::EvidenceVerb,
     },
     /// List error codes
-    #[command(after_help = "examples:\n  windlass codes | grep LEASE")]
-    Codes,
+    #[command(after_help = "examples:\n  windlass codes | grep LEASE\n  windlass codes LEASE_STALE_EPOCH")]
+    Codes {
+        /// The code whose page to print: what it means, and what to do
+        code: Option<String>,
+    },
     /// Print completions for a shell
     #[command(
         after_help = "examples:\n  windlass completions bash > ~/.local/share/bash-completion/completions/windlass"
@@ -411,7 +430,7 @@ pub(super) enum Verb {
         shell: clap_complete::Shell,
     },
     /// Write man pages
-    #[command(hide = true)]
+    #[command(hide = true, after_help = "examples:\n  windlass man target/man")]
     Man {
         /// Where to
         dir: PathBuf,
@@ -465,7 +484,7 @@ pub(super) struct RunsArgs {
     #[arg(long, value_name = "T")]
     pub(super) since: Option<String>,
     /// How many at most
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, default_value_t = 20, value_parser = limit)]
     pub(super) limit: usize,
     /// Where a page begins: the next_cursor of the one before
     #[arg(long)]
@@ -523,148 +542,6 @@ pub(super) struct ExecutorArgs {
     pub(super) scratch: Option<PathBuf>,
 }
 
-#[derive(Subcommand, Debug)]
-pub(super) enum QueueVerb {
-    /// Push an item
-    Push {
-        /// The queue
-        queue: String,
-        /// What is to be worked on, as JSON, or - for stdin; after `queue push`, `--data` means this too
-        #[arg(long, value_name = "JSON", required = true)]
-        payload: String,
-        /// Higher is taken first
-        #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
-        priority: i32,
-        /// How long it waits before it can be taken
-        #[arg(long, value_name = "D")]
-        delay: Option<String>,
-        /// While an item with this key waits or is worked on, a second one is the first
-        #[arg(long, value_name = "K")]
-        dedupe: Option<String>,
-    },
-    /// List the items of a queue, oldest first; without a queue, the queues
-    List {
-        /// The queue
-        queue: Option<String>,
-        /// pending, processing, completed, failed or dead
-        #[arg(long)]
-        status: Option<String>,
-        /// How many at most
-        #[arg(long, default_value_t = 50)]
-        limit: usize,
-        /// Where a page begins: the next_cursor of the one before
-        #[arg(long)]
-        cursor: Option<String>,
-    },
-    /// Show a queue, or an item of it
-    Show {
-        /// The queue
-        queue: String,
-        /// The item
-        item: Option<String>,
-    },
-    /// Put a failed or dead item back, or all of them
-    Retry {
-        /// The queue
-        queue: String,
-        /// The item; all that failed where absent
-        item: Option<String>,
-        /// Only failed, or only dead ones
-        #[arg(long, conflicts_with = "item")]
-        status: Option<String>,
-    },
-    /// Take an item out
-    Cancel {
-        /// The queue
-        queue: String,
-        /// The item
-        item: String,
-        /// Why
-        #[arg(long)]
-        reason: Option<String>,
-    },
-    /// Give nothing out; pushes go on
-    Pause {
-        /// The queue
-        queue: String,
-    },
-    /// Give out again
-    Resume {
-        /// The queue
-        queue: String,
-    },
-}
-
-#[derive(Subcommand, Debug)]
-pub(super) enum WorkerVerb {
-    /// Let it take items
-    Start {
-        /// The worker
-        name: String,
-    },
-    /// Let it take nothing more; what runs, goes on
-    Stop {
-        /// The worker
-        name: String,
-        /// Why
-        #[arg(long)]
-        reason: Option<String>,
-    },
-    /// Let it have so many runs at once
-    Resize {
-        /// The worker
-        name: String,
-        /// How many
-        #[arg(value_name = "N")]
-        concurrency: u32,
-    },
-}
-
-#[derive(Subcommand, Debug)]
-pub(super) enum ScheduleVerb {
-    /// Make a run now
-    Run {
-        /// The schedule
-        name: String,
-    },
-    /// Make no runs until it is resumed
-    Pause {
-        /// The schedule
-        name: String,
-    },
-    /// Make runs again, from now on
-    Resume {
-        /// The schedule
-        name: String,
-    },
-}
-
-#[derive(Subcommand, Debug)]
-pub(super) enum StoreVerb {
-    /// Read everything and check it
-    #[command(after_help = "examples:\n  windlass store verify")]
-    Verify,
-    /// Drop what is no longer needed
-    #[command(after_help = "examples:\n  windlass store compact --retention 90d")]
-    Compact {
-        /// How long runs that have ended are kept
-        #[arg(long, default_value = "90d")]
-        retention: String,
-    },
-    /// Copy everything to a directory
-    #[command(after_help = "examples:\n  windlass store backup /backups/monday")]
-    Backup {
-        /// Where to: a directory that is not there yet
-        to: PathBuf,
-    },
-    /// Make the data directory from a backup
-    #[command(after_help = "examples:\n  windlass store restore /backups/monday --data .windlass")]
-    Restore {
-        /// The backup
-        from: PathBuf,
-    },
-}
-
 #[derive(Flags, Debug)]
 pub(super) struct ServeArgs {
     /// Where to listen; port 0 takes any that is free
@@ -682,42 +559,4 @@ pub(super) struct ServeArgs {
     /// A proxy in front of it speaks TLS; everybody needs a token
     #[arg(long, conflicts_with_all = ["tls_cert", "tls_key"])]
     pub(super) behind_proxy: bool,
-}
-
-#[derive(Subcommand, Debug)]
-pub(super) enum TokenVerb {
-    /// Hand one out; it is shown once
-    Create {
-        /// What it allows: read, run, approve, execute, admin
-        #[arg(long, value_delimiter = ',', required = true, value_name = "S,…")]
-        scopes: Vec<String>,
-        /// For which tenant; your own where absent
-        #[arg(long, value_name = "T")]
-        tenant: Option<String>,
-        /// For which namespace; your own where absent
-        #[arg(long, value_name = "N")]
-        namespace: Option<String>,
-        /// For whom it stands
-        #[arg(long, value_name = "N")]
-        name: Option<String>,
-        /// That is a program and no human: it decides on no approval
-        #[arg(long)]
-        service: bool,
-        /// What the bearer belongs to
-        #[arg(long, value_delimiter = ',', value_name = "G,…")]
-        groups: Vec<String>,
-        /// How long it is good, such as 30d; for ever where absent
-        #[arg(long, value_name = "D")]
-        expires: Option<String>,
-    },
-    /// List them
-    List,
-    /// Take one back
-    Revoke {
-        /// The token's id, or the beginning of it
-        id: String,
-        /// Why
-        #[arg(long)]
-        reason: Option<String>,
-    },
 }

@@ -2,7 +2,7 @@
 
 use super::Outcome;
 use super::run::load;
-use super::say::Say;
+use super::say::{self, Say};
 use crate::client::Failure;
 use crate::runbook;
 use serde_json::json;
@@ -42,6 +42,9 @@ pub(super) fn check(file: Option<&Path>, watch: bool, schema: bool, say: &Say) -
                 }
             }
         }
+        if say::is_lost() {
+            return Ok(0);
+        }
         std::thread::sleep(LOOK);
     }
 }
@@ -62,7 +65,8 @@ fn once(file: &Path, say: &Say) -> Result<Vec<PathBuf>, Failure> {
         "valid": true, "name": loaded.runbook.name, "hash": loaded.hash.to_string(), "pipelines": pipelines,
     });
     say.answer(&answer, || {
-        format!("✔ {}: {} pipelines, {steps} steps, hash {}", file.display(), pipelines.len(), loaded.hash)
+        let (pipelines, steps) = (say::count(pipelines.len(), "pipeline"), say::count(steps, "step"));
+        format!("✔ {}: {pipelines}, {steps}, hash {}", file.display(), loaded.hash)
     });
     let dir = file.parent().unwrap_or(Path::new(""));
     Ok(loaded.files.iter().map(|(path, _)| dir.join(path)).collect())

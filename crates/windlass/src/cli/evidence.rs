@@ -135,7 +135,6 @@ pub(super) fn check(file: &Path, pubkey: Option<&Path>, html: Option<&Path>, say
             if error.kind() == std::io::ErrorKind::NotFound { Code::NotFound } else { Code::InvalidInput };
         Failure::new(code, format!("{}: {error}", file.display()))
     };
-    let failed = |error: crate::evidence::Error| Failure::new(error.code(), error.to_string());
     if fs::metadata(file).map_err(unreadable)?.len() > archive::LEN_MAX {
         return Err(Failure::new(Code::InvalidInput, format!("{} is larger than 1 GiB", file.display())));
     }
@@ -144,7 +143,9 @@ pub(super) fn check(file: &Path, pubkey: Option<&Path>, html: Option<&Path>, say
         Err(error) => return Ok(rejected(&[error.to_string()], say)),
     };
     let trusted = match pubkey {
-        Some(path) => keys::read_public(path).map_err(failed)?,
+        // A file of keys that cannot be used is a word that was typed wrong, and says nothing about the bundle.
+        Some(path) => keys::read_public(path)
+            .map_err(|error| Failure::new(Code::InvalidInput, format!("--pubkey: {error}")))?,
         None => own_keys(&bundle),
     };
     let is_trusted = pubkey.is_some();

@@ -1,7 +1,7 @@
 //! `windlass executor`: carries out steps for a server.
 
 use super::args::{Args, ExecutorArgs};
-use super::say::Say;
+use super::say::{self, Say};
 use super::{Outcome, root};
 use crate::client::{Client, Failure};
 use crate::executor::{self, Settings};
@@ -43,7 +43,7 @@ pub(super) async fn run(args: &Args, wish: &ExecutorArgs, say: &Say) -> Outcome 
         }
         stop.send_replace(true);
     });
-    say.note(&format!("executor {name}: ready for {} steps at a time", settings.slots));
+    say.note(&format!("executor {name}: ready for {} at a time", say::count(settings.slots, "step")));
     let quiet = *say;
     let note = move |text: &str| quiet.note(text);
     executor::run(client, home, std::env::current_exe()?, settings, stopped, note).await?;

@@ -1,7 +1,8 @@
 //! Following a run: a tree that moves on a terminal, plain lines elsewhere, JSON events for programs.
 
 use super::Outcome;
-use super::say::{self, Say, duration, mark, text};
+pub(super) use super::say::printable;
+use super::say::{self, Say, duration, mark, one_line, plain, text};
 use crate::client::{Client, Failure};
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -25,6 +26,10 @@ const LOOK: Duration = Duration::from_millis(500);
 const STEPS_FEW: usize = 64;
 /// How often another way is looked for without anything new.
 const FRUITLESS_MAX: usize = 100;
+/// How often who does not wait for humans looks whether it is one, behind another run, that is waited for.
+const ASK_WHY: Duration = Duration::from_millis(300);
+/// What stands between a run and the decision of a human, where nothing but that is waited for.
+const HUMAN: [&str; 3] = ["call", "run", "approval"];
 
 /// How a run is followed.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +56,7 @@ async fn shown(client: &Client, id: &str) -> Result<Value, Failure> {
     client.get(&format!("/v1/runs/{}", escape(id))).await
 }
 
-fn is_over(run: &Value) -> bool {
+pub(super) fn is_over(run: &Value) -> bool {
     matches!(text(run, "status"), "completed" | "failed" | "cancelled")
 }
 
@@ -171,7 +176,8 @@ async fn to_end_here(
     let mut lines = output(client, &id, stay).await?;
     screen.heard.restart();
     let mut frame = tokio::time::interval(FRAME);
-    let (mut printed, mut stale) = (false, false);
+    let mut ask_why = tokio::time::interval(ASK_WHY);
+    let (mut printed, mut stale, mut human) = (false, false, false);
     loop {
         tokio::select! {
             // What a step wrote comes before the news that it ended, where both are there.
@@ -194,6 +200,9 @@ async fn to_end_here(
                     screen.draw();
                 }
             },
+            _ = ask_why.tick(), if !how.wait && !ended => human = waits_for_human(client, &id).await?,
+            // Who only looks is done when nobody sees it. A run goes on, and its end is waited for.
+            () = say::abandoned(), if !how.suspend => return Ok(Some(0)),
             _ = interrupt.recv() => return interrupted(client, &id, how, screen, say).await.map(Some),
         }
         // The whole of a large run is not fetched for each of its records.
@@ -201,18 +210,54 @@ async fn to_end_here(
             stale = false;
             screen.update(&shown(client, &id).await?);
         }
-        let waits = text(&screen.run, "status") == "awaiting_approval";
-        if waits && !how.wait || ended && printed {
+        human |= !how.wait && text(&screen.run, "status") == "awaiting_approval";
+        if human {
+            return Ok(Some(hand_over(client, screen).await?));
+        }
+        if ended && printed {
             let run = shown(client, &id).await?;
             screen.update(&run);
             let whole = !lines.is_broken() && !events.is_broken();
-            if waits && !how.wait || is_over(&run) && whole {
+            if is_over(&run) && whole {
                 screen.end(&run);
                 return Ok(Some(say::exit_of(text(&run, "status"))));
             }
             return Ok(None);
         }
     }
+}
+
+/// Whether a run waits for the decision of a human and for nothing else, be it in a run that it called or comes after.
+async fn waits_for_human(client: &Client, id: &str) -> Result<bool, Failure> {
+    let answer = client.get(&format!("/v1/runs/{}/why", escape(id))).await?;
+    let kinds: Vec<&str> =
+        answer["because"].as_array().into_iter().flatten().map(|link| text(link, "kind")).collect();
+    Ok(kinds.contains(&"approval") && kinds.iter().all(|kind| HUMAN.contains(kind)))
+}
+
+/// A human has to decide, and nobody waits for it: what was told up to now is shown, and that is the end.
+async fn hand_over(client: &Client, screen: &mut Screen<'_>) -> Outcome {
+    let id = screen.id.clone();
+    let mut lines = output(client, &id, false).await?;
+    screen.heard.restart();
+    while let Some(line) = lines.next().await {
+        screen.output(&line);
+    }
+    let mut events = events(client, &id, screen.next_seq, false).await?;
+    while let Some(event) = events.next().await {
+        screen.event(&event);
+    }
+    let run = shown(client, &id).await?;
+    screen.update(&run);
+    screen.end(&run);
+    if screen.over_seen {
+        // It was decided this very moment.
+        return Ok(say::exit_of(text(&run, "status")));
+    }
+    if text(&run, "status") != "awaiting_approval" && !screen.say.json {
+        screen.say.line(&format!("  a human has to decide: windlass why {id}"));
+    }
+    Ok(say::exit_of("awaiting_approval"))
 }
 
 /// The first Ctrl-C suspends the run where the engine is here, and lets go of it elsewhere. The second ends at once.
@@ -307,7 +352,7 @@ impl<'a> Screen<'a> {
             return;
         }
         if !self.say.quiet {
-            self.say.line(&format!("run {} ({})", self.id, text(run, "name")));
+            self.say.line(&format!("run {} ({})", self.id, plain(run, "name")));
         }
         self.update(run);
     }
@@ -322,7 +367,7 @@ impl<'a> Screen<'a> {
             }
         }
         if self.say.json {
-            self.say.line(line);
+            self.say.document(line);
         }
     }
 
@@ -338,7 +383,7 @@ impl<'a> Screen<'a> {
     fn output(&mut self, line: &str) {
         let Ok(line) = serde_json::from_str::<Value>(line) else { return };
         if self.heard.is_new(&line) {
-            self.below(format!("{} | {}", text(&line, "step"), printable(text(&line, "text"))));
+            self.below(format!("{} | {}", plain(&line, "step"), printable(text(&line, "text"))));
         }
     }
 
@@ -375,7 +420,7 @@ impl<'a> Screen<'a> {
                 continue;
             }
             if self.said.insert(id.to_owned(), now.clone()).as_ref() != Some(&now) {
-                self.say.line(&format!("{} {id}{}", mark(status), remark(step)));
+                self.say.line(&format!("{} {}{}", mark(status), one_line(id), remark(step)));
             }
         }
     }
@@ -391,15 +436,15 @@ impl<'a> Screen<'a> {
         let from = lines.len().saturating_sub(height.saturating_sub(2).max(1));
         self.clear();
         for line in &lines[from..] {
-            self.say.line(&cut(line, width));
+            self.say.line(&say::cut(line, width));
         }
         self.drawn = lines.len() - from;
     }
 
     fn clear(&mut self) {
         if self.drawn > 0 {
-            use std::io::Write as _;
-            let _ = write!(std::io::stdout(), "\u{1b}[{}A\u{1b}[J", self.drawn);
+            // At once: what is said next may go to stderr, and would be erased.
+            self.say.write(&format!("\u{1b}[{}A\u{1b}[J", self.drawn));
             self.drawn = 0;
         }
     }
@@ -407,7 +452,7 @@ impl<'a> Screen<'a> {
     /// The run is over, or nobody waits any longer.
     fn end(&mut self, run: &Value) {
         if self.say.json {
-            return self.say.line(&run.to_string());
+            return self.say.document(&run.to_string());
         }
         if self.moves() {
             self.tail.clear();
@@ -421,7 +466,7 @@ impl<'a> Screen<'a> {
             out.push_str(&format!("\n  {}", printable(message).replace('\n', "\n  ")));
         }
         if let Some(result) = run.get("result") {
-            out.push_str(&format!("\n  {result}"));
+            out.push_str(&format!("\n  {}", say::guarded(&result.to_string())));
         }
         if status == "failed" {
             out.push_str(&format!(
@@ -446,11 +491,11 @@ fn remark(step: &Value) -> String {
         out.push_str(&format!(" {}", duration(ms)));
     }
     if let Some(reason) = step["reason"].as_str() {
-        out.push_str(&format!(" · waits for {reason}"));
+        out.push_str(&format!(" · waits for {}", one_line(reason)));
     }
     if let Some(message) = step["error"]["message"].as_str() {
         let first = message.lines().next().unwrap_or_default();
-        out.push_str(&format!(" · {}", printable(first)));
+        out.push_str(&format!(" · {}", one_line(first)));
     }
     out
 }
@@ -476,7 +521,7 @@ pub(super) fn tree(say: &Say, run: &Value, spinner: &str) -> Vec<String> {
             let sign = if status == "running" { spinner } else { mark(status) };
             let section = text(step, "section");
             let section = if section == "main" { String::new() } else { format!(" [{section}]") };
-            let line = format!("{sign} {}{section}{}", text(step, "id"), remark(step));
+            let line = format!("{sign} {}{section}{}", plain(step, "id"), remark(step));
             format!("{}{}", "  ".repeat(depth(text(step, "id")) + 1), colour(say, status, &line))
         })
         .collect()
@@ -494,11 +539,6 @@ fn colour(say: &Say, status: &str, line: &str) -> String {
     say.paint(style, line)
 }
 
-/// A text without what could take over a terminal.
-pub(super) fn printable(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
-}
-
 /// The terminal's height and width.
 fn size() -> (usize, usize) {
     match rustix::termios::tcgetwinsize(std::io::stdout()) {
@@ -507,23 +547,4 @@ fn size() -> (usize, usize) {
         }
         Ok(_) | Err(_) => (24, 80),
     }
-}
-
-/// A line that fits the terminal; what colours it is not counted.
-fn cut(line: &str, width: usize) -> String {
-    let (mut out, mut shown, mut escape) = (String::new(), 0, false);
-    for c in line.chars() {
-        if escape {
-            escape = !c.is_ascii_alphabetic();
-        } else if c == '\u{1b}' {
-            escape = true;
-        } else {
-            shown += 1;
-            if shown >= width {
-                continue;
-            }
-        }
-        out.push(c);
-    }
-    out
 }

@@ -1,12 +1,12 @@
 //! Locks and semaphores from the command line: take one, hold it while a command runs, give it back.
 
 use super::Outcome;
+use super::args::{LockVerb, SemaphoreVerb, TakeArgs};
 use super::follow::escape;
 use super::lists;
 use super::say::Say;
 use crate::client::{Client, Failure};
 use crate::runbook;
-use clap::{Args as Flags, Subcommand};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::process::Command;
@@ -17,89 +17,6 @@ use windlass_core::code::Code;
 const WAIT_MS: u64 = 600_000;
 /// How often a holder says that it lives: the time-out is a minute where nothing else is declared.
 const BEAT: Duration = Duration::from_secs(5);
-
-#[derive(Flags, Debug)]
-pub(super) struct TakeArgs {
-    /// Which
-    pub(super) name: String,
-    /// Who holds it; you where absent
-    #[arg(long)]
-    pub(super) holder: Option<String>,
-    /// How long to stand in line, such as 30s
-    #[arg(long, value_name = "T")]
-    pub(super) wait: Option<String>,
-    /// A command to run while it is held; WL_EPOCH is the fence
-    #[arg(last = true, value_name = "CMD")]
-    pub(super) command: Vec<String>,
-}
-
-#[derive(Subcommand, Debug)]
-pub(super) enum LockVerb {
-    /// Take a lock
-    #[command(
-        after_help = "examples:\n  windlass lock acquire deploy --wait 30s -- ./deploy\n  windlass lock acquire deploy --holder ci-7"
-    )]
-    Acquire(TakeArgs),
-    /// Give a lock back
-    #[command(after_help = "examples:\n  windlass lock release deploy --holder ci-7")]
-    Release {
-        /// The lock
-        name: String,
-        /// Who holds it; you where absent
-        #[arg(long)]
-        holder: Option<String>,
-        /// Only the grant with this epoch
-        #[arg(long)]
-        epoch: Option<u64>,
-    },
-    /// Take a lock away from whoever has it
-    Break {
-        /// The lock
-        name: String,
-        /// Only the grant with this epoch
-        #[arg(long)]
-        epoch: Option<u64>,
-        /// Do not ask
-        #[arg(long)]
-        yes: bool,
-    },
-}
-
-#[derive(Subcommand, Debug)]
-pub(super) enum SemaphoreVerb {
-    /// Take slots of a semaphore
-    #[command(after_help = "examples:\n  windlass semaphore acquire builders --weight 2 --wait 5m -- make")]
-    Acquire {
-        #[command(flatten)]
-        take: TakeArgs,
-        /// How many slots
-        #[arg(long, default_value_t = 1)]
-        weight: u32,
-    },
-    /// Give slots back
-    #[command(after_help = "examples:\n  windlass semaphore release builders --holder ci-7")]
-    Release {
-        /// The semaphore
-        name: String,
-        /// Who holds them; you where absent
-        #[arg(long)]
-        holder: Option<String>,
-        /// Only the grant with this epoch
-        #[arg(long)]
-        epoch: Option<u64>,
-    },
-    /// Take the slots of a holder away
-    Break {
-        /// The semaphore
-        name: String,
-        /// The holder
-        #[arg(long)]
-        holder: String,
-        /// Do not ask
-        #[arg(long)]
-        yes: bool,
-    },
-}
 
 pub(super) async fn lock(client: &Client, verb: &LockVerb, say: &Say) -> Outcome {
     match verb {

@@ -3,7 +3,8 @@
 use super::Outcome;
 use super::args::RunsArgs;
 use super::follow::{self, escape};
-use super::say::{self, Say, duration, text};
+use super::pages::PAGES;
+use super::say::{self, Say, duration, plain, text};
 use crate::cards::text::visible;
 use crate::client::{Client, Failure};
 use crate::runbook;
@@ -75,12 +76,12 @@ pub(super) async fn runs(client: &Client, filter: &RunsArgs, say: &Say) -> Outco
         for run in items(&page) {
             let took = run["duration_ms"].as_u64().map_or(String::new(), duration);
             rows.push(vec![
-                text(&run, "id").to_owned(),
-                text(&run, "pipeline").to_owned(),
+                plain(&run, "id"),
+                plain(&run, "pipeline"),
                 say.status(text(&run, "status")),
-                text(&run, "created_at").to_owned(),
+                plain(&run, "created_at"),
                 took,
-                text(&run, "reason").to_owned(),
+                plain(&run, "reason"),
             ]);
         }
         let more =
@@ -100,13 +101,13 @@ pub(super) async fn runbooks(client: &Client, say: &Say) -> Outcome {
             let names: Vec<&str> =
                 book["pipelines"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
             rows.push(vec![
-                text(&book, "name").to_owned(),
+                plain(&book, "name"),
                 text(&book, "hash").chars().take(12).collect(),
-                names.join(", "),
-                text(&book, "deployed_at").to_owned(),
-                text(&book, "deployed_by").to_owned(),
+                say::one_line(&names.join(", ")),
+                plain(&book, "deployed_at"),
+                plain(&book, "deployed_by"),
                 text(&book, "replaces").chars().take(12).collect(),
-                text(&book, "loaded_at").to_owned(),
+                plain(&book, "loaded_at"),
             ]);
         }
         if rows.len() == 1 { "no runbooks\n".to_owned() } else { say.table(&rows) }
@@ -123,12 +124,12 @@ pub(super) async fn approvals(client: &Client, status: Option<&str>, say: &Say) 
         ];
         for item in items(&page) {
             rows.push(vec![
-                text(&item, "id").to_owned(),
-                text(&item, "run").to_owned(),
-                text(&item, "step").to_owned(),
+                plain(&item, "id"),
+                plain(&item, "run"),
+                plain(&item, "step"),
                 say.status(text(&item, "status")),
-                text(&item, "tier").to_owned(),
-                text(&item, "expires_at").to_owned(),
+                plain(&item, "tier"),
+                plain(&item, "expires_at"),
                 visible(&format!("{} {}", text(&item["action"], "tool"), text(&item["action"], "target"))),
             ]);
         }
@@ -148,11 +149,11 @@ pub(super) async fn locks(client: &Client, say: &Say) -> Outcome {
             vec![["LOCK", "STATE", "HOLDER", "EPOCH", "SINCE", "WAITING"].map(str::to_owned).to_vec()];
         for lock in items(&page) {
             rows.push(vec![
-                text(&lock, "name").to_owned(),
-                text(&lock, "state").to_owned(),
-                text(&lock, "holder").to_owned(),
+                plain(&lock, "name"),
+                plain(&lock, "state"),
+                plain(&lock, "holder"),
                 lock["epoch"].to_string(),
-                text(&lock, "acquired_at").to_owned(),
+                plain(&lock, "acquired_at"),
                 count(&lock, "waiters"),
             ]);
         }
@@ -168,7 +169,7 @@ pub(super) async fn semaphores(client: &Client, say: &Say) -> Outcome {
             vec![["SEMAPHORE", "USED", "CAPACITY", "HOLDERS", "WAITING"].map(str::to_owned).to_vec()];
         for item in items(&page) {
             rows.push(vec![
-                text(&item, "name").to_owned(),
+                plain(&item, "name"),
                 item["used"].to_string(),
                 item["capacity"].to_string(),
                 count(&item, "holders"),
@@ -180,13 +181,6 @@ pub(super) async fn semaphores(client: &Client, say: &Say) -> Outcome {
     Ok(0)
 }
 
-pub(super) fn sure(yes: bool, question: &str) -> Result<(), Failure> {
-    if yes || say::ask(question) {
-        return Ok(());
-    }
-    Err(Failure::new(Code::InvalidInput, "nothing was done; say --yes to do it without being asked"))
-}
-
 pub(super) async fn break_lock(
     client: &Client,
     name: &str,
@@ -194,7 +188,8 @@ pub(super) async fn break_lock(
     yes: bool,
     say: &Say,
 ) -> Outcome {
-    sure(yes, &format!("Take the lock `{name}` away from its holder? What holds it fails."))?;
+    let question = format!("Take the lock `{name}` away from its holder? What holds it fails.");
+    say::sure(yes, &question, "nothing was taken away", "--yes")?;
     let broken =
         client.post(&format!("/v1/locks/{}/break", escape(name)), &json!({ "epoch": epoch })).await?;
     say.answer(&broken, || format!("`{name}` is {}", text(&broken, "state")));
@@ -208,7 +203,8 @@ pub(super) async fn break_semaphore(
     yes: bool,
     say: &Say,
 ) -> Outcome {
-    sure(yes, &format!("Take the slots of `{holder}` away? What holds them fails."))?;
+    let question = format!("Take the slots of `{holder}` away? What holds them fails.");
+    say::sure(yes, &question, "nothing was taken away", "--yes")?;
     let broken =
         client.post(&format!("/v1/semaphores/{}/break", escape(name)), &json!({ "holder": holder })).await?;
     say.answer(&broken, || format!("`{name}` has {} of {} slots used", broken["used"], broken["capacity"]));
@@ -261,20 +257,30 @@ async fn events_here(
                 Some(line) => {
                     let record: Value = serde_json::from_str(&line).unwrap_or_default();
                     *next = record["seq"].as_u64().map_or(*next, |seq| seq + 1);
-                    say.line(&line);
+                    say.document(&line);
                 }
                 None => return Ok(!follow && !lines.is_broken()),
             },
+            () = say::abandoned() => return Ok(true),
             _ = interrupt.recv() => return Ok(true),
         }
     }
 }
 
-pub(super) fn codes(say: &Say) -> Outcome {
-    let all: Vec<Value> = Code::ALL
-        .iter()
-        .map(|code| json!({ "code": code.as_str(), "http": code.http(), "exit": code.exit(), "title": code.title() }))
-        .collect();
+/// All codes, or the page of one.
+pub(super) fn codes(one: Option<&str>, say: &Say) -> Outcome {
+    let json_of = |code: &Code| json!({ "code": code.as_str(), "http": code.http(), "exit": code.exit(), "title": code.title() });
+    if let Some(text) = one {
+        let code = Code::parse(&text.to_uppercase()).ok_or_else(|| {
+            Failure::new(Code::NotFound, format!("there is no code `{text}`: `windlass codes` lists all"))
+        })?;
+        let page = PAGES.iter().find(|(name, _)| *name == code.as_str()).map_or("", |(_, page)| *page);
+        let mut answer = json_of(&code);
+        answer["page"] = json!(page);
+        say.answer(&answer, || page.to_owned());
+        return Ok(0);
+    }
+    let all: Vec<Value> = Code::ALL.iter().map(json_of).collect();
     say.answer(&json!({ "items": all }), || {
         let row =
             |code: &Code| format!("{:<24} {} {:>3}  {}\n", code, code.http(), code.exit(), code.title());

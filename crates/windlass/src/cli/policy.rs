@@ -2,7 +2,7 @@
 
 use super::Outcome;
 use super::args::Args;
-use super::say::{Say, text};
+use super::say::{self, Say, plain, text};
 use crate::client::{Client, Failure};
 use crate::policy::{Edition, FOLDER, Rules, cases, folder, rule_json, schema};
 use crate::runbook::problem::Problems;
@@ -92,7 +92,7 @@ fn named(args: &Args, dir: Option<&Path>, beside: Option<&Path>) -> PathBuf {
 fn wrong(problems: &Problems, say: &Say) -> Failure {
     let mut problem = problems.json();
     problem["detail"] = json!(problems.to_string());
-    let detail = format!("the policy cannot be used\n{}", problems.render(say.colour).trim_end());
+    let detail = format!("the policy cannot be used\n{}", problems.render(say.colour_err).trim_end());
     Failure { problem: Some(problem), ..Failure::new(problems.code(), detail) }
 }
 
@@ -121,7 +121,8 @@ fn check(dir: &Path, say: &Say) -> Outcome {
                 (None, true) => "forbids".to_owned(),
                 (None, false) => "permits".to_owned(),
             };
-            rows.push(vec![rule.name.clone(), effect, rule.reason.clone().unwrap_or_default()]);
+            let reason = say::one_line(rule.reason.as_deref().unwrap_or_default());
+            rows.push(vec![say::one_line(&rule.name), effect, reason]);
         }
         format!("{}✔ {}: {} rules, version {}", say.table(&rows), dir.display(), list.len(), rules.version)
     });
@@ -186,7 +187,7 @@ pub(super) async fn in_force(client: &Client, say: &Say) -> Outcome {
                 out.push_str(&format!("✘ everything is denied: {error}\n"));
             }
             for rule in policy["rules"].as_array().into_iter().flatten() {
-                let parts = ["effect", "id", "reason"].map(|key| text(rule, key));
+                let parts = ["effect", "id", "reason"].map(|key| plain(rule, key));
                 out.push_str(&format!("  {}\n", parts.join("  ").trim_end()));
             }
         }
@@ -227,8 +228,8 @@ fn comparison(answer: &Value, say: &Say) -> String {
         for example in examples {
             let because = example["would_be_because"][0].as_str().unwrap_or_default();
             let cells = ["run", "step", "tool", "target", "was", "would_be"];
-            let mut row: Vec<String> = cells.iter().map(|cell| text(example, cell).to_owned()).collect();
-            row.push(because.to_owned());
+            let mut row: Vec<String> = cells.iter().map(|cell| plain(example, cell)).collect();
+            row.push(say::one_line(because));
             rows.push(row);
         }
         out.push_str(&say.table(&rows));

@@ -4,7 +4,7 @@ use super::Outcome;
 use super::args::{QueueVerb, ScheduleVerb, WorkerVerb};
 use super::follow::escape;
 use super::run;
-use super::say::{Say, text};
+use super::say::{self, Say, plain, text};
 use crate::client::{Client, Failure};
 use crate::runbook;
 use serde_json::{Value, json};
@@ -13,6 +13,8 @@ use std::path::Path;
 use windlass_core::code::Code;
 use windlass_core::runbook::Runbook;
 
+/// The most pages of items that are looked through for the beginning of an id.
+const PAGES_MAX: usize = 200;
 /// The most bytes that are read of a payload from stdin.
 const STDIN_MAX: u64 = 1 << 20;
 
@@ -71,7 +73,7 @@ async fn show_diff(client: &Client, loaded: &runbook::Loaded, say: &Say) -> Outc
         } else if lines.is_empty() {
             out.push_str("nothing changes\n");
         }
-        out + &lines.join("\n")
+        out + &say::printable(&lines.join("\n"))
     });
     Ok(0)
 }
@@ -153,13 +155,13 @@ pub(super) async fn queues(client: &Client, say: &Say) -> Outcome {
             let workers: Vec<&str> =
                 queue["workers"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
             rows.push(vec![
-                text(&queue, "name").to_owned(),
-                text(&queue, "state").to_owned(),
+                plain(&queue, "name"),
+                plain(&queue, "state"),
                 queue["depth"].to_string(),
                 queue["processing"].to_string(),
                 queue["failed"].to_string(),
                 queue["dead"].to_string(),
-                workers.join(", "),
+                say::one_line(&workers.join(", ")),
             ]);
         }
         if rows.len() == 1 { "no queues\n".to_owned() } else { say.table(&rows) }
@@ -186,6 +188,34 @@ fn at(queue: &str) -> String {
     format!("/v1/queues/{}", escape(queue))
 }
 
+/// Where an item is. The beginning of its id is enough, where no other item of the queue begins so.
+async fn at_item(client: &Client, queue: &str, text: &str) -> Result<String, Failure> {
+    let path = format!("{}/items", at(queue));
+    let exact = format!("{path}/{}", escape(text));
+    match client.get(&exact).await {
+        Err(failure) if failure.code == Code::NotFound => {}
+        answer => return answer.map(|_| exact),
+    }
+    let (mut found, mut cursor) = (Vec::new(), String::new());
+    for _ in 0..PAGES_MAX {
+        let page = client.get(&format!("{path}?limit=500{cursor}")).await?;
+        let ids = items(&page).iter().map(|item| plain(item, "id")).collect::<Vec<_>>();
+        let begins = |id: &String| {
+            id.starts_with(text) || id.split_once('_').is_some_and(|(_, rest)| rest.starts_with(text))
+        };
+        found.extend(ids.into_iter().filter(begins));
+        match page["next_cursor"].as_str().filter(|_| found.len() < 2) {
+            Some(next) => cursor = format!("&cursor={}", escape(next)),
+            None => break,
+        }
+    }
+    match found.as_slice() {
+        [] => Err(Failure::new(Code::NotFound, format!("there is no item `{text}` in `{queue}`"))),
+        [only] => Ok(format!("{path}/{only}")),
+        [_, _, ..] => Err(invalid(format!("`{text}` begins several ids; write more of it"))),
+    }
+}
+
 pub(super) async fn queue(client: &Client, verb: &QueueVerb, say: &Say) -> Outcome {
     match verb {
         QueueVerb::Push { queue, payload: given, priority, delay, dedupe } => {
@@ -205,15 +235,17 @@ pub(super) async fn queue(client: &Client, verb: &QueueVerb, say: &Say) -> Outco
             list(client, queue, (status.as_deref(), *limit, cursor.as_deref()), say).await
         }
         QueueVerb::Show { queue, item } => {
-            let path =
-                item.as_ref().map_or(at(queue), |item| format!("{}/items/{}", at(queue), escape(item)));
+            let path = match item {
+                Some(item) => at_item(client, queue, item).await?,
+                None => at(queue),
+            };
             let shown = client.get(&path).await?;
-            say.answer(&shown, || serde_json::to_string_pretty(&shown).unwrap_or_default());
+            say.answer(&shown, || say::guarded(&serde_json::to_string_pretty(&shown).unwrap_or_default()));
             Ok(0)
         }
         QueueVerb::Retry { queue, item: Some(item), .. } => {
-            let item =
-                client.post(&format!("{}/items/{}/retry", at(queue), escape(item)), &json!({})).await?;
+            let path = format!("{}/retry", at_item(client, queue, item).await?);
+            let item = client.post(&path, &json!({})).await?;
             say.answer(&item, || format!("{} is {}", text(&item, "id"), text(&item, "status")));
             Ok(0)
         }
@@ -221,7 +253,7 @@ pub(super) async fn queue(client: &Client, verb: &QueueVerb, say: &Say) -> Outco
             redrive(client, queue, status.as_deref(), say).await
         }
         QueueVerb::Cancel { queue, item, reason } => {
-            let path = format!("{}/items/{}/cancel", at(queue), escape(item));
+            let path = format!("{}/cancel", at_item(client, queue, item).await?);
             let item = client.post(&path, &json!({ "reason": reason })).await?;
             say.answer(&item, || format!("{} is taken out", text(&item, "id")));
             Ok(0)
@@ -248,7 +280,10 @@ async fn redrive(client: &Client, queue: &str, status: Option<&str>, say: &Say) 
             break;
         }
     }
-    say.answer(&json!({ "queue": queue, "retried": total }), || format!("{total} items are put back"));
+    say.answer(&json!({ "queue": queue, "retried": total }), || match total {
+        1 => "1 item is put back".to_owned(),
+        _ => format!("{total} items are put back"),
+    });
     Ok(0)
 }
 
@@ -270,13 +305,13 @@ async fn list(
         let mut rows = vec![head.map(str::to_owned).to_vec()];
         for item in items(&page) {
             rows.push(vec![
-                text(&item, "id").to_owned(),
+                plain(&item, "id"),
                 say.status(text(&item, "status")),
                 item["priority"].to_string(),
                 item["attempts"].to_string(),
-                text(&item, "next_eligible_at").to_owned(),
-                text(&item, "run").to_owned(),
-                text(&item, "error").chars().take(60).collect(),
+                plain(&item, "next_eligible_at"),
+                plain(&item, "run"),
+                plain(&item, "error").chars().take(60).collect(),
             ]);
         }
         let more =
@@ -293,13 +328,13 @@ pub(super) async fn workers(client: &Client, say: &Say) -> Outcome {
         let mut rows = vec![head.map(str::to_owned).to_vec()];
         for worker in items(&page) {
             rows.push(vec![
-                text(&worker, "name").to_owned(),
-                text(&worker, "state").to_owned(),
-                text(&worker, "queue").to_owned(),
-                text(&worker, "pipeline").to_owned(),
+                plain(&worker, "name"),
+                plain(&worker, "state"),
+                plain(&worker, "queue"),
+                plain(&worker, "pipeline"),
                 worker["running"].to_string(),
                 worker["concurrency"].to_string(),
-                text(&worker, "delayed_until").to_owned(),
+                plain(&worker, "delayed_until"),
             ]);
         }
         if rows.len() == 1 { "no workers\n".to_owned() } else { say.table(&rows) }
@@ -331,11 +366,11 @@ pub(super) async fn schedules(client: &Client, say: &Say) -> Outcome {
             let next: Vec<&str> =
                 schedule["next"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
             rows.push(vec![
-                text(&schedule, "name").to_owned(),
-                text(&schedule, "state").to_owned(),
-                every.unwrap_or_else(|| text(&schedule, "cron").to_owned()),
-                text(&schedule, "timezone").to_owned(),
-                text(&schedule, "pipeline").to_owned(),
+                plain(&schedule, "name"),
+                plain(&schedule, "state"),
+                every.unwrap_or_else(|| plain(&schedule, "cron")),
+                plain(&schedule, "timezone"),
+                plain(&schedule, "pipeline"),
                 schedule["running"].as_array().map_or(0, Vec::len).to_string(),
                 next.join(" "),
             ]);

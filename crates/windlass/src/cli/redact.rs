@@ -7,9 +7,9 @@
 //! What was recorded is what goes, so a redaction that was broken off is finished by the next one. The data directory is
 //! held alone meanwhile: nobody has the value in memory.
 
+use super::Outcome;
 use super::args::Args;
 use super::say::{self, Say};
-use super::{Outcome, work};
 use crate::api::Caller;
 use crate::app::{App, Settings};
 use crate::client::Failure;
@@ -61,7 +61,7 @@ pub(super) struct RedactArgs {
 }
 
 pub(super) async fn redact(args: &Args, wish: &RedactArgs, say: &Say) -> Outcome {
-    let root = work::root(args)?;
+    let root = super::root(args)?;
     if !root.is_dir() {
         let text = format!("there is no data directory {}", root.display());
         return Err(Failure::new(Code::NotFound, text));
@@ -99,7 +99,10 @@ pub(super) async fn redact(args: &Args, wish: &RedactArgs, say: &Say) -> Outcome
     let done = json!({ "run": run, "values": values, "bundle_removed": bundle });
     say.answer(&done, || {
         let again = if bundle { "; its bundle held it and is gone too: export another" } else { "" };
-        format!("{values} values of {run} are gone, and their digests stay{again}")
+        match values {
+            1 => format!("a value of {run} is gone, and its digest stays{again}"),
+            _ => format!("{values} values of {run} are gone, and their digests stay{again}"),
+        }
     });
     Ok(0)
 }
@@ -125,9 +128,8 @@ async fn record(app: &Arc<App>, wish: &RedactArgs) -> Result<(RunId, usize), Fai
     if found.is_empty() {
         return Err(Failure::new(Code::NotFound, format!("{run} has no such value any more")));
     }
-    if !wish.yes && !say::ask(&format!("Take {} values out of {run} for good?", found.len())) {
-        return Err(Failure::new(Code::InvalidInput, "nothing was taken out; without a terminal add --yes"));
-    }
+    let question = format!("Take {} out of {run} for good?", say::count(found.len(), "value"));
+    say::sure(wish.yes, &question, "nothing was taken out", "--yes")?;
     let count = found.len();
     for gone in found {
         app.ask(&caller, Command::Redacted(Box::new(gone))).await.map_err(problem)?;

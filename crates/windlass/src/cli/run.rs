@@ -1,20 +1,21 @@
 //! `run` and what can be asked of runs.
 
-use super::args::{Args, RunArgs};
+use super::args::{Args, Global, RunArgs};
 use super::follow::{self, Follow};
-use super::say::{self, Say, text};
+use super::say::{self, Say, plain, text};
 use super::{Outcome, connect};
 use crate::client::{Client, Failure, Need};
 use crate::clock::fresh;
 use crate::runbook::{self, Loaded};
 use axum::http::Method;
 use serde_json::{Map, Value, json};
+use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use windlass_core::code::Code;
 use windlass_core::id::RunId;
-use windlass_core::runbook::Pipeline;
+use windlass_core::runbook::{Pipeline, Runbook};
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
 
@@ -30,7 +31,7 @@ fn invalid(text: impl Into<String>) -> Failure {
 /// Reads a runbook; what is wrong with it is shown where it stands.
 pub(super) fn load(path: &Path, say: &Say) -> Result<Loaded, Failure> {
     runbook::load(path).map_err(|problems| {
-        let detail = problems.render(say.colour);
+        let detail = problems.render(say.colour_err);
         let mut problem = problems.json();
         problem["detail"] = Value::String(detail.clone());
         Failure { problem: say.json.then_some(problem), ..Failure::new(Code::RunbookInvalid, detail) }
@@ -94,7 +95,7 @@ pub(super) async fn run(args: &Args, wish: &RunArgs, say: &Say) -> Outcome {
         background(args)?;
     }
     let need = if wish.dry_run { Need::Records } else { Need::Executes };
-    let mut client = connect(args, need).await?;
+    let mut client = connect(args, need, say).await?;
     // A key of its own makes it harmless to ask again when the answer was lost: there is one run under it.
     let own = || format!("cli-{}", RunId(fresh()));
     let mut key = wish.idempotency_key.clone().or_else(|| client.app().is_none().then(own));
@@ -104,6 +105,7 @@ pub(super) async fn run(args: &Args, wish: &RunArgs, say: &Say) -> Outcome {
             // Whoever held the data directory ended just now; whoever holds it next knows what became of the request.
             Err(failure) if failure.code == Code::Unavailable && client.is_renewable() => {
                 client.renew().await?;
+                super::agree(args, &client, need, say).await?;
             }
             Ok(_) | Err(_) => break,
         }
@@ -185,20 +187,20 @@ async fn go_on(client: &mut Client, wish: &RunArgs, made: &Made, say: &Say) -> O
 }
 
 fn planned(say: &Say, plan: &Value) -> String {
-    let mut out = format!("{} would run these steps:\n", text(plan, "pipeline"));
+    let mut out = format!("{} would run these steps:\n", plain(plan, "pipeline"));
     for step in plan["steps"].as_array().into_iter().flatten() {
         let indent = "  ".repeat(step["depth"].as_u64().unwrap_or(0) as usize + 1);
         let policy = step["policy"].as_str().map_or(String::new(), |verdict| format!("  policy: {verdict}"));
         let skipped = if step["when"] == Value::Bool(false) { "  (skipped: `when` is false)" } else { "" };
-        out.push_str(&format!("{indent}{} [{}]{policy}{skipped}\n", text(step, "id"), text(step, "tool")));
+        out.push_str(&format!("{indent}{} [{}]{policy}{skipped}\n", plain(step, "id"), plain(step, "tool")));
         if let Some(fields) = step.get("fields") {
             out.push_str(&format!(
                 "{indent}  {}\n",
-                say.paint(anstyle::Style::new().dimmed(), &fields.to_string())
+                say.paint(anstyle::Style::new().dimmed(), &say::guarded(&fields.to_string()))
             ));
         }
         if let Some(secrets) = step.get("secrets") {
-            out.push_str(&format!("{indent}  secrets: {secrets}\n"));
+            out.push_str(&format!("{indent}  secrets: {}\n", say::guarded(&secrets.to_string())));
         }
         for missing in step["missing_secrets"].as_array().into_iter().flatten().filter_map(Value::as_str) {
             out.push_str(&format!("{indent}  missing secret: {missing} (`windlass secret set {missing}`)\n"));
@@ -212,11 +214,12 @@ fn planned(say: &Say, plan: &Value) -> String {
 fn background(args: &Args) -> Result<(), Failure> {
     use std::os::unix::process::CommandExt as _;
     let mut command = Command::new(std::env::current_exe()?);
-    if let Some(data) = &args.global.data {
-        command.arg("--data").arg(data);
-    }
-    if let Some(policy) = &args.global.policy {
-        command.arg("--policy").arg(policy);
+    // It is to be governed as this process would be. Its surroundings are the same; what was typed is passed on.
+    let Global { data, server: _, token: _, config, policy, json: _, quiet: _, no_color: _ } = &args.global;
+    for (flag, path) in [("--data", data), ("--config", config), ("--policy", policy)] {
+        if let Some(path) = path {
+            command.arg(flag).arg(std::path::absolute(path)?);
+        }
     }
     command.arg("__hold").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
     command.spawn()?;
@@ -273,16 +276,19 @@ pub(super) async fn resume(
     (message, var): (Option<&str>, &[String]),
     say: &Say,
 ) -> Outcome {
-    let mut vars = Map::new();
-    for pair in var {
-        let (name, value) = pair.split_once('=').ok_or_else(|| invalid(format!("`{pair}` is not K=V")))?;
-        let value = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
-        vars.insert(name.to_owned(), value);
-    }
-    let vars = if vars.is_empty() { Value::Null } else { Value::Object(vars) };
-    let body = json!({ "message": message, "vars": vars });
     let runs = match (run, all) {
-        (Some(run), _) => vec![text(&client.get(&path(run, "")).await?, "id").to_owned()],
+        (Some(run), _) => {
+            let shown = client.get(&path(run, "")).await?;
+            let id = text(&shown, "id").to_owned();
+            if follow::is_over(&shown) {
+                let text = format!(
+                    "{id} is {}: there is nothing to go on with; `windlass retry {id}` makes a new run of it",
+                    text(&shown, "status")
+                );
+                return Err(Failure::new(Code::RunTerminalState, text));
+            }
+            vec![id]
+        }
         (None, true) => follow::open_runs(client).await?,
         (None, false) => match follow::open_runs(client).await?.as_slice() {
             [] => return Err(Failure::new(Code::NotFound, "there is no run that could go on")),
@@ -293,12 +299,18 @@ pub(super) async fn resume(
             }
         },
     };
-    client.begin();
+    // What is wrong with a variable is known before anything goes on.
+    let mut wishes = Vec::new();
     for run in &runs {
         let shown = client.get(&path(run, "")).await?;
+        let vars = changed(client, &shown, var).await?;
         if shown["suspended"] == Value::Bool(true) || !vars.is_null() || message.is_some() {
-            client.post(&path(run, "/resume"), &body).await?;
+            wishes.push((run, json!({ "message": message, "vars": vars })));
         }
+    }
+    client.begin();
+    for (run, body) in wishes {
+        client.post(&path(run, "/resume"), &body).await?;
     }
     let mut worst = 0;
     for run in &runs {
@@ -306,6 +318,24 @@ pub(super) async fn resume(
         worst = worst.max(code);
     }
     Ok(worst)
+}
+
+/// The variables to change, in the types that the run's pipeline declares.
+async fn changed(client: &Client, run: &Value, var: &[String]) -> Result<Value, Failure> {
+    if var.is_empty() {
+        return Ok(Value::Null);
+    }
+    let book = client.get(&format!("/v1/runbooks/{}", follow::escape(text(run, "runbook_hash")))).await?;
+    let mut book: Runbook = serde_json::from_value(book["runbook"].clone()).map_err(|error| {
+        Failure::new(Code::Internal, format!("the runbook of the run cannot be read: {error}"))
+    })?;
+    let name = text(run, "pipeline");
+    let def = book
+        .pipelines
+        .remove(&windlass_core::id::Name::clean(name))
+        .ok_or_else(|| Failure::new(Code::Internal, format!("the run's runbook has no pipeline `{name}`")))?;
+    let vars = runbook::parse_vars(&def, var).map_err(|error| invalid(error.to_string()))?;
+    Ok(Value::Object(vars))
 }
 
 pub(super) async fn retry(client: &mut Client, run: &str, say: &Say) -> Outcome {
@@ -394,13 +424,15 @@ pub(super) async fn decide(
         say.line(&super::show::approval(say, &approval));
     }
     let verb = if reject.is_some() { "Reject" } else { "Approve" };
+    let asks = std::io::stdin().is_terminal();
     let hash = match hash {
         Some(hash) => hash.to_owned(),
-        None if reject.is_some() || yes && say.terminal => shown,
-        None if say::ask(&format!("{verb} exactly this?")) => shown,
+        // Rejecting does nothing, so a program need not show what it has seen; a human at a terminal is asked.
+        None if reject.is_some() && (yes || !asks) || yes && say.terminal => shown,
         None => {
-            let text = format!("nothing was decided; without a terminal add --hash {shown}");
-            return Err(Failure::new(Code::InvalidInput, text));
+            let flag = format!("--hash {shown}");
+            say::sure(false, &format!("{verb} exactly this?"), "nothing was decided", &flag)?;
+            shown
         }
     };
     let decision = if reject.is_some() { "rejected" } else { "approved" };

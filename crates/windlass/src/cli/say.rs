@@ -1,10 +1,22 @@
 //! How the command line speaks: tables and marks for people, JSON for programs, errors to stderr.
 
 use crate::client::Failure;
-use serde_json::{Value, json};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::Value;
+use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
+use std::sync::OnceLock;
 use std::time::Duration;
+use unicode_width::UnicodeWidthChar as _;
+use windlass_core::code::Code;
+
+/// The first error of a write to stdout. There is one stdout, so there is one of these.
+static LOST: OnceLock<std::io::Error> = OnceLock::new();
+/// How often somebody who waits for news looks whether anybody still reads them.
+const LOOK: Duration = Duration::from_millis(200);
+/// How many columns a tab takes in a line that has to fit.
+const TAB: &str = "    ";
 
 /// The way to speak that the flags and the terminal ask for.
 #[derive(Clone, Copy, Debug)]
@@ -15,6 +27,8 @@ pub(super) struct Say {
     pub(super) quiet: bool,
     /// Colours on stdout.
     pub(super) colour: bool,
+    /// Colours on stderr.
+    pub(super) colour_err: bool,
     /// Whether stdout is a terminal.
     pub(super) terminal: bool,
 }
@@ -22,20 +36,37 @@ pub(super) struct Say {
 impl Say {
     pub(super) fn new(json: bool, quiet: bool, no_color: bool) -> Say {
         let terminal = std::io::stdout().is_terminal();
-        let colour =
-            terminal && !no_color && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        Say { json, quiet, colour, terminal }
+        let allowed = !no_color && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        let colour_err = allowed && std::io::stderr().is_terminal();
+        Say { json, quiet, colour: allowed && terminal, colour_err, terminal }
     }
 
-    /// A line for people on stdout. Whoever closed the pipe has seen enough.
+    /// A line on stdout.
     pub(super) fn line(&self, text: &str) {
-        let _ = writeln!(std::io::stdout(), "{text}");
+        self.write(&format!("{text}\n"));
+    }
+
+    /// Writes to stdout at once, so that what is said on stderr afterwards stands below it. After the first error nothing
+    /// more is written: whoever closed the pipe has seen enough, and whoever reads it later is not to find a hole.
+    pub(super) fn write(&self, text: &str) {
+        if LOST.get().is_some() {
+            return;
+        }
+        let mut out = std::io::stdout().lock();
+        if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            let _ = LOST.set(error);
+        }
+    }
+
+    /// A line of JSON. On a terminal, what could take it over is escaped, as JSON may be; elsewhere it is as it came.
+    pub(super) fn document(&self, json: &str) {
+        if self.terminal { self.line(&guarded(json)) } else { self.line(json) }
     }
 
     /// A document for programs, or the text for people.
     pub(super) fn answer(&self, value: &Value, text: impl FnOnce() -> String) {
         if self.json {
-            self.line(&value.to_string());
+            self.document(&value.to_string());
         } else {
             let text = text();
             if !text.is_empty() {
@@ -47,20 +78,23 @@ impl Say {
     /// A remark that nobody asked for, on stderr.
     pub(super) fn note(&self, text: &str) {
         if !self.quiet {
-            let _ = writeln!(std::io::stderr(), "{text}");
+            let _ = writeln!(std::io::stderr(), "{}", printable(text));
         }
     }
 
     /// Says what went wrong and what to do next; the exit code follows from the code.
     pub(super) fn failure(&self, failure: &Failure) -> ExitCode {
-        let page = format!("docs/errors/{}.md", failure.code);
         if self.json {
-            let fallback = || json!({ "code": failure.code.as_str(), "detail": failure.detail });
-            let problem = failure.problem.clone().unwrap_or_else(fallback);
-            let _ = writeln!(std::io::stderr(), "{problem}");
+            // The shape of every problem, with whatever else is known of this one.
+            let mut problem = crate::shape::problem(failure.code, &failure.detail);
+            if let (Value::Object(all), Some(Value::Object(more))) = (&mut problem, &failure.problem) {
+                all.extend(more.clone());
+            }
+            let _ = writeln!(std::io::stderr(), "{}", guarded(&problem.to_string()));
         } else {
-            let _ =
-                writeln!(std::io::stderr(), "windlass: {}: {}\n  see {page}", failure.code, failure.detail);
+            let detail = if self.colour_err { coloured(&failure.detail) } else { printable(&failure.detail) };
+            let page = format!("docs/errors/{}.md", failure.code);
+            let _ = writeln!(std::io::stderr(), "windlass: {}: {detail}\n  see {page}", failure.code);
         }
         ExitCode::from(failure.code.exit())
     }
@@ -101,17 +135,115 @@ impl Say {
     }
 }
 
+/// What became of stdout, where it could not be written to. That nobody reads any more is no failure.
+pub(super) fn unwritten() -> Option<Failure> {
+    let error = LOST.get().filter(|error| error.kind() != std::io::ErrorKind::BrokenPipe)?;
+    Some(Failure::new(
+        Code::Unavailable,
+        format!("stdout cannot be written to, and what was to be there is lost: {error}"),
+    ))
+}
+
+/// Whether what is said on stdout reaches nobody.
+pub(super) fn is_lost() -> bool {
+    LOST.get().is_some() || is_closed()
+}
+
+/// Ends when nobody reads stdout any more. Who waits for news would not find that out before there are some.
+pub(super) async fn abandoned() {
+    while !is_lost() {
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+fn is_closed() -> bool {
+    let out = std::io::stdout();
+    let mut fds = [PollFd::new(&out, PollFlags::empty())];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut fds, Some(&at_once)).is_ok() && fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
+}
+
+/// Whether a character could take over a terminal, or turn around what is read: controls, and those of the direction.
+fn is_harmful(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// A text of others, without what is harmful on a terminal; its lines and tabs stay.
+pub(super) fn printable(text: &str) -> String {
+    text.chars().filter(|&c| !is_harmful(c) || matches!(c, '\n' | '\t')).collect()
+}
+
+/// The same on one line.
+pub(super) fn one_line(text: &str) -> String {
+    printable(text).replace(['\n', '\t'], " ")
+}
+
+/// A text of a JSON document on one line, as it may be shown.
+pub(super) fn plain(value: &Value, key: &str) -> String {
+    one_line(text(value, key))
+}
+
+/// JSON in which what is harmful is escaped. It stands for the same.
+pub(super) fn guarded(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        match c {
+            '\n' => out.push(c),
+            // All of them have four digits at most.
+            c if is_harmful(c) => {
+                let _ = write!(out, "\\u{:04x}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// A text that is harmless but for its colours.
+fn coloured(text: &str) -> String {
+    let mut out = String::new();
+    for (at, part) in text.split('\u{1b}').enumerate() {
+        let digits = |inner: &str| inner.bytes().all(|byte| byte.is_ascii_digit() || byte == b';');
+        let colour = part.strip_prefix('[').and_then(|rest| rest.split_once('m'));
+        if at > 0 && colour.is_some_and(|(inner, _)| digits(inner)) {
+            out.push('\u{1b}');
+        }
+        out.push_str(&printable(part));
+    }
+    out
+}
+
 /// How wide a text is on a screen: what colours it is not counted.
-fn width_of(text: &str) -> usize {
+pub(super) fn width_of(text: &str) -> usize {
     let (mut width, mut escape) = (0, false);
     for c in text.chars() {
         match (escape, c) {
             (false, '\u{1b}') => escape = true,
             (true, c) => escape = !c.is_ascii_alphabetic(),
-            (false, _) => width += 1,
+            (false, c) => width += c.width().unwrap_or(0),
         }
     }
     width
+}
+
+/// A line of fewer columns than these, with spaces for tabs; what colours it is not counted.
+pub(super) fn cut(line: &str, columns: usize) -> String {
+    let (mut out, mut shown, mut escape) = (String::new(), 0, false);
+    for c in line.replace('\t', TAB).chars() {
+        if escape {
+            escape = !c.is_ascii_alphabetic();
+        } else if c == '\u{1b}' {
+            escape = true;
+        } else {
+            shown += c.width().unwrap_or(0);
+            if shown >= columns {
+                continue;
+            }
+        }
+        out.push(c);
+    }
+    out
 }
 
 /// The mark of a status.
@@ -142,6 +274,12 @@ fn style_of(status: &str) -> anstyle::Style {
     colour.on_default()
 }
 
+/// So many of something.
+pub(super) fn count(n: impl TryInto<u64>, what: &str) -> String {
+    let n = n.try_into().unwrap_or(u64::MAX);
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
 /// A duration as people say it.
 pub(super) fn duration(ms: u64) -> String {
     let span = Duration::from_millis(ms);
@@ -169,6 +307,19 @@ pub(super) fn exit_of(status: &str) -> u8 {
     }
 }
 
+/// Whether somebody wants what is hard to take back: they said so, or they are asked. `undone` says what did not happen.
+pub(super) fn sure(said: bool, question: &str, undone: &str, flag: &str) -> Result<(), Failure> {
+    if said || ask(question) {
+        return Ok(());
+    }
+    let how = if std::io::stdin().is_terminal() {
+        String::new()
+    } else {
+        format!("; without a terminal add {flag}")
+    };
+    Err(Failure::new(Code::InvalidInput, format!("{undone}{how}")))
+}
+
 /// Asks on the terminal; without one the answer is no.
 pub(super) fn ask(question: &str) -> bool {
     if !std::io::stdin().is_terminal() {
@@ -177,4 +328,29 @@ pub(super) fn ask(question: &str) -> bool {
     let _ = write!(std::io::stderr(), "{question} [y/N] ");
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).is_ok() && matches!(line.trim(), "y" | "Y" | "yes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_take_over_a_terminal_is_left_out() {
+        let evil = "a\u{1b}[2J\u{9b}2J\u{7f}\u{202e}b\u{2066}\u{200f}\u{61c}\n\tc\u{7}";
+        assert_eq!(printable(evil), "a[2J2Jb\n\tc");
+        assert_eq!(one_line(evil), "a[2J2Jb  c");
+        let json = serde_json::to_string(evil).unwrap();
+        let shown = guarded(&json);
+        assert!(!shown.chars().any(is_harmful), "{shown}");
+        assert_eq!(serde_json::from_str::<String>(&shown).unwrap(), evil, "it stands for the same");
+        assert_eq!(coloured("\u{1b}[1;31mred\u{1b}[0m\u{1b}[2J\u{9b}"), "\u{1b}[1;31mred\u{1b}[0m[2J");
+    }
+
+    #[test]
+    fn a_line_is_cut_by_columns() {
+        assert_eq!((width_of("日本"), width_of("e\u{301}"), width_of("\u{1b}[31mab\u{1b}[0m")), (4, 1, 2));
+        assert_eq!(cut("日本語", 6), "日本");
+        assert_eq!(cut("a\tb", 6), "a    ");
+        assert_eq!(cut("\u{1b}[31mabcd\u{1b}[0m", 4), "\u{1b}[31mabc\u{1b}[0m");
+    }
 }

@@ -2,6 +2,7 @@
 //! typed unseen; it is never an argument, where others could read it.
 
 use super::Outcome;
+use super::args::Args;
 use super::say::{self, Say};
 use crate::client::Failure;
 use crate::home::Home;
@@ -9,7 +10,6 @@ use crate::redaction::Redactor;
 use crate::secrets::{self, Vault};
 use serde_json::{Value, json};
 use std::io::{IsTerminal as _, Read as _};
-use std::path::Path;
 use windlass_core::code::Code;
 use windlass_core::id::Name;
 use windlass_core::time::Millis;
@@ -18,6 +18,7 @@ use windlass_core::time::Millis;
 #[derive(clap::Subcommand, Debug)]
 pub(super) enum SecretVerb {
     /// Set a secret; setting it again makes the next version
+    #[command(after_help = "examples:\n  windlass secret set GITHUB_TOKEN < token.txt")]
     Set {
         /// Its name, as runbooks write it after `secrets.`
         name: String,
@@ -26,12 +27,14 @@ pub(super) enum SecretVerb {
         tenant: String,
     },
     /// List names and versions
+    #[command(after_help = "examples:\n  windlass secret list --tenant acme")]
     List {
         /// Whose they are
         #[arg(long, default_value = "default")]
         tenant: String,
     },
     /// Remove a secret
+    #[command(after_help = "examples:\n  windlass secret rm GITHUB_TOKEN --yes")]
     Rm {
         /// Its name
         name: String,
@@ -48,7 +51,16 @@ fn failed(error: &secrets::Error) -> Failure {
     Failure::new(error.code(), error.to_string())
 }
 
-pub(super) fn secret(root: &Path, verb: &SecretVerb, say: &Say) -> Outcome {
+pub(super) fn secret(args: &Args, verb: &SecretVerb, say: &Say) -> Outcome {
+    if let Some(server) = &args.global.server {
+        // The value would lie here, and the server would not have it.
+        let text = format!(
+            "secrets are kept on the machine that uses them: say this there, and without {server} (--server or \
+             WINDLASS_SERVER)"
+        );
+        return Err(Failure::new(Code::InvalidInput, text));
+    }
+    let root = &super::root(args)?;
     let tenant_of =
         |tenant: &str| Name::new(tenant).map_err(|error| Failure::new(Code::InvalidInput, error.to_string()));
     // The vault lies in the data directory, which is the owner's alone.
@@ -75,12 +87,8 @@ pub(super) fn secret(root: &Path, verb: &SecretVerb, say: &Say) -> Outcome {
             });
         }
         SecretVerb::Rm { name, tenant, yes } => {
-            if !*yes && !say::ask(&format!("Remove `{name}`? Runs that need it will fail.")) {
-                return Err(Failure::new(
-                    Code::InvalidInput,
-                    "nothing was removed; without a terminal add --yes",
-                ));
-            }
+            let question = format!("Remove `{name}`? Runs that need it will fail.");
+            say::sure(*yes, &question, "nothing was removed", "--yes")?;
             if !vault.remove(&tenant_of(tenant)?, name).map_err(|error| failed(&error))? {
                 return Err(Failure::new(
                     Code::NotFound,

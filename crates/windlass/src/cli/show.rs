@@ -2,8 +2,8 @@
 
 use super::Outcome;
 use super::args::{LogsArgs, ShowArgs};
-use super::follow::{self, Heard, escape, printable, tree};
-use super::say::{self, Say, duration, text};
+use super::follow::{self, Heard, escape, tree};
+use super::say::{self, Say, duration, one_line, plain, printable, text};
 use crate::client::{Client, Failure};
 use serde_json::Value;
 
@@ -16,7 +16,10 @@ pub(super) async fn show(client: &Client, how: &ShowArgs, say: &Say) -> Outcome 
         let path = format!("/v1/runs/{}/events", escape(&how.run));
         let mut lines = client.lines(&path).await?;
         while let Some(line) = lines.next().await {
-            say.line(&line);
+            say.document(&line);
+            if say::is_lost() {
+                break;
+            }
         }
     } else if how.receipts {
         super::undo::receipts(client, &how.run, say).await?;
@@ -30,7 +33,7 @@ pub(super) async fn show(client: &Client, how: &ShowArgs, say: &Say) -> Outcome 
 
 fn describe(say: &Say, run: &Value) -> String {
     let took = run["duration_ms"].as_u64().map_or(String::new(), |ms| format!(" in {}", duration(ms)));
-    let reason = run["reason"].as_str().map_or(String::new(), |reason| format!(" · {reason}"));
+    let reason = run["reason"].as_str().map_or(String::new(), |reason| format!(" · {}", one_line(reason)));
     let mut out = format!("{} {}{took}{reason}\n", text(run, "id"), say.status(text(run, "status")));
     let rows = [
         ("pipeline", text(run, "name")),
@@ -41,13 +44,14 @@ fn describe(say: &Say, run: &Value) -> String {
         ("runbook", text(run, "runbook_hash")),
     ];
     for (name, value) in rows.iter().filter(|(_, value)| !value.is_empty()) {
-        out.push_str(&format!("  {name:<10} {value}\n"));
+        out.push_str(&format!("  {name:<10} {}\n", one_line(value)));
     }
     if let Some(vars) = run["vars"].as_object().filter(|vars| !vars.is_empty()) {
-        out.push_str(&format!("  {:<10} {}\n", "vars", Value::Object(vars.clone())));
+        let vars = say::guarded(&Value::Object(vars.clone()).to_string());
+        out.push_str(&format!("  {:<10} {vars}\n", "vars"));
     }
     if let Some(result) = run.get("result") {
-        out.push_str(&format!("  {:<10} {result}\n", "result"));
+        out.push_str(&format!("  {:<10} {}\n", "result", say::guarded(&result.to_string())));
     }
     if let Some(message) = run["error"]["message"].as_str() {
         let message = printable(message).replace('\n', "\n             ");
@@ -73,7 +77,7 @@ fn timeline(say: &Say, run: &Value) -> String {
         millis(&run["completed_at"]).or_else(|| millis(&run["updated_at"])).unwrap_or(from).max(from + 1);
     let scale =
         |at: i64| ((at - from).max(0) as u64 * TIMELINE_WIDTH / (to - from) as u64).min(TIMELINE_WIDTH);
-    let widest = steps.iter().map(|step| text(step, "id").chars().count()).max().unwrap_or(0).min(32);
+    let widest = steps.iter().map(|step| say::width_of(&plain(step, "id"))).max().unwrap_or(0).min(32);
     let mut out = format!(
         "{} {}\n{:widest$} 0{:>width$}\n",
         text(run, "id"),
@@ -83,7 +87,8 @@ fn timeline(say: &Say, run: &Value) -> String {
         width = TIMELINE_WIDTH as usize - 1
     );
     for step in steps {
-        let id: String = text(step, "id").chars().take(widest).collect();
+        let id = say::cut(&plain(step, "id"), widest + 1);
+        let id = format!("{id}{}", " ".repeat(widest.saturating_sub(say::width_of(&id))));
         let (bar, took) = match millis(&step["started_at"]) {
             Some(began) => {
                 let ended = millis(&step["completed_at"]).unwrap_or(to);
@@ -100,7 +105,7 @@ fn timeline(say: &Say, run: &Value) -> String {
             None => (String::new(), text(step, "status").to_owned()),
         };
         let pad = (TIMELINE_WIDTH as usize + 1).saturating_sub(bar.chars().count());
-        out.push_str(&format!("{id:widest$} {bar}{} {took}\n", " ".repeat(pad)));
+        out.push_str(&format!("{id} {bar}{} {took}\n", " ".repeat(pad)));
     }
     out
 }
@@ -142,7 +147,12 @@ async fn logs_here(
         path.push_str(&format!("&step={}", escape(step)));
     }
     let mut lines = client.lines(&path).await?;
-    while let Some(line) = lines.next().await {
+    loop {
+        let line = tokio::select! {
+            line = lines.next() => line,
+            () = say::abandoned() => return Ok(true),
+        };
+        let Some(line) = line else { break };
         let Ok(value) = serde_json::from_str::<Value>(&line) else { continue };
         if !heard.is_new(&value) {
             continue;
@@ -150,9 +160,9 @@ async fn logs_here(
         *any = true;
         let content = printable(text(&value, "text"));
         match &how.step {
-            _ if say.json => say.line(&line),
+            _ if say.json => say.document(&line),
             Some(_) => say.line(&content),
-            None => say.line(&format!("{} | {content}", text(&value, "step"))),
+            None => say.line(&format!("{} | {content}", plain(&value, "step"))),
         }
     }
     if stay {
@@ -168,7 +178,7 @@ pub(super) async fn why(client: &Client, run: &str, say: &Say) -> Outcome {
         let mut out = format!("{} {}\n", text(&answer, "run"), say.status(text(&answer, "status")));
         let first = text(&answer, "run").to_owned();
         for link in answer["because"].as_array().into_iter().flatten() {
-            let place = match link["step"].as_str() {
+            let place = match link["step"].as_str().map(one_line) {
                 Some(step) if text(link, "run") == first => format!("step {step}"),
                 Some(step) => format!("{} step {step}", text(link, "run")),
                 None if text(link, "run") == first => "run".to_owned(),

@@ -3,7 +3,7 @@
 use super::Outcome;
 use super::args::TokenVerb;
 use super::follow::escape;
-use super::say::{Say, text};
+use super::say::{self, Say, plain, text};
 use crate::client::{Client, Failure};
 use crate::runbook;
 use serde_json::{Value, json};
@@ -30,10 +30,12 @@ pub(super) async fn token(client: &Client, verb: &TokenVerb, say: &Say) -> Outco
             });
             let made = client.post("/v1/tokens", &body).await?;
             say.note("this token is shown once; keep it where secrets are kept");
-            say.answer(&made, || text(&made, "token").to_owned());
+            say.answer(&made, || plain(&made, "token"));
         }
         TokenVerb::List => list(client, say).await?,
-        TokenVerb::Revoke { id, reason } => {
+        TokenVerb::Revoke { id, reason, yes } => {
+            let question = format!("Revoke `{id}`? Whoever uses it is turned away from now on.");
+            say::sure(*yes, &question, "nothing was revoked", "--yes")?;
             let body = json!({ "reason": reason });
             let revoked = client.post(&format!("/v1/tokens/{}/revoke", escape(id)), &body).await?;
             say.answer(&revoked, || format!("{} is good for nothing any more", text(&revoked, "id")));
@@ -49,18 +51,18 @@ async fn list(client: &Client, say: &Say) -> Result<(), Failure> {
         let mut rows = vec![head.map(str::to_owned).to_vec()];
         for token in page["items"].as_array().into_iter().flatten() {
             let name = match token["human"] == Value::Bool(true) {
-                true => text(token, "name").to_owned(),
-                false => format!("{} (service)", text(token, "name")),
+                true => plain(token, "name"),
+                false => format!("{} (service)", plain(token, "name")),
             };
             rows.push(vec![
-                text(token, "id").to_owned(),
-                text(token, "tenant").to_owned(),
-                text(token, "namespace").to_owned(),
+                plain(token, "id"),
+                plain(token, "tenant"),
+                plain(token, "namespace"),
                 name,
-                words(&token["scopes"]),
-                text(token, "created_at").to_owned(),
-                text(token, "expires_at").to_owned(),
-                text(token, "revoked_at").to_owned(),
+                say::one_line(&words(&token["scopes"])),
+                plain(token, "created_at"),
+                plain(token, "expires_at"),
+                plain(token, "revoked_at"),
             ]);
         }
         if rows.len() == 1 { "no tokens\n".to_owned() } else { say.table(&rows) }

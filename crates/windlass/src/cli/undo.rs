@@ -29,7 +29,7 @@ pub(super) async fn undo(client: &mut Client, run: &str, wish: Wish, say: &Say) 
         };
         if items.iter().any(done) {
             say.note(plan(say, &would).trim_end_matches('\n'));
-            super::lists::sure(false, "Take this back?")?;
+            super::say::sure(false, "Take this back?", "nothing was taken back", "--yes")?;
         }
     }
     let body = json!({ "dry_run": wish.dry_run, "force": wish.force });

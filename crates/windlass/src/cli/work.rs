@@ -1,27 +1,17 @@
-//! What is not about runs: a runbook to start from, the data directory, this machine, completions.
+//! What is not about runs: a runbook to start from, this machine, completions.
 
 use super::Outcome;
-use super::args::{Args, StoreVerb};
-use super::say::Say;
-use crate::client::Failure;
+use super::args::Args;
+use super::root;
+use super::say::{self, Say};
 use crate::config::Config;
-use crate::disk::Files;
 use crate::home::Home;
-use crate::log::{self, Log};
 use crate::policy;
-use crate::runbook;
-use crate::store::{self, Embedded};
 use clap::CommandFactory as _;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
-use std::time::Duration;
-use windlass_core::code::Code;
-use windlass_core::state::State;
-use windlass_core::time::{Millis, Span};
-use windlass_engine::port::Store as _;
 
 const RUNBOOK: &str = include_str!("../../templates/runbook.yaml");
 const POLICY: &str = include_str!("../../templates/policy.md");
@@ -52,13 +42,20 @@ pub(super) fn init(dir: Option<&Path>, say: &Say) -> Outcome {
     }
     say.answer(&json!({ "made": made }), || {
         let list: String = made.iter().map(|path| format!("made {path}\n")).collect();
-        format!("{list}next: windlass run {}", dir.join("runbook.yaml").display())
+        // The data directory of the first run is to lie in the project, and not beside it.
+        match dir == Path::new(".") {
+            true => format!("{list}next: windlass run"),
+            false => format!("{list}next: cd {} && windlass run", dir.display()),
+        }
     });
     Ok(0)
 }
 
-pub(super) fn completions(shell: clap_complete::Shell) -> Outcome {
-    clap_complete::generate(shell, &mut Args::command(), "windlass", &mut std::io::stdout());
+pub(super) fn completions(shell: clap_complete::Shell, say: &Say) -> Outcome {
+    // Made as a whole first: whoever generates them takes a closed pipe for a bug.
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Args::command(), "windlass", &mut script);
+    say.write(&String::from_utf8_lossy(&script));
     Ok(0)
 }
 
@@ -66,138 +63,6 @@ pub(super) fn man(dir: &Path) -> Outcome {
     fs::create_dir_all(dir)?;
     clap_mangen::generate_to(Args::command(), dir)?;
     Ok(0)
-}
-
-fn failed(error: &log::Error) -> Failure {
-    Failure::new(error.code(), error.to_string())
-}
-
-pub(super) fn root(args: &Args) -> Result<PathBuf, Failure> {
-    match &args.global.data {
-        Some(root) => Ok(root.clone()),
-        None => Ok(Home::nearest()?),
-    }
-}
-
-/// Opens the log of a data directory, which nobody else may hold meanwhile.
-fn open(root: &Path) -> Result<(Log, State), Failure> {
-    if !root.is_dir() {
-        let text = format!("there is no data directory {}", root.display());
-        return Err(Failure::new(Code::NotFound, text));
-    }
-    let mut state = State::new();
-    let opened = Log::open(Arc::new(Files), root, log::Options::default(), &mut |line| match line {
-        log::Line::Saved(snapshot) => state.restore(*snapshot).map_err(|error| error.to_string()),
-        log::Line::Record { record, .. } => state.fold_event(&record).map_err(|error| error.to_string()),
-    });
-    let (log, _) = opened.map_err(|error| failed(&error))?;
-    Ok((log, state))
-}
-
-pub(super) async fn store(args: &Args, verb: &StoreVerb, say: &Say) -> Outcome {
-    let root = root(args)?;
-    match verb {
-        StoreVerb::Verify => {
-            let (log, _) = open(&root)?;
-            let found = log.verify().map_err(|error| failed(&error))?;
-            say.answer(&verified(&found), || {
-                let warnings: String = found.warnings.iter().map(|text| format!("  {text}\n")).collect();
-                format!("✔ {} records of {} streams: all checked\n{warnings}", found.records, found.streams)
-            });
-        }
-        StoreVerb::Compact { retention } => {
-            let span = runbook::span::parse(retention)
-                .map_err(|error| Failure::new(Code::InvalidInput, error.to_string()))?;
-            let answer = compact(&root, span)?;
-            say.answer(&answer, || {
-                format!(
-                    "dropped {} streams, {} bytes; kept {} bytes",
-                    answer["streams_dropped"], answer["bytes_dropped"], answer["bytes_kept"]
-                )
-            });
-        }
-        StoreVerb::Backup { to } => {
-            let (log, _) = open(&root)?;
-            vacant(to)?;
-            let copied = log.backup(to).map_err(|error| failed(&error))?;
-            say.answer(&verified(&copied), || {
-                format!(
-                    "✔ {} records of {} streams in {}: all checked",
-                    copied.records,
-                    copied.streams,
-                    to.display()
-                )
-            });
-        }
-        StoreVerb::Restore { from } => {
-            if !from.is_dir() {
-                let text =
-                    format!("there is no backup {}: name the directory that it was made in", from.display());
-                return Err(Failure::new(Code::NotFound, text));
-            }
-            vacant(&root)?;
-            let copied = log::restore(&Files, from, &root).map_err(|error| failed(&error))?;
-            say.answer(&verified(&copied), || {
-                format!("✔ {} has {} records of {} streams", root.display(), copied.records, copied.streams)
-            });
-        }
-    }
-    Ok(0)
-}
-
-/// Whether a copy can be made there: nothing is ever written over.
-fn vacant(dir: &Path) -> Result<(), Failure> {
-    let refuse = |why: String| Failure::new(Code::InvalidInput, format!("{}: {why}", dir.display()));
-    match fs::read_dir(dir) {
-        Ok(mut entries) => match entries.next() {
-            Some(_) => Err(refuse("the directory is not empty; name one that is not there yet".to_owned())),
-            None => Ok(()),
-        },
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
-            match parent.is_none_or(Path::is_dir) {
-                true => Ok(()),
-                false => {
-                    Err(refuse("the directory that it would be in is not there; make it first".to_owned()))
-                }
-            }
-        }
-        Err(error) => Err(refuse(format!("{error}; name a directory that is not there yet"))),
-    }
-}
-
-fn verified(found: &log::Verified) -> Value {
-    json!({ "valid": true, "records": found.records, "streams": found.streams, "warnings": found.warnings })
-}
-
-/// Drops runs that ended longer ago than the retention. Everything else is kept.
-fn compact(root: &Path, retention: Span) -> Result<Value, Failure> {
-    const PAUSE: Duration = Duration::from_millis(2);
-    let unusable = |error: store::Error| Failure::new(error.code(), error.to_string());
-    let unlisted = |error: crate::history::Error| Failure::new(error.code(), error.to_string());
-    if !root.is_dir() {
-        let text = format!("there is no data directory {}", root.display());
-        return Err(Failure::new(Code::NotFound, text));
-    }
-    let (mut store, _) =
-        Embedded::open(Arc::new(Files), root, &store::Options::default()).map_err(unusable)?;
-    // What has ended leaves memory first; it takes as long as the history takes to list it.
-    while store.lingering() > 0 {
-        if !store.idle(Millis(u64::MAX / 2)) {
-            std::thread::sleep(PAUSE);
-        }
-    }
-    store.log().roll().map_err(|error| failed(&error))?;
-    let now = windlass_engine::port::Clock::now(&crate::clock::System);
-    let retiring = store.retire(now - retention).map_err(unlisted)?;
-    let done = retiring.carry_out().map_err(|error| failed(&error))?;
-    store.retired(true);
-    if !retiring.is_empty() {
-        store.save_now(now);
-    }
-    Ok(json!({
-        "bytes_dropped": done.bytes_dropped, "bytes_kept": done.bytes_kept, "streams_dropped": done.streams_dropped,
-    }))
 }
 
 /// One thing that was looked at.
@@ -273,13 +138,13 @@ async fn data(root: &Path) -> Finding {
         let text = format!("{}: a process holds it and answers", root.display());
         return Finding { what, ok: true, needed: true, text };
     }
-    match open(root) {
+    match super::store::open(root) {
         Ok((log, state)) => {
             let text = format!(
-                "{}: {} records, {} streams in memory",
+                "{}: {}, {} in memory",
                 root.display(),
-                log.durable_seq(),
-                state.streams().count()
+                say::count(log.durable_seq(), "record"),
+                say::count(state.streams().count(), "stream")
             );
             Finding { what, ok: true, needed: true, text }
         }

@@ -106,7 +106,7 @@ pipelines:
     let open = project.run(&["open", "--no-wait"], 4);
     project.windlass(&["store", "compact", "--json"]).code(0).json();
     assert_eq!(project.windlass(&["runs", "--json"]).code(0).json()["items"].as_array().unwrap().len(), 4);
-    project.windlass(&["store", "compact", "--retention", "1ms", "--json"]).code(0);
+    project.windlass(&["store", "compact", "--retention", "1ms", "--json", "--yes"]).code(0);
     project.windlass(&["store", "verify"]).code(0);
     assert_eq!(project.show(text(&open, "id"))["status"], "awaiting_approval");
     let page = project.windlass(&["approvals", "--json"]).code(0).json();
@@ -138,4 +138,34 @@ fn completions_know_the_commands() {
     let status =
         std::process::Command::new("bash").arg("-n").arg(project.path("completions")).status().unwrap();
     assert!(status.success(), "bash does not read its completions");
+}
+
+#[test]
+fn a_store_that_was_restored_seals_and_has_what_steps_wrote() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let project = Project::with(BOOK);
+    let run = project.run(&[], 0);
+    project.write("data/secrets.json", r#"{"format":1,"secrets":{}}"#);
+    let keys = project.windlass(&["evidence", "pubkey"]).code(0).out;
+    let wrote = project.windlass(&["logs", text(&run, "id")]).code(0).out;
+    assert!(!wrote.is_empty());
+    project.windlass(&["store", "backup", "copy"]).code(0);
+    project.windlass(&["store", "restore", "copy", "--data", "again"]).code(0);
+    let here = |words: &[&str]| project.windlass(&[words, &["--data", "again"]].concat());
+    here(&["run", "book.yaml"]).code(0);
+    assert_eq!(here(&["logs", text(&run, "id")]).code(0).out, wrote);
+    assert_eq!(here(&["evidence", "pubkey"]).code(0).out, keys, "it goes on with the same key");
+    here(&["evidence", "export", text(&run, "id"), "-o", "run.tar"]).code(0);
+    project.write("keys.txt", keys);
+    project.windlass(&["evidence", "verify", "run.tar", "--pubkey", "keys.txt"]).code(0);
+    project.write("bad.txt", "no key");
+    for bad in ["bad.txt", "missing.txt"] {
+        project.windlass(&["evidence", "verify", "run.tar", "--pubkey", bad]).code(2).warns("--pubkey");
+    }
+    let files = walk(&project.path("copy"));
+    assert!(files.iter().any(|path| path.ends_with("secrets.json")), "{files:?}");
+    for path in files {
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600, "{}", path.display());
+    }
 }

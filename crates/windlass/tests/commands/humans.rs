@@ -197,7 +197,7 @@ fn a_lost_attempt_that_must_not_be_repeated_is_settled_as_failed() {
     let project = Project::new();
     let run = lost(&project);
     project.windlass(&["resolve", &run, "charge", "fail", "--reason", "refunded"]).code(0);
-    project.windlass(&["resume", &run]).code(1);
+    project.windlass(&["show", &run, "--exit-status"]).code(1);
     assert_eq!(
         (project.show(&run)["status"].as_str(), project.read("trace").as_str()),
         (Some("failed"), "charged\n")

@@ -7,11 +7,14 @@ mod care;
 mod endings;
 mod examples;
 mod flow;
+mod governed;
 mod humans;
 mod language;
 mod look;
+mod pipes;
 mod run;
 mod stops;
 #[path = "../support/mod.rs"]
 mod support;
+mod terminal;
 mod waits;

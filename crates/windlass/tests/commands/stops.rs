@@ -164,3 +164,47 @@ pipelines:
     resumed.kill();
     assert_eq!(project.read("trace"), "charged\n");
 }
+
+#[test]
+fn a_run_that_has_ended_is_not_resumed() {
+    let project = Project::with("\nname: over\npipelines:\n  p: { steps: [ { run: exit 3 } ] }\n");
+    let run = project.run(&[], 1);
+    let refused = project.windlass(&["resume", text(&run, "id"), "--json"]).code(6);
+    let problem: serde_json::Value = serde_json::from_str(&refused.err).unwrap();
+    assert_eq!(
+        (&problem["code"], &problem["status"]),
+        (&"RUN_TERMINAL_STATE".into(), &409.into()),
+        "{problem}"
+    );
+    assert!(text(&problem, "detail").contains("windlass retry"), "{problem}");
+}
+
+#[test]
+fn a_variable_is_changed_in_the_type_that_is_declared() {
+    let project = Project::with(
+        "
+name: typed
+pipelines:
+  p:
+    vars: { s: { type: string, default: a }, n: { type: number, default: 1 } }
+    steps:
+      - { id: wait, run: 'echo out; echo > began; until [ -e go ]; do sleep 0.02; done' }
+      - { id: show, run: 'echo \"$WL_VAR_S\" > trace' }
+",
+    );
+    let mut process = project.start(&["run", "book.yaml", "--json"]);
+    let run = process.await_run();
+    project.await_file("began");
+    process.kill();
+    project.windlass(&["why", &run]).code(0).says("interrupted").says("windlass resume");
+    for wrong in ["n=x", "m=1"] {
+        project.windlass(&["resume", &run, "--var", wrong]).code(2);
+    }
+    project.write("go", "");
+    project.windlass(&["resume", &run, "--var", "s=1.10", "--var", "n=2"]).code(0);
+    assert_eq!(project.read("trace"), "1.10\n");
+    let shown = project.show(&run);
+    assert_eq!((&shown["vars"]["s"], &shown["vars"]["n"]), (&"1.10".into(), &2.into()), "{shown}");
+    let lines = project.windlass(&["logs", &run, "--json"]).code(0).lines();
+    assert!(!lines.is_empty() && lines.iter().all(|line| text(line, "at").ends_with('Z')), "{lines:?}");
+}

@@ -184,6 +184,26 @@ fn a_list_is_not_read_as_the_fields_of_an_item_or_a_report() {
 }
 
 #[test]
+fn the_beginning_of_an_id_names_an_item_and_its_error_is_shown_harmlessly() {
+    let (project, served) = served();
+    let push = || text(&served.post("/v1/queues/jobs/items", &json!({ "data": 1 })).is(201), "id").to_owned();
+    let (first, second) = (push(), push());
+    let differ = first.bytes().zip(second.bytes()).position(|(a, b)| a != b).unwrap();
+    let shown = project.windlass(&["queue", "show", "jobs", &first[..=differ], "--json"]).code(0).json();
+    assert_eq!(shown["id"], *first);
+    project.windlass(&["queue", "cancel", "jobs", &first[..differ]]).code(2).warns("several");
+    project.windlass(&["queue", "cancel", "jobs", "itm_zz"]).code(5);
+    project.windlass(&["queue", "cancel", "jobs", &first[..=differ]]).code(0).says(&first);
+    let evil = "\u{1b}[2J\u{9b}2J\u{202e}evil";
+    let mut item = take(&served, &json!({})).remove(0);
+    item["error"] = json!(evil);
+    report(&served, "fail", &item);
+    let listed = project.windlass(&["queue", "list", "jobs"]).code(0).says("evil");
+    assert!(!listed.out.contains(['\u{1b}', '\u{9b}', '\u{202e}']), "{:?}", listed.out);
+    served.close();
+}
+
+#[test]
 fn a_consumer_that_waits_gets_what_is_pushed_meanwhile() {
     let (project, served) = served();
     thread::scope(|scope| {

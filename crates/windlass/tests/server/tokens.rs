@@ -226,7 +226,7 @@ fn the_command_line_hands_out_tokens_and_finds_the_owners_credential() {
     project.windlass(&[&words[..], &there].concat()).code(7).warns("FORBIDDEN");
     project.windlass(&[&["token", "list"][..], &there].concat()).code(0).says("ci (service)");
     // Beside the process, without naming it.
-    project.windlass(&["token", "revoke", text(&made, "id")]).code(0);
+    project.windlass(&["token", "revoke", text(&made, "id"), "--yes"]).code(0);
     let words = ["runs", "--token", &token];
     project.windlass(&[&words[..], &there].concat()).code(7).warns("UNAUTHORIZED");
     // Another project's owner is nobody here.
