@@ -1,5 +1,6 @@
 //! Why a run is where it is: the chain of what it waits for, followed from run to lock to holder, as far as it goes.
 
+use super::leases::LOCAL;
 use super::{Answer, Caller, json};
 use crate::app::App;
 use crate::shape;
@@ -15,8 +16,6 @@ use windlass_core::state::{Body, State as Whole};
 use windlass_core::step::{self, Step, Wait};
 use windlass_core::stream::StreamId;
 
-/// Who carries out steps in the process that holds the data directory.
-const LOCAL: &str = "local";
 /// How many links the chain has at most.
 const LINKS_MAX: usize = 32;
 
