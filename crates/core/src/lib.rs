@@ -31,6 +31,7 @@ pub mod id;
 pub mod idempotency;
 pub mod index;
 pub mod item;
+mod items;
 pub mod lifecycle;
 pub mod lock;
 pub mod machine;

@@ -22,6 +22,7 @@ use crate::event::{
 };
 use crate::gate;
 use crate::id::{Name, RunId, StepId};
+use crate::items;
 use crate::machine::{Decision, Given, Row, table};
 use crate::pipeline;
 use crate::private::Private;
@@ -471,7 +472,7 @@ pub fn orphaned(run: &Run, last_heartbeat_at: Option<Millis>) -> Decision {
 }
 
 /// The facts of a run that goes on from another of its lineage: `from` absent retries what did not succeed, present
-/// goes on from that step. What succeeded before is taken over.
+/// goes on from that step. What succeeded before is taken over; of an item's result, where the new run has the same item.
 ///
 /// # Errors
 /// A retry of a run that is not `failed`, or a step that is not there.
@@ -498,20 +499,25 @@ pub fn descend(
         .filter(|step| step.status == step::Status::Succeeded)
         .filter_map(|step| step.compensates)
         .collect();
-    let kept = |(i, step): (usize, &Step)| {
+    let mut items = items::Known::default();
+    let mut kept = |(i, step): (usize, &Step)| {
         let place = i as u32;
         let before = cut.is_none_or(|cut| place < cut);
         let worth = step.status == step::Status::Succeeded
             && step.group.is_none()
             && step.section == crate::run::Section::Main
             && !undone.contains(&place);
-        (before && worth).then(|| Inherited {
+        let of = (before && worth).then(|| items.of(run, step))?;
+        // An item that is no longer known is nobody's: its step is carried out again.
+        let of = of.ok()?;
+        Some(Inherited {
             step: step.id.clone(),
-            from: run.rare().inherited.get(&step.id).map_or(run.id(), |earlier| earlier.from),
+            from: items::inherited(run, &step.id, of).map_or(run.id(), |earlier| earlier.from),
             output: step.output(),
+            items: of,
         })
     };
-    let steps: Vec<Inherited> = run.steps.iter().enumerate().filter_map(kept).collect();
+    let steps: Vec<Inherited> = run.steps.iter().enumerate().filter_map(&mut kept).collect();
     let before = run.born.lineage();
     let lineage = Lineage { resumed_from: Some(run.id()), resume_count: before.resume_count + 1, ..before };
     let created = PipelineCreated { id: new, lineage, ..created };

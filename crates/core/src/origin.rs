@@ -1,5 +1,6 @@
 //! Where runs come from and who causes what: actors, triggers, lineages.
 
+use crate::digest::Digest;
 use crate::id::{Name, RunId, StepId};
 use crate::wire::{self, Reader, Wire, Writer, nested};
 use crate::word::words;
@@ -243,6 +244,10 @@ pub struct Inherited {
     /// Its output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Value>,
+    /// Which items of the `foreach` steps around it it was for. Absent outside of any, and in records of before there
+    /// was such a field.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub items: Option<Digest>,
 }
 
 nested! { Trigger = "trigger", Subject = "subject", Lineage = "lineage", BlockedOn = "blocked on", Inherited = "inherited step" }

@@ -20,6 +20,7 @@ use crate::event::{
 };
 use crate::gate;
 use crate::id::{Name, RunId, StepId};
+use crate::items;
 use crate::machine::{Decision, Given};
 use crate::private::Private;
 use crate::run::{Run, Section};
@@ -611,7 +612,7 @@ fn reach(run: &Run, def: &Pipeline, node: &StepDef, place: &Place<'_>, given: &m
     advanced.input = prepared.input.map(Private::New);
     tie(run, def, &context, place, &mut advanced, given);
     let reached = Decision::new().fact(advanced);
-    match run.rare().inherited.get(&place.id).filter(|_| place.compensates.is_none()) {
+    match taken_over(run, place) {
         Some(inherited) => inherit(run, place, node, reached, inherited, given),
         None => reached,
     }
@@ -641,6 +642,16 @@ fn tie(
     let input = advanced.input.as_ref().and_then(Private::value);
     step.prepare(advanced.action_hash, input);
     advanced.bound = binding::bound(run, def, context.node, &step);
+}
+
+/// The result of an earlier run of the lineage that is this step's: for an item, that of an equal one.
+fn taken_over<'a>(run: &'a Run, place: &Place<'_>) -> Option<&'a crate::run::Inherited> {
+    if run.rare().inherited.is_empty() || place.compensates.is_some() {
+        return None;
+    }
+    let parent = place.parent.and_then(|parent| run.place(&parent.id));
+    let items = items::of(run, place.item, parent).ok()?;
+    items::inherited(run, &place.id, items)
 }
 
 /// A result of an earlier run of the lineage serves: the step begins and ends in one commit.

@@ -366,6 +366,8 @@ fn items(over: Value) -> Result<Value, String> {
         Value::Array(_) => Ok(over),
         Value::Object(map) => {
             let mut product: Vec<Map<String, Value>> = alloc::vec![Map::new()];
+            // Maps have one order, that of their keys: the items are the same list in every process.
+            let map: BTreeMap<String, Value> = map.into_iter().collect();
             for (key, list) in map {
                 let Value::Array(list) = list else { return Err(alloc::format!("`{key}` is not a list")) };
                 if product.len().saturating_mul(list.len()) > crate::runbook::ITEMS_MAX {

@@ -2,7 +2,8 @@
 //!
 //! The language is CEL with its standard functions and `toJSON`, `fromJSON`, `format`, `join`, `hash` and `matches`. There
 //! is no coercion; what is missing is an error unless `has()` asks for it. An evaluation cannot reach a clock, a
-//! file or the network.
+//! file or the network. Maps have one order in every process, that of their keys: where macros visit them, where they
+//! become JSON or text, and in the result.
 //!
 //! | bound | |
 //! |---|---|
@@ -141,6 +142,13 @@ fn explain(error: &ExecutionError) -> String {
         }
         ExecutionError::ValuesNotComparable(a, b) => {
             format!("{} and {} cannot be compared", a.type_of(), b.type_of())
+        }
+        ExecutionError::UnsupportedTargetType { target } => format!("{} does not go here", target.type_of()),
+        ExecutionError::NotSupportedAsMethod { method, target } => {
+            format!("`{method}` does not go with {}", target.type_of())
+        }
+        ExecutionError::UnsupportedKeyType(key) | ExecutionError::UnsupportedIndex(key, _) => {
+            format!("{} cannot name a part of a map or a list", key.type_of())
         }
         ExecutionError::FunctionError { function, message } => brief(&format!("{function}: {message}")),
         // tidy: the interpreter's errors are many and its enum is open; the rest speak for themselves.

@@ -1,12 +1,13 @@
 //! Lineage: retries and forks take over what succeeded, and effects are known across all of them.
 
 use crate::world::*;
-use serde_json::json;
+use serde_json::{Value, json};
 use windlass_core::attempt::Report;
 use windlass_core::budget::Limits;
 use windlass_core::caps::Caps;
 use windlass_core::code::Code;
 use windlass_core::command::{Command, Receipted, Refusal, Reply};
+use windlass_core::digest::Digest;
 use windlass_core::effect::Effect;
 use windlass_core::id::{ReceiptId, RunId};
 use windlass_core::policy::Verdict;
@@ -59,6 +60,62 @@ fn a_retry_takes_over_members_of_groups_and_items() {
     world.succeed_with(second, "i[0]", Some(json!("zero")));
     assert_eq!(world.output(second, "i"), json!(["zero", "one"]));
     assert_eq!(world.status(second), Status::Completed);
+    world.check_replay();
+}
+
+/// A run over `before` whose items at `failed` fail, retried over `after`: what is left to do, and the retry's results.
+fn again_over(before: Value, failed: &[usize], after: Value) -> (Vec<String>, Value) {
+    let book = |list: Value| main_book(vec![run("i").foreach(literal(list), 9, false)]);
+    let mut world = World::new(book(before.clone()));
+    world.load(Digest([7; 32]), book(after));
+    let first = world.start();
+    for (n, item) in before.as_array().unwrap().iter().enumerate() {
+        let step = format!("i[{n}]");
+        match failed.contains(&n) {
+            true => world.fail(first, &step, "boom"),
+            false => world.succeed_with(first, &step, Some(json!(format!("{item} at {n}")))),
+        }
+    }
+    let new = RunId(world.id());
+    let runbook = Some(Digest([7; 32]));
+    world.send(&Command::Descend { run: first, new, from: None, runbook }).unwrap();
+    let left = world.leasable(new);
+    world.work(new);
+    world.check_replay();
+    (left, world.output(new, "i"))
+}
+
+#[test]
+fn a_retry_takes_an_items_result_over_where_the_item_is_equal_wherever_it_stands() {
+    // Another order, as that of a map was in every process.
+    let (left, output) = again_over(json!(["a", "b", "c"]), &[1], json!(["b", "c", "a"]));
+    assert_eq!(left, ["i[0]"], "only the item that failed runs again");
+    assert_eq!((&output[1], &output[2]), (&json!("\"c\" at 2"), &json!("\"a\" at 0")));
+    // Items that are new, or changed, run; those that are gone are gone.
+    let (left, _) = again_over(json!([{ "h": 1 }, { "h": 2 }, 3]), &[2], json!([{ "h": 9 }, { "h": 2 }]));
+    assert_eq!(left, ["i[0]"]);
+    // Equal items are as many pieces of work as there are of them.
+    let (left, _) = again_over(json!(["a", "a", "b"]), &[1, 2], json!(["a", "b", "a", "a"]));
+    assert_eq!(left, ["i[1]", "i[2]", "i[3]"]);
+}
+
+#[test]
+fn inner_steps_are_taken_over_by_the_item_around_them() {
+    let book = |list: Value| {
+        let inner = run("in").foreach(literal(json!([1, 2])), 9, false);
+        main_book(vec![steps("o", vec![run("m"), inner]).foreach(literal(list), 9, false)])
+    };
+    let mut world = World::new(book(json!(["x", "y"])));
+    world.load(Digest([7; 32]), book(json!(["y", "x"])));
+    let first = world.start();
+    for step in ["m[0]", "m[1]", "in[0][0]", "in[0][1]", "in[1][0]"] {
+        world.succeed(first, step);
+    }
+    world.fail(first, "in[1][1]", "boom");
+    let new = RunId(world.id());
+    let runbook = Some(Digest([7; 32]));
+    world.send(&Command::Descend { run: first, new, from: None, runbook }).unwrap();
+    assert_eq!(world.leasable(new), ["in[0][1]"], "`y` stands first now");
     world.check_replay();
 }
 

@@ -11,6 +11,7 @@
 
 use super::values::{self, from_json_whole, to_json};
 use super::{VALUES_LEN_MAX, WORK_MAX};
+use cel::objects::Key;
 use cel::{Context, DeclarationError, ExecutionError, FunctionContext, Value};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -39,7 +40,7 @@ pub(super) const NAMES: &[&str] = &[
     "uint",
 ];
 
-/// The call around a macro's range that counts its elements. No expression can write the name.
+/// The call around a macro's range that counts its elements and puts the keys of a map in order. No expression can write the name.
 pub(super) const EACH: &str = "@each";
 
 /// The least size that work is reckoned with, so that small values do not make for endless loops.
@@ -75,16 +76,29 @@ fn json(call: &FunctionContext<'_, '_>, value: &Value) -> Result<serde_json::Val
 fn each(call: &FunctionContext<'_, '_>, left: &AtomicUsize) -> Result<Value, ExecutionError> {
     let arguments = arguments(call)?;
     let [range] = &arguments[..] else { return fail(call, "takes one value") };
-    let count = match range {
-        Value::List(list) => list.len(),
-        Value::Map(map) => map.map.len(),
+    let (count, range) = match range {
+        Value::List(list) => (list.len(), range.clone()),
+        // A macro visits the keys of a map. They are given to it in their order.
+        Value::Map(map) => {
+            let keys: Vec<Value> = values::keys(map).into_iter().map(key).collect();
+            (keys.len(), Value::List(Arc::new(keys)))
+        }
         // tidy: what else there is cannot be walked through, and the interpreter says so.
-        _ => 0,
+        _ => (0, range.clone()),
     };
     let spent = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(count));
     match spent {
-        Ok(_) => Ok(range.clone()),
+        Ok(_) => Ok(range),
         Err(_) => Err(ExecutionError::function_error("expression", "it is too much work; let a step do it")),
+    }
+}
+
+fn key(key: &Key) -> Value {
+    match key {
+        Key::Int(int) => Value::Int(*int),
+        Key::Uint(int) => Value::UInt(*int),
+        Key::Bool(truth) => Value::Bool(*truth),
+        Key::String(text) => Value::String(Arc::clone(text)),
     }
 }
 

@@ -80,6 +80,50 @@ fn the_functions_do_what_they_say() {
     }
 }
 
+/// A map with enough keys that no two processes have them in the same order by chance.
+fn many() -> Map<String, Value> {
+    let deep: Map<String, Value> = (0..24).rev().map(|n| (format!("d{n:02}"), json!(n))).collect();
+    let map: Map<String, Value> = (0..24).rev().map(|n| (format!("k{n:02}"), json!(deep))).collect();
+    scope(json!({ "vars": { "m": map, "zeta": 1, "alpha": 2 } }))
+}
+
+#[test]
+fn maps_have_the_order_of_their_keys() {
+    let names: Vec<String> = (0..24).map(|n| format!("k{n:02}")).collect();
+    let cel = Cel::new();
+    for source in [
+        "vars.m.map(k, k)",
+        "vars.m.filter(k, k != '')",
+        "fromJSON(toJSON(vars.m)).map(k, k)",
+        "[vars.m].map(m, m.map(k, k))[0]",
+    ] {
+        assert_eq!(cel.evaluate(source, &many()), Ok(json!(names)), "{source}");
+    }
+    assert_eq!(cel.evaluate("vars.m.map(k, k).join()", &many()), Ok(json!(names.join(","))));
+    // The bytes are compared, not the values: maps are equal in any order.
+    let text = cel.evaluate("vars", &many()).unwrap().to_string();
+    assert!(text.starts_with(r#"{"alpha":2,"m":{"k00":{"d00":0,"d01":1,"#), "{text}");
+    for source in ["toJSON(vars)", "format('{0}', vars)"] {
+        assert_eq!(cel.evaluate(source, &many()), Ok(json!(text)), "{source}");
+    }
+    assert_eq!(cel.evaluate("{2: 'b', 1: 'a', 3: 'c'}.map(k, k)", &many()), Ok(json!([1, 2, 3])));
+    // The first of several errors is the same one too.
+    let first = cel.evaluate("vars.m.map(k, int(k))", &many()).unwrap_err();
+    for _ in 0..8 {
+        assert_eq!(cel.evaluate("vars.m.map(k, int(k))", &many()).unwrap_err(), first);
+    }
+}
+
+#[test]
+fn no_message_shows_a_map_as_the_interpreter_keeps_it() {
+    for source in
+        ["-vars", "!vars.list", "vars.list[vars]", "vars[vars]", "{vars: 1}", "vars.startsWith('a')"]
+    {
+        let error = evaluate(source).unwrap_err();
+        assert!(!error.contains("prod") && !error.contains("String("), "{source}: {error}");
+    }
+}
+
 #[test]
 fn what_is_missing_or_of_another_type_is_an_error() {
     for (source, message) in [
@@ -212,6 +256,21 @@ proptest! {
     #[test]
     fn no_text_panics(source in "\\PC{0,40}|[a-c0-9.()\\[\\]{}?:+*!'\" ,=<>&|-]{0,60}") {
         let _ = evaluate(&source);
+    }
+
+    #[test]
+    fn every_walk_through_a_map_has_the_order_of_its_keys(
+        keys in proptest::collection::btree_set("\\PC{0,6}", 0..20)
+    ) {
+        let map: Map<String, Value> = keys.iter().rev().map(|key| (key.clone(), json!({ "x": key }))).collect();
+        let names = scope(json!({ "vars": { "m": map } }));
+        let cel = Cel::new();
+        prop_assert_eq!(cel.evaluate("vars.m.map(k, k)", &names), Ok(json!(keys)));
+        let sorted: Vec<String> =
+            keys.iter().map(|key| format!("{}:{}", json!(key), json!({ "x": key }))).collect();
+        let text = format!("{{{}}}", sorted.join(","));
+        prop_assert_eq!(cel.evaluate("toJSON(vars.m)", &names), Ok(json!(text)));
+        prop_assert_eq!(cel.evaluate("vars.m", &names).unwrap().to_string(), text);
     }
 
     #[test]

@@ -84,7 +84,15 @@ fn number_in(number: &Number) -> Result<Cel, String> {
     number.as_f64().map(Cel::Float).ok_or_else(|| "a number is too large".to_owned())
 }
 
-/// The value as JSON.
+/// The keys of a map in the one order that maps have. The interpreter keeps them in another one in every process, so
+/// nothing walks through a map but by this.
+pub(super) fn keys(map: &cel::objects::Map) -> Vec<&Key> {
+    let mut keys: Vec<&Key> = map.map.keys().collect();
+    keys.sort_unstable();
+    keys
+}
+
+/// The value as JSON, its maps in the order of their keys.
 pub(super) fn to_json(value: &Cel) -> Result<Value, String> {
     out(value, &mut 0)
 }
@@ -104,13 +112,13 @@ fn out(value: &Cel, size: &mut usize) -> Result<Value, String> {
         Cel::String(text) => text.as_str().into(),
         Cel::List(list) => Value::Array(list.iter().map(|item| out(item, size)).collect::<Result<_, _>>()?),
         Cel::Map(map) => {
-            let entry = |(key, value): (&Key, &Cel)| match key {
-                Key::String(key) => Ok((key.as_str().to_owned(), out(value, size)?)),
-                Key::Int(_) | Key::Uint(_) | Key::Bool(_) => {
+            let entry = |key: &Key| match (key, map.map.get(key)) {
+                (Key::String(name), Some(value)) => Ok((name.as_str().to_owned(), out(value, size)?)),
+                (Key::String(_) | Key::Int(_) | Key::Uint(_) | Key::Bool(_), _) => {
                     Err(format!("the key {key} of a map is not text"))
                 }
             };
-            Value::Object(map.map.iter().map(entry).collect::<Result<Map<_, _>, _>>()?)
+            Value::Object(keys(map).into_iter().map(entry).collect::<Result<Map<_, _>, _>>()?)
         }
         Cel::Bytes(_) | Cel::Function(..) | Cel::Opaque(_) | Cel::Struct(_) => {
             return Err(format!(

@@ -274,3 +274,60 @@ pipelines:
     let shown = project.windlass(&["run", "book.yaml", "--dry-run"]).code(0).says("missing secret: ABSENT");
     assert!(!shown.out.contains("missing secret: THERE") && !shown.out.contains("value-of-it"));
 }
+
+#[test]
+fn maps_have_one_order_in_every_process() {
+    let hosts: String = (0..20).rev().map(|n| format!("h{n:02}: {{ z: 1, a: {n} }}, ")).collect();
+    let project = Project::with(&format!(
+        r#"
+name: det
+pipelines:
+  default:
+    vars: {{ m: {{ type: map, default: {{ {hosts} }} }} }}
+    steps:
+      - id: say
+        run: 'printf "%s\n" "$A" "$B" "$C" "$D" >> said'
+        env:
+          A: '${{{{ toJSON(vars) }}}}'
+          B: 'text ${{{{ vars.m }}}}'
+          C: '${{{{ vars.m.map(k, k).join() }}}}'
+          D: '${{{{ hash(toJSON(vars)) }}}}'
+"#
+    ));
+    for _ in 0..6 {
+        project.run(&[], 0);
+    }
+    let said = project.read("said");
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines.len(), 24);
+    for times in lines.chunks(4) {
+        assert_eq!(times, &lines[..4]);
+    }
+    assert!(lines[0].starts_with(r#"{"m":{"h00":{"a":0,"z":1},"h01":"#), "{}", lines[0]);
+}
+
+#[test]
+fn a_retry_over_a_map_does_what_failed_and_nothing_twice() {
+    let project = Project::with(
+        r#"
+name: hosts
+pipelines:
+  default:
+    vars: { hosts: { type: map, default: { gamma: 3, alpha: 1, epsilon: 5, beta: 2, delta: 4 } } }
+    steps:
+      - id: each
+        foreach: '${{ vars.hosts.map(k, k) }}'
+        fail_fast: false
+        run: '[ "$H" != gamma ] || [ -e fixed ] || exit 1; echo "$H" >> done'
+        env: { H: '${{ item }}' }
+"#,
+    );
+    for n in 0..3 {
+        let failed = project.run(&[], 1);
+        project.write("fixed", "");
+        project.windlass(&["retry", failed["id"].as_str().unwrap()]).code(0);
+        assert_eq!(project.read("done"), "alpha\nbeta\ndelta\nepsilon\ngamma\n", "try {n}");
+        project.remove("fixed");
+        project.remove("done");
+    }
+}
