@@ -32,13 +32,15 @@ words! {
     Scope {
         /// Look.
         Read = "read",
-        /// Start runs and steer them.
+        /// Start, resume and cancel runs of deployed runbooks.
         Run = "run",
+        /// Bring runbooks: whoever may do that runs commands on the server.
+        Deploy = "deploy",
         /// Decide on approvals and settle what is unknown.
         Approve = "approve",
         /// Lease steps and report on them.
         Execute = "execute",
-        /// Deploy, break holds, hand out tokens.
+        /// Break holds, hand out tokens.
         Admin = "admin",
     }
 }

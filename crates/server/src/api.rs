@@ -263,7 +263,7 @@ impl Caller {
         Caller { scopes: Scope::ALL.to_vec(), owns: true, ..Caller::on_this_machine(user) }
     }
 
-    /// Somebody on this machine who shows nothing.
+    /// A caller on this machine without a credential, where `--trust-local` lets them in.
     #[must_use]
     pub fn local() -> Caller {
         Caller { scopes: vec![Scope::Read, Scope::Run], ..Caller::on_this_machine("local") }
@@ -289,7 +289,7 @@ impl Caller {
         match scope {
             Scope::Open | Scope::Known => true,
             Scope::Owner => self.owns,
-            Scope::Read | Scope::Run | Scope::Approve | Scope::Execute | Scope::Admin => {
+            Scope::Read | Scope::Run | Scope::Deploy | Scope::Approve | Scope::Execute | Scope::Admin => {
                 self.scopes.contains(&scope)
             }
         }
@@ -429,7 +429,8 @@ fn outsider(caller: &Caller, text: &str) -> Result<Holder, Problem> {
 
 /// What is said to whoever shows nothing, or nothing that is good: the same in each case.
 fn stranger() -> Problem {
-    let text = "a token is needed: none was sent, or it is not known, has expired or was revoked";
+    let text = "a token is needed: none was sent, or it is not known, has expired or was revoked; \
+                `windlass token create` makes one";
     Problem::new(Code::Unauthorized, text)
 }
 

@@ -100,8 +100,10 @@ pub struct Listen {
     pub address: String,
     /// The certificates and the key, where the server itself speaks TLS.
     pub tls: Option<(PathBuf, PathBuf)>,
-    /// A proxy in front of it speaks TLS and passes requests on, so nobody is known by where they come from.
+    /// A proxy in front of it speaks TLS and passes requests on.
     pub behind_proxy: bool,
+    /// Callers on this machine without a credential have `read` and `run`.
+    pub trust_local: bool,
 }
 
 /// Why the server cannot listen.
@@ -175,7 +177,8 @@ impl Server {
         let listener = TcpListener::bind(address).await.map_err(bind)?;
         let address = listener.local_addr().map_err(bind)?;
         let rules = Rules {
-            trusts_loopback: !listen.behind_proxy,
+            trusts_loopback: listen.trust_local && !listen.behind_proxy,
+            behind_proxy: listen.behind_proxy,
             loopback_only: loopback && !listen.behind_proxy,
             scheme: if acceptor.is_some() || listen.behind_proxy { "https" } else { "http" },
         };

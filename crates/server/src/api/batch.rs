@@ -57,7 +57,8 @@ async fn create(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<Ba
     if body.items.is_empty() || body.items.len() > RUNS_MAX {
         return Err(invalid(format!("a batch has 1 to {RUNS_MAX} items")));
     }
-    let (hash, runbook) = app.runbook(&caller, body.runbook.as_deref(), body.pipeline.as_deref()).await?;
+    let (hash, runbook) =
+        app.runbook_to_run(&caller, body.runbook.as_deref(), body.pipeline.as_deref()).await?;
     let pipeline = runs::pick(&runbook, body.pipeline.as_deref())?;
     let def =
         runbook.pipelines.get(&pipeline).ok_or_else(|| Problem::missing("pipeline", pipeline.as_str()))?;

@@ -104,7 +104,7 @@ fn scope_text(scope: Scope) -> String {
         Scope::Open => "Anybody may.".to_owned(),
         Scope::Known => "Needs a token, whatever it allows.".to_owned(),
         Scope::Owner => "Needs the owner's credential.".to_owned(),
-        Scope::Read | Scope::Run | Scope::Approve | Scope::Execute | Scope::Admin => {
+        Scope::Read | Scope::Run | Scope::Deploy | Scope::Approve | Scope::Execute | Scope::Admin => {
             format!("Needs the scope `{}`.", scope.word())
         }
     }

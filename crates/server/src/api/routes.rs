@@ -30,13 +30,15 @@ pub enum Scope {
     Known,
     /// Look.
     Read,
-    /// Start runs and steer them.
+    /// Start, resume and cancel runs of deployed runbooks.
     Run,
+    /// Bring runbooks. Their steps are commands that the server runs, so this is a shell on the server.
+    Deploy,
     /// Decide on approvals and settle what is unknown.
     Approve,
     /// Lease steps and report on them.
     Execute,
-    /// Everything else: deploy, break holds, hand out tokens.
+    /// Everything else: break holds, hand out tokens.
     Admin,
     /// What is of the whole installation and of no tenant. No token has it.
     Owner,
@@ -44,7 +46,8 @@ pub enum Scope {
 
 impl Scope {
     /// Those that a token can have.
-    pub const ALL: [Scope; 5] = [Scope::Read, Scope::Run, Scope::Approve, Scope::Execute, Scope::Admin];
+    pub const ALL: [Scope; 6] =
+        [Scope::Read, Scope::Run, Scope::Deploy, Scope::Approve, Scope::Execute, Scope::Admin];
 
     /// As it is written.
     #[must_use]
@@ -54,6 +57,7 @@ impl Scope {
             Scope::Known => "known",
             Scope::Read => "read",
             Scope::Run => "run",
+            Scope::Deploy => "deploy",
             Scope::Approve => "approve",
             Scope::Execute => "execute",
             Scope::Admin => "admin",

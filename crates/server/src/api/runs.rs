@@ -171,7 +171,14 @@ async fn wish(
     body: NewRun,
     key: Option<Name>,
 ) -> Result<Create, Problem> {
-    let (hash, runbook) = app.runbook(caller, body.runbook.as_deref(), body.pipeline.as_deref()).await?;
+    if body.cwd.is_some() && !caller.may(Scope::Deploy) {
+        // A command line that is found relative to a directory is another one in another directory.
+        let text =
+            "to name the directory of a run, `cwd`, needs the scope `deploy`, which the caller does not have";
+        return Err(Problem::new(Code::Forbidden, text));
+    }
+    let (hash, runbook) =
+        app.runbook_to_run(caller, body.runbook.as_deref(), body.pipeline.as_deref()).await?;
     let pipeline = pick(&runbook, body.pipeline.as_deref())?;
     let def =
         runbook.pipelines.get(&pipeline).ok_or_else(|| Problem::missing("pipeline", pipeline.as_str()))?;
@@ -301,6 +308,24 @@ impl App {
         self.look(move |store| find_runbook(store, &caller, wanted.as_deref(), pipeline.as_deref())).await?
     }
 
+    /// The runbook that a run is to be made of. Without the scope `deploy` that is an active version of the caller's
+    /// namespace: what was only stored is a command line of whoever stored it.
+    pub(super) async fn runbook_to_run(
+        &self,
+        caller: &Caller,
+        wanted: Option<&str>,
+        pipeline: Option<&str>,
+    ) -> Result<(Digest, Arc<Runbook>), Problem> {
+        let found = self.runbook(caller, wanted, pipeline).await?;
+        let (who, hash) = (caller.clone(), found.0);
+        if caller.may(Scope::Deploy) || self.look(move |store| is_deployed(store, &who, hash)).await? {
+            return Ok(found);
+        }
+        let text = "this runbook is not deployed in the caller's namespace, and to bring one needs the scope `deploy`, \
+                    which the caller does not have; name a deployed runbook";
+        Err(Problem::new(Code::Forbidden, text))
+    }
+
     /// A page of runs, and where the next begins. Where many are in memory, others get their turn in between.
     async fn runs(&self, mut filter: RunFilter) -> Result<(Vec<Value>, Option<RunId>), Problem> {
         let (mut items, limit) = (Vec::new(), filter.limit);
@@ -333,6 +358,17 @@ impl App {
         }
         Ok(runs)
     }
+}
+
+/// Whether a runbook is the active version of its name.
+fn is_deployed(store: &Embedded, caller: &Caller, hash: Digest) -> bool {
+    let state = store.state();
+    let names = state.deployments(&caller.tenant, &caller.namespace);
+    names.into_iter().any(|name| match state.stream(&StreamId::Deployment(name)).map(|stream| &stream.body) {
+        Some(Body::Deployment(active)) => active.as_ref().as_ref().is_some_and(|active| active.hash == hash),
+        // tidy: the stream of a deployment holds one.
+        Some(_) | None => false,
+    })
 }
 
 fn find_runbook(
@@ -531,7 +567,7 @@ pub(super) async fn fork(
     let run = app.find_run(&caller, &id).await?;
     let from = StepId::new(&body.from).map_err(invalid)?;
     let runbook = match body.runbook.as_deref() {
-        Some(text) => Some(app.runbook(&caller, Some(text), None).await?.0),
+        Some(text) => Some(app.runbook_to_run(&caller, Some(text), None).await?.0),
         None => None,
     };
     descend(&app, &caller, run, Some(from), runbook).await

@@ -33,7 +33,8 @@ impl Serving {
         let mut settings = Settings { executes: true, ..Settings::default() };
         settings.engine.slots = 0;
         let app = App::start(Home::make(&dir.join("store"))?, &std::env::current_exe()?, settings)?;
-        let listen = Listen { address: "127.0.0.1:0".to_owned(), tls: None, behind_proxy: false };
+        let listen =
+            Listen { address: "127.0.0.1:0".to_owned(), tls: None, behind_proxy: false, trust_local: false };
         let server = runtime.block_on(Server::bind(&listen)).map_err(broken)?;
         let (address, served) = (server.address(), app.clone());
         runtime.spawn(async move { server.serve_owner(served, "bench").await });

@@ -1,8 +1,13 @@
 //! The door: who is at the other end of a connection, and whether they may come from there.
 //!
+//! Over TCP a caller is known by a token or by the owner's credential, and by nothing else. `--trust-local` makes one
+//! exception: callers on loopback have `read` and `run`.
+//!
 //! A browser on the same machine is a caller on loopback too, and does what any page tells it to. So a request that says
 //! that it comes from a page has to come from one of ours, and a server that only this machine can reach answers only to
-//! this machine's names: a foreign name that means 127.0.0.1 is a page's way around the browser's own rules.
+//! this machine's names: a foreign name that means 127.0.0.1 is a page's way around the browser's own rules. A proxy is a
+//! caller on loopback too, and speaks for the whole network: its requests are refused unless `--behind-proxy` says that
+//! there is one.
 
 use crate::api::{Caller, Problem};
 use crate::app::App;
@@ -14,11 +19,26 @@ use std::sync::Arc;
 use windlass_core::code::Code;
 use windlass_engine::port::Clock as _;
 
-/// How whoever comes in over TCP is treated.
+/// Headers that a proxy adds to what it passes on.
+const FORWARDED: [&str; 9] = [
+    "forwarded",
+    "via",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-proto",
+    "x-real-ip",
+    "x-client-ip",
+    "true-client-ip",
+    "cf-connecting-ip",
+];
+
+/// How callers over TCP are treated.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
-    /// Whether whoever comes from this machine is known by that.
+    /// Whether a caller on loopback needs no credential to read and to start runs.
     pub(super) trusts_loopback: bool,
+    /// Whether requests may come through a proxy.
+    pub(super) behind_proxy: bool,
     /// Whether only this machine's names are answered to.
     pub(super) loopback_only: bool,
     /// How pages of this server are fetched.
@@ -37,23 +57,37 @@ pub(super) enum Door {
 impl Door {
     /// Lets a request in, and says who asks where that is known.
     pub(super) async fn open(&self, uri: &Uri, headers: &HeaderMap) -> Result<Option<Caller>, Problem> {
+        if !matches!(self, Door::Tcp { rules: Rules { behind_proxy: true, .. }, .. }) {
+            check_direct(headers)?;
+        }
         Ok(match self {
             Door::Owner { app, .. } if headers.contains_key(header::AUTHORIZATION) => {
                 bearer(app, headers).await
             }
             Door::Owner { caller, .. } => Some((**caller).clone()),
             Door::Tcp { app, peer, rules } => {
-                check_place(uri, headers, *rules)?;
-                who(app, *peer, *rules, headers).await
+                let host = check_place(uri, headers, *rules)?;
+                let trusted = rules.trusts_loopback && peer.is_loopback() && is_this_machine(host);
+                who(app, trusted, headers).await
             }
         })
     }
 }
 
+/// Refuses a request that a proxy passed on: nobody said that there is one, so the address it comes from says nothing.
+fn check_direct(headers: &HeaderMap) -> Result<(), Problem> {
+    let Some(found) = FORWARDED.iter().find(|name| headers.contains_key(**name)) else { return Ok(()) };
+    let text = format!(
+        "the request came through a proxy, as its header `{found}` says, and this server was started without \
+         --behind-proxy; start it with that where a proxy in front of it speaks TLS"
+    );
+    Err(Problem::new(Code::Forbidden, text))
+}
+
 /// Who asks. A token that is not good makes nobody of its bearer, wherever they come from.
-async fn who(app: &App, peer: IpAddr, rules: Rules, headers: &HeaderMap) -> Option<Caller> {
+async fn who(app: &App, trusted: bool, headers: &HeaderMap) -> Option<Caller> {
     if !headers.contains_key(header::AUTHORIZATION) {
-        return (rules.trusts_loopback && peer.is_loopback()).then(Caller::local);
+        return trusted.then(Caller::local);
     }
     bearer(app, headers).await
 }
@@ -81,7 +115,8 @@ fn one(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     }
 }
 
-fn check_place(uri: &Uri, headers: &HeaderMap, rules: Rules) -> Result<(), Problem> {
+/// Checks where a request comes from, and returns the host that it asks for.
+fn check_place<'a>(uri: &'a Uri, headers: &'a HeaderMap, rules: Rules) -> Result<&'a str, Problem> {
     // A request to a proxy names its host in the line; who talks to us directly, in the header.
     let host = match uri.authority() {
         Some(authority) => Some(authority.as_str()),
@@ -94,17 +129,31 @@ fn check_place(uri: &Uri, headers: &HeaderMap, rules: Rules) -> Result<(), Probl
         let text = "this server answers to names of its own machine only: localhost, 127.0.0.1 or [::1]";
         return Err(Problem::new(Code::Forbidden, text));
     }
+    let foreign = || {
+        let text = "a page of another site asks, and only this server's own pages may";
+        Err(Problem::new(Code::Forbidden, text))
+    };
     if !headers.contains_key(header::ORIGIN) {
-        return Ok(());
+        return if is_foreign_fetch(uri.path(), headers) { foreign() } else { Ok(host) };
     }
     let own = |origin: &str| {
         let rest = origin.strip_prefix(rules.scheme).and_then(|rest| rest.strip_prefix("://"));
         rest.is_some_and(|from| from.eq_ignore_ascii_case(host))
     };
-    if one(headers, header::ORIGIN).is_some_and(own) {
-        return Ok(());
+    if one(headers, header::ORIGIN).is_some_and(own) { Ok(host) } else { foreign() }
+}
+
+/// Whether a browser says that a page of another site makes the request. Browsers send no `Origin` with images, scripts and
+/// links, but they say where those come from. A link to a page is followed; one into the API is not.
+fn is_foreign_fetch(path: &str, headers: &HeaderMap) -> bool {
+    if !headers.contains_key("sec-fetch-site") {
+        return false;
     }
-    Err(Problem::new(Code::Forbidden, "a page of another site asks, and only this server's own pages may"))
+    let is = |name: &'static str, value: &str| one(headers, HeaderName::from_static(name)) == Some(value);
+    let own = is("sec-fetch-site", "same-origin") || is("sec-fetch-site", "none");
+    let followed = is("sec-fetch-mode", "navigate") && is("sec-fetch-dest", "document");
+    let page = !["/v1/", "/hooks/", "/metrics", "/mcp"].iter().any(|part| path.starts_with(part));
+    !own && !(followed && page)
 }
 
 /// Whether a host, with or without a port, is a name of this machine.
@@ -154,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_page_of_another_site_is_refused() {
-        let rules = Rules { trusts_loopback: true, loopback_only: true, scheme: "http" };
+        let rules = Rules { trusts_loopback: true, behind_proxy: false, loopback_only: true, scheme: "http" };
         let ask = |headers: &[(&str, &str)]| {
             let mut request = Request::builder().uri("/v1/runs");
             for (name, value) in headers {
@@ -165,12 +214,22 @@ mod tests {
         };
         assert!(ask(&[("host", "localhost:7433")]));
         assert!(ask(&[("host", "localhost:7433"), ("origin", "http://localhost:7433")]));
+        assert!(ask(&[("host", "localhost:7433"), ("sec-fetch-site", "same-origin")]));
+        assert!(ask(&[("host", "localhost:7433"), ("sec-fetch-site", "none")]));
         for bad in [
             &[][..],
             &[("host", "evil.example")],
             &[("host", "localhost"), ("host", "localhost")],
             &[("host", "localhost:7433"), ("origin", "null")],
             &[("host", "localhost:7433"), ("origin", "")],
+            &[("host", "localhost:7433"), ("sec-fetch-site", "cross-site")],
+            &[("host", "localhost:7433"), ("sec-fetch-site", "same-site")],
+            &[
+                ("host", "localhost:7433"),
+                ("sec-fetch-site", "cross-site"),
+                ("sec-fetch-mode", "navigate"),
+                ("sec-fetch-dest", "document"),
+            ],
             &[("host", "localhost:7433"), ("origin", "https://localhost:7433")],
             &[("host", "localhost:7433"), ("origin", "http://localhost:8000")],
             &[("host", "localhost:7433"), ("origin", "http://localhost:7433.evil.example")],

@@ -556,7 +556,10 @@ pub(super) struct ServeArgs {
     /// Their key, in PEM
     #[arg(long, value_name = "F", requires = "tls_cert")]
     pub(super) tls_key: Option<PathBuf>,
-    /// A proxy in front of it speaks TLS; everybody needs a token
+    /// A proxy in front of it speaks TLS; without this, requests that came through a proxy are refused
     #[arg(long, conflicts_with_all = ["tls_cert", "tls_key"])]
     pub(super) behind_proxy: bool,
+    /// Give every program on this machine `read` and `run` without a token
+    #[arg(long, conflicts_with = "behind_proxy")]
+    pub(super) trust_local: bool,
 }

@@ -27,7 +27,12 @@ const LOOK: Duration = Duration::from_millis(50);
 pub(super) async fn serve(args: &Args, wish: &ServeArgs, say: &Say) -> Outcome {
     let say = *say;
     let tls = wish.tls_cert.clone().zip(wish.tls_key.clone());
-    let listen = Listen { address: wish.listen.clone(), tls, behind_proxy: wish.behind_proxy };
+    let listen = Listen {
+        address: wish.listen.clone(),
+        tls,
+        behind_proxy: wish.behind_proxy,
+        trust_local: wish.trust_local,
+    };
     // What cannot be served is known before anything is opened.
     let server =
         Server::bind(&listen).await.map_err(|error| Failure::new(error.code(), error.to_string()))?;

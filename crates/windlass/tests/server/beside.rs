@@ -35,7 +35,7 @@ fn story(server: &Server, there: &[&str]) {
     assert!(project.has("done"));
     windlass(&["events", "--type", "pipeline:completed"]).code(0).says(&run);
     // The server did it, and not the command.
-    server.ask("GET", &format!("/v1/runs/{run}"), None, None).status(200);
+    server.ask("GET", &format!("/v1/runs/{run}"), Some(&server.owner()), None).status(200);
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn a_server_that_is_not_there_is_said_to_be() {
 
 #[test]
 fn the_same_key_makes_one_run_and_another_client_has_keys_of_its_own() {
-    let server = Server::start_with(Project::with(BOOK), &[]);
+    let server = Server::start_with(Project::with(BOOK), &["--trust-local"]);
     let yaml = [("content-type", "application/yaml")];
     server.send("POST", "/v1/runbooks", Some(&server.owner()), &yaml, BOOK.as_bytes()).status(201);
     let key = [("idempotency-key", "k"), ("content-type", "application/json")];
@@ -106,7 +106,7 @@ fn the_same_key_makes_one_run_and_another_client_has_keys_of_its_own() {
 
 #[test]
 fn a_repeat_gets_its_answer_although_the_request_would_not_be_taken_any_more() {
-    let server = Server::start_with(Project::with(BOOK), &[]);
+    let server = Server::start_with(Project::with(BOOK), &["--trust-local"]);
     let yaml = [("content-type", "application/yaml")];
     let deploy =
         |book: &str| server.send("POST", "/v1/runbooks", Some(&server.owner()), &yaml, book.as_bytes());

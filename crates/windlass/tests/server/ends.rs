@@ -137,7 +137,7 @@ fn without_executors_steps_wait() {
     );
     let made = server.project.windlass(&["run", "book.yaml", "--detach", "--json"]).code(0).json();
     let path = format!("/v1/runs/{}", text(&made, "id"));
-    let shown = server.ask("GET", &path, None, None).status(200).json();
+    let shown = server.ask("GET", &path, Some(&server.owner()), None).status(200).json();
     assert_eq!(text(&shown, "status"), "running");
     assert_eq!(text(&shown["steps"][0], "status"), "ready");
     assert!(!server.project.has("trace"));

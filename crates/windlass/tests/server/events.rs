@@ -1,7 +1,7 @@
 //! Events over TCP: as they come, from where one was cut off, and to the end.
 
 use crate::http::{Answer, Server};
-use crate::support::{Project, text};
+use crate::support::text;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -63,7 +63,7 @@ fn run(server: &Server) -> String {
 
 #[test]
 fn events_come_as_they_happen_and_go_on_after_the_last_one_seen() {
-    let server = Server::start();
+    let server = Server::trusting();
     let mut events = Events::open(&server, "/v1/events", &[]);
     let run = run(&server);
     let seen = events.until("pipeline:completed");
@@ -91,7 +91,7 @@ fn events_come_as_they_happen_and_go_on_after_the_last_one_seen() {
 
 #[test]
 fn a_drain_ends_the_streams_and_the_next_process_goes_on() {
-    let mut server = Server::start_with(Project::new(), &[]);
+    let mut server = Server::trusting();
     let mut events = Events::open(&server, "/v1/events", &[]);
     run(&server);
     let last = events.until("pipeline:completed").pop().unwrap().0;
@@ -99,7 +99,7 @@ fn a_drain_ends_the_streams_and_the_next_process_goes_on() {
     process.signal(Signal::TERM);
     assert_eq!(events.next(), None, "it ends, and is not cut off");
     process.wait().code(0);
-    let mut server = Server::start_with(server.project, &[]);
+    let mut server = Server::start_with(server.project, &["--trust-local"]);
     let mut events = Events::open(&server, "/v1/events", &[("last-event-id", &last.to_string())]);
     run(&server);
     let seen = events.until("pipeline:completed");
@@ -109,7 +109,7 @@ fn a_drain_ends_the_streams_and_the_next_process_goes_on() {
 
 #[test]
 fn a_reader_that_takes_nothing_holds_nobody_up() {
-    let server = Server::start();
+    let server = Server::trusting();
     let mut deaf = server.connect();
     deaf.write_all(&server.request("GET", "/v1/events", None, &[], b"")).unwrap();
     // More than fits into what lies between the two.
@@ -131,7 +131,7 @@ fn a_reader_that_takes_nothing_holds_nobody_up() {
 
 #[test]
 fn what_is_asked_for_wrongly_is_refused() {
-    let server = Server::start();
+    let server = Server::trusting();
     for path in ["/v1/events?from=x", "/v1/events?from=-1", "/v1/events?type=%00", "/v1/events?nonsense=1"] {
         server.ask("GET", path, None, None).problem(400, "INVALID_INPUT");
     }

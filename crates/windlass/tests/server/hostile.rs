@@ -14,7 +14,7 @@ fn is_well(server: &Server) {
 
 #[test]
 fn a_body_that_is_too_large_is_refused_before_it_comes() {
-    let server = Server::start();
+    let server = Server::trusting();
     let claim = |len: &str| {
         let head = format!(
             "POST /v1/runs HTTP/1.1\r\nhost: {}\r\nconnection: close\r\ncontent-length: {len}\r\n\r\n",
@@ -43,7 +43,7 @@ fn a_body_that_is_too_large_is_refused_before_it_comes() {
 
 #[test]
 fn a_body_that_breaks_off_changes_nothing() {
-    let server = Server::start();
+    let server = Server::trusting();
     let mut stream = server.connect();
     let head = format!(
         "POST /v1/runs HTTP/1.1\r\nhost: {}\r\nconnection: close\r\ncontent-length: 100\r\n\r\n{{\"pipeline\"",
@@ -62,7 +62,7 @@ fn a_body_that_breaks_off_changes_nothing() {
 
 #[test]
 fn json_that_is_none_too_deep_or_of_another_form_is_refused() {
-    let server = Server::start();
+    let server = Server::trusting();
     let send = |body: &[u8]| {
         let kind = [("content-type", "application/json")];
         server.send("POST", "/v1/runs", None, &kind, body).problem(400, "INVALID_INPUT")
@@ -88,7 +88,7 @@ fn json_that_is_none_too_deep_or_of_another_form_is_refused() {
 
 #[test]
 fn paths_that_are_tricks_find_nothing() {
-    let server = Server::start();
+    let server = Server::trusting();
     for path in [
         "/v1/runs/..",
         "/v1/runs/../../etc/passwd",
@@ -138,7 +138,7 @@ fn paths_that_are_tricks_find_nothing() {
 
 #[test]
 fn a_method_that_an_address_does_not_take_is_told_which_it_does() {
-    let server = Server::start();
+    let server = Server::trusting();
     for (method, path, allow) in [
         ("DELETE", "/v1/runs", &["get", "post", "head"][..]),
         ("PUT", "/v1/runs/run_1", &["get"]),
@@ -156,7 +156,7 @@ fn a_method_that_an_address_does_not_take_is_told_which_it_does() {
 
 #[test]
 fn heads_have_bounds() {
-    let server = Server::start();
+    let server = Server::trusting();
     let many: String = (0..200).map(|n| format!("x-{n}: y\r\n")).collect();
     let host = server.address();
     let head = format!("GET /v1/runs HTTP/1.1\r\nhost: {host}\r\n{many}\r\n");
@@ -184,7 +184,7 @@ fn heads_have_bounds() {
 
 #[test]
 fn a_connection_serves_one_request_after_the_other() {
-    let server = Server::start();
+    let server = Server::trusting();
     let mut stream = server.connect();
     let request = format!("GET /healthz HTTP/1.1\r\nhost: {}\r\n\r\n", server.address());
     for _ in 0..3 {
@@ -200,7 +200,7 @@ fn a_connection_serves_one_request_after_the_other() {
 
 #[test]
 fn who_says_nothing_is_hung_up_on() {
-    let server = Server::start();
+    let server = Server::trusting();
     // Nothing at all, half a head, and a head whose body never comes.
     let host = server.address().to_owned();
     let halves = [
@@ -255,7 +255,7 @@ fn who_says_nothing_is_hung_up_on() {
 
 #[test]
 fn answers_are_not_to_be_kept_or_guessed_at() {
-    let server = Server::start();
+    let server = Server::trusting();
     for path in ["/v1/runs", "/v1/absent", "/healthz"] {
         let head = server.ask("GET", path, None, None).head;
         assert!(

@@ -18,6 +18,11 @@ impl Server {
         Server::start_with(Project::new(), &[])
     }
 
+    /// Starts one that gives callers on this machine `read` and `run` without a token.
+    pub(crate) fn trusting() -> Server {
+        Server::start_with(Project::new(), &["--trust-local"])
+    }
+
     /// Starts one with these words too.
     pub(crate) fn start_with(project: Project, words: &[&str]) -> Server {
         let (process, url) = serve(&project, words);
@@ -107,7 +112,7 @@ impl Server {
 
     /// A token of a tenant and namespace with every scope.
     pub(crate) fn of(&self, tenant: &str, namespace: &str) -> String {
-        let scopes = ["read", "run", "approve", "execute", "admin"];
+        let scopes = ["read", "run", "deploy", "approve", "execute", "admin"];
         let made = self.token(&json!({ "tenant": tenant, "namespace": namespace, "scopes": scopes }));
         text(&made, "token").to_owned()
     }

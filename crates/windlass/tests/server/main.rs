@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod beside;
+mod doors;
 mod ends;
 mod events;
 mod hostile;

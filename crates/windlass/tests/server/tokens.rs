@@ -91,7 +91,7 @@ fn nobody_hands_out_more_than_they_have() {
 
 #[test]
 fn a_program_decides_on_no_approval_and_a_human_does() {
-    let server = Server::start();
+    let server = Server::trusting();
     let book = "name: x\npipelines: { main: { steps: [ { id: ask, approve: { message: ok } } ] } }\n";
     let owner = server.owner();
     let yaml = [("content-type", "application/yaml")];
@@ -231,13 +231,13 @@ fn the_command_line_hands_out_tokens_and_finds_the_owners_credential() {
     project.windlass(&[&words[..], &there].concat()).code(7).warns("UNAUTHORIZED");
     // Another project's owner is nobody here.
     let other = Project::new();
-    other.windlass(&[&["token", "list"][..], &there].concat()).code(7).warns("FORBIDDEN");
-    other.windlass(&[&["runs"][..], &there].concat()).code(0);
+    other.windlass(&[&["token", "list"][..], &there].concat()).code(7).warns("UNAUTHORIZED");
+    other.windlass(&[&["runs"][..], &there].concat()).code(7).warns("UNAUTHORIZED");
 }
 
 #[test]
 fn pages_of_other_sites_and_foreign_names_are_refused() {
-    let server = Server::start();
+    let server = Server::trusting();
     let own = format!("http://{}", server.address());
     let good = server.send("GET", "/v1/runs", None, &[("origin", &own)], b"");
     good.status(200);

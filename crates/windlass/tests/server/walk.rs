@@ -40,7 +40,7 @@ const TABLE: &[(&str, &str, &str)] = &[
     ("POST", "/v1/runs/{id}/steps/{step}/resolve", "approve"),
     ("POST", "/v1/signals/{name}", "run"),
     ("GET", "/v1/runbooks", "read"),
-    ("POST", "/v1/runbooks", "run"),
+    ("POST", "/v1/runbooks", "deploy"),
     ("GET", "/v1/runbooks/{hash}", "read"),
     ("POST", "/v1/plan", "read"),
     ("GET", "/v1/approvals", "read"),
@@ -108,7 +108,7 @@ const TABLE: &[(&str, &str, &str)] = &[
     ("POST", "/v1/tokens/{id}/revoke", "admin"),
 ];
 
-const SCOPES: [&str; 5] = ["read", "run", "approve", "execute", "admin"];
+const SCOPES: [&str; 6] = ["read", "run", "deploy", "approve", "execute", "admin"];
 
 /// What the table says of a route.
 fn needed(route: &Route) -> &'static str {
@@ -200,7 +200,7 @@ fn spent(server: &Server) -> [Role; 2] {
 
 #[test]
 fn every_route_asks_every_caller_for_its_scope() {
-    let server = Server::start();
+    let server = Server::trusting();
     let here = Some(vec!["read", "run"]);
     let mut roles = vec![Role { name: "nobody, here".to_owned(), token: None, scopes: here }];
     roles.extend(SCOPES.iter().map(|scope| role(&server, scope, "default", &[scope])));
@@ -217,14 +217,18 @@ fn every_route_asks_every_caller_for_its_scope() {
 }
 
 #[test]
-fn behind_a_proxy_nobody_is_known_by_where_they_come_from() {
-    let server = Server::start_with(Project::new(), &["--behind-proxy"]);
+fn nobody_is_known_by_where_they_come_from() {
+    known_by_tokens_alone(&Server::start());
+    known_by_tokens_alone(&Server::start_with(Project::new(), &["--behind-proxy"]));
+}
+
+fn known_by_tokens_alone(server: &Server) {
     let routes = windlass::api::routes();
     let stranger = Role { name: "nobody".to_owned(), token: None, scopes: None };
-    let all = role(&server, "all", "default", &SCOPES);
+    let all = role(server, "all", "default", &SCOPES);
     for route in routes.list() {
-        check(&server, route, &stranger);
-        check(&server, route, &all);
+        check(server, route, &stranger);
+        check(server, route, &all);
     }
 }
 

@@ -101,6 +101,11 @@ impl Project {
         until(name, || Some(self.read(name)).filter(|text| text.ends_with('\n')))
     }
 
+    /// Waits until a step has made a file.
+    pub(crate) fn await_exists(&self, name: &str) {
+        until(name, || self.has(name).then_some(()));
+    }
+
     /// A command with the project's data directory and nothing of this process's surroundings but the search path.
     pub(crate) fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
