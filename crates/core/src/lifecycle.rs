@@ -258,6 +258,7 @@ pub fn resume(
     }
     let mut out = Decision::new();
     if let Some(vars) = vars {
+        variables_are_open(run)?;
         out = out.fact(PipelineUpdated { id: run.id(), vars: Private::New(vars), message: None });
     }
     if run.suspended {
@@ -270,6 +271,25 @@ pub fn resume(
         out.facts.extend(step.decide(run.id(), &input, given.at)?.facts);
     }
     Ok(out)
+}
+
+/// Whether the variables of a run may still change. A shell step is given all of them, so a human who was asked about one
+/// was asked about them. A tool's action is rendered with them, and asks again where it changes. Those of a called run are
+/// part of what was approved of its caller.
+fn variables_are_open(run: &Run) -> Result<(), Error> {
+    let of_shell = |action: &crate::receipt::Action| {
+        let named = action.fields["steps"].as_array();
+        let alone = action.tool.as_str() == "approve" && named.is_none_or(Vec::is_empty);
+        alone
+            || action.tool.as_str() == "shell"
+            || named.into_iter().flatten().any(|step| step["action"]["tool"] == "shell")
+    };
+    let asked = |approval: &crate::approval::Approval| approval.action.as_ref().is_none_or(of_shell);
+    match (run.rare().approvals.values().any(asked), &run.born.parent) {
+        (true, _) => Err(Error::Settled(run.id(), "a human was asked to approve what it does with them")),
+        (false, Some(_)) => Err(Error::Settled(run.id(), "another run called it with them")),
+        (false, None) => Ok(()),
+    }
 }
 
 /// A message on the run.
@@ -499,6 +519,7 @@ pub fn descend(
         .filter(|step| step.status == step::Status::Succeeded)
         .filter_map(|step| step.compensates)
         .collect();
+    let same = created.runbook_hash == run.born.home.runbook;
     let mut items = items::Known::default();
     let mut kept = |(i, step): (usize, &Step)| {
         let place = i as u32;
@@ -506,7 +527,9 @@ pub fn descend(
         let worth = step.status == step::Status::Succeeded
             && step.group.is_none()
             && step.section == crate::run::Section::Main
-            && !undone.contains(&place);
+            && !undone.contains(&place)
+            // Who approved was shown the steps of one runbook; another one asks again.
+            && (same || step.tool.as_str() != "approve");
         let of = (before && worth).then(|| items.of(run, step))?;
         // An item that is no longer known is nobody's: its step is carried out again.
         let of = of.ok()?;

@@ -306,6 +306,11 @@ pub enum Error {
         "run {0} cannot be resumed: nobody knows what step `{1}` did. Find out, and settle it with `windlass resolve {0} {1} done|retry|fail`"
     )]
     Unknown(RunId, StepId),
+    /// Its variables were approved, or are its caller's: what was shown is what runs.
+    #[error(
+        "the variables of run {0} stay as they are: {1}. Cancel it, and start a run with the variables that you want"
+    )]
+    Settled(RunId, &'static str),
     /// A step refuses it.
     #[error(transparent)]
     Step(#[from] step::Error),
@@ -335,7 +340,7 @@ impl Error {
     pub fn code(&self) -> Code {
         match self {
             Error::Terminal { .. } => Code::RunTerminalState,
-            Error::Transition { .. } => Code::RunInvalidTransition,
+            Error::Transition { .. } | Error::Settled(..) => Code::RunInvalidTransition,
             Error::Unknown(..) => Code::RunResumeFailed,
             Error::Step(error) => error.code(),
             Error::Missing(..) => Code::NotFound,

@@ -64,10 +64,10 @@ fn a_retry_takes_over_members_of_groups_and_items() {
 }
 
 /// A run over `before` whose items at `failed` fail, retried over `after`: what is left to do, and the retry's results.
-fn again_over(before: Value, failed: &[usize], after: Value) -> (Vec<String>, Value) {
+fn again_over(before: &Value, failed: &[usize], after: &Value) -> (Vec<String>, Value) {
     let book = |list: Value| main_book(vec![run("i").foreach(literal(list), 9, false)]);
     let mut world = World::new(book(before.clone()));
-    world.load(Digest([7; 32]), book(after));
+    world.load(Digest([7; 32]), book(after.clone()));
     let first = world.start();
     for (n, item) in before.as_array().unwrap().iter().enumerate() {
         let step = format!("i[{n}]");
@@ -88,14 +88,14 @@ fn again_over(before: Value, failed: &[usize], after: Value) -> (Vec<String>, Va
 #[test]
 fn a_retry_takes_an_items_result_over_where_the_item_is_equal_wherever_it_stands() {
     // Another order, as that of a map was in every process.
-    let (left, output) = again_over(json!(["a", "b", "c"]), &[1], json!(["b", "c", "a"]));
+    let (left, output) = again_over(&json!(["a", "b", "c"]), &[1], &json!(["b", "c", "a"]));
     assert_eq!(left, ["i[0]"], "only the item that failed runs again");
     assert_eq!((&output[1], &output[2]), (&json!("\"c\" at 2"), &json!("\"a\" at 0")));
     // Items that are new, or changed, run; those that are gone are gone.
-    let (left, _) = again_over(json!([{ "h": 1 }, { "h": 2 }, 3]), &[2], json!([{ "h": 9 }, { "h": 2 }]));
+    let (left, _) = again_over(&json!([{ "h": 1 }, { "h": 2 }, 3]), &[2], &json!([{ "h": 9 }, { "h": 2 }]));
     assert_eq!(left, ["i[0]"]);
     // Equal items are as many pieces of work as there are of them.
-    let (left, _) = again_over(json!(["a", "a", "b"]), &[1, 2], json!(["a", "b", "a", "a"]));
+    let (left, _) = again_over(&json!(["a", "a", "b"]), &[1, 2], &json!(["a", "b", "a", "a"]));
     assert_eq!(left, ["i[1]", "i[2]", "i[3]"]);
 }
 

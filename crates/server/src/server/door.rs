@@ -153,7 +153,8 @@ fn is_foreign_fetch(path: &str, headers: &HeaderMap) -> bool {
     let own = is("sec-fetch-site", "same-origin") || is("sec-fetch-site", "none");
     let followed = is("sec-fetch-mode", "navigate") && is("sec-fetch-dest", "document");
     let page = !["/v1/", "/hooks/", "/metrics", "/mcp"].iter().any(|part| path.starts_with(part));
-    !own && !(followed && page)
+    let allowed = own || (followed && page);
+    !allowed
 }
 
 /// Whether a host, with or without a port, is a name of this machine.

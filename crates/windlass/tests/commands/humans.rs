@@ -48,6 +48,53 @@ fn an_approved_run_goes_on_when_it_is_resumed() {
     assert_eq!(page["items"][0]["decisions"].as_array().unwrap().len(), 1, "{page}");
 }
 
+const DEPLOY: &str = "
+name: deploy
+pipelines:
+  p:
+    vars: { version: { required: true } }
+    steps:
+      - { id: gate, approve: { message: 'Deploy ${{ vars.version }}?', for: [switch] } }
+      - { id: switch, run: 'echo \"$WL_VAR_VERSION\" > deployed', risk: high }
+";
+
+#[test]
+fn what_was_approved_is_what_runs_whatever_is_resumed_with() {
+    let project = Project::with(DEPLOY);
+    let run = text(&project.run(&["--no-wait", "--var", "version=good"], 4), "id").to_owned();
+    let approval = project.windlass(&["approvals", "--json"]).code(0).json()["items"][0].clone();
+    let other = ["resume", &run, "--var", "version=evil"];
+    project.windlass(&other).code(6).warns("RUN_INVALID_TRANSITION").warns("a human was asked to approve");
+    let (id, hash) = (text(&approval, "id"), text(&approval, "action_hash"));
+    project.windlass(&["approve", id, "--hash", hash]).code(0).says("Deploy good?");
+    // It may go on, and end, as soon as a process opens the directory.
+    project.windlass(&other).code(6);
+    project.windlass(&["resume", "--all"]);
+    until("the run to end", || (project.show(&run)["status"] == "completed").then_some(()));
+    assert_eq!(project.read("deployed"), "good\n");
+    assert_eq!(project.show(&run)["vars"]["version"], "good");
+}
+
+#[test]
+fn a_fork_with_another_runbook_asks_again() {
+    let project = Project::with(RELEASE);
+    let (run, approval) = waiting(&project);
+    let words = ["approve", text(&approval, "id"), "--hash", text(&approval, "action_hash")];
+    project.windlass(&words).code(0);
+    project.windlass(&["resume", &run]).code(0);
+    project.write("other.yaml", RELEASE.replace("echo ship", "echo evil"));
+    // An unchanged runbook keeps the yes, another one does not.
+    project.windlass(&["fork", &run, "--from", "ship"]).code(0);
+    assert_eq!(project.read("trace"), "build\nship\nlast\nship\nlast\n");
+    let fork = project.start(&["fork", &run, "--from", "ship", "--runbook", "other.yaml"]);
+    until("the fork to ask", || {
+        let page = project.windlass(&["approvals", "--json"]).code(0).json();
+        page["items"].as_array().unwrap().iter().any(|one| one["run"] != run.as_str()).then_some(())
+    });
+    fork.kill();
+    assert!(!project.read("trace").contains("evil"), "{}", project.read("trace"));
+}
+
 #[test]
 fn a_rejected_run_fails_and_nothing_behind_the_gate_happens() {
     let project = Project::with(RELEASE);
