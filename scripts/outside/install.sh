@@ -13,3 +13,15 @@ python_tool() {
     fi
     echo "$(realpath "${venv}")/bin"
 }
+
+# Makes sure that a program is there that Debian has a package of the same name for.
+debian_tool() {
+    local program="$1"
+    if ! command -v "${program}" >/dev/null; then
+        local as=()
+        [[ "$(id -u)" == 0 ]] || as=(sudo)
+        "${as[@]}" apt-get update --quiet --quiet >&2
+        "${as[@]}" env DEBIAN_FRONTEND=noninteractive \
+            apt-get install --quiet --quiet --yes --no-install-recommends "${program}" >/dev/null
+    fi
+}

@@ -11,6 +11,58 @@ const LINES_MAX: usize = 800;
 /// Files of the core that match on bytes and texts, where "anything else" is a real case.
 const PARSERS: &[&str] = &["digest.rs", "event.rs", "id.rs", "stream.rs", "wire.rs", "word.rs"];
 
+/// What reaches outside, the files that may do it, and why. A runbook's commands and requests have one way each:
+/// `Shell::run` and `Wire::send`, which take a permission. The rest is Windlass's own.
+const OUTWARD: &[(&[&str], &[&str])] = &[
+    (
+        &["Command::new", "process::Command", "tokio::process", "posix_spawn"],
+        &[
+            "crates/tools/src/shell.rs",            // the keeper
+            "crates/tools/src/shell/supervisor.rs", // an attempt's supervisor
+            "crates/tools/src/shell/command.rs",    // an attempt's command
+            "crates/windlass/src/cli/executor.rs",  // itself anew, without its token among its words
+            "crates/windlass/src/cli/holds.rs",     // `windlass lock … -- CMD`, typed by a person
+            "crates/windlass/src/cli/run.rs",       // the holder that `run --detach` leaves behind
+            "crates/windlass/src/cli/work.rs",      // what `doctor` looks at, and an editor
+            "crates/server/src/bench/kill.rs",      // `windlass bench`
+        ],
+    ),
+    (
+        &[
+            "reqwest::Client",
+            "reqwest::blocking",
+            "Client::builder",
+            "Client::new",
+            "hyper::client",
+            "client::conn",
+            "TcpStream::connect",
+            "UnixStream::connect",
+            "UdpSocket",
+            "object_store::",
+        ],
+        &[
+            "crates/tools/src/tools/wire.rs",       // requests of tools and messages
+            "crates/tools/src/home.rs",             // the data directory's own socket
+            "crates/server/src/client.rs",          // the client of the API
+            "crates/server/src/bench/net.rs",       // `windlass bench`
+            "crates/server/src/evidence/bucket.rs", // bundles to an S3 store
+            "crates/store/src/telemetry/otlp.rs",   // traces
+        ],
+    ),
+    (
+        &["Leave::own"],
+        &[
+            "crates/server/src/cards/slack.rs",      // cards and messages
+            "crates/server/src/executor/attempt.rs", // a lease that a server recorded
+        ],
+    ),
+    (&["Leave::recorded"], &["crates/engine/src/handle.rs"]),
+    (
+        &["Launch::prepare", "Supervisor::start"],
+        &["crates/tools/src/shell/attempt.rs", "crates/tools/src/shell/keeper.rs"],
+    ),
+];
+
 /// All rules on one file.
 pub(crate) fn check(file: &File) -> Vec<Finding> {
     let masked = mask(&file.text);
@@ -24,6 +76,7 @@ pub(crate) fn check(file: &File) -> Vec<Finding> {
     findings.extend(has_no_loose_ends(file, &masked));
     if file.path.starts_with("crates/") && file.path.contains("/src/") {
         findings.extend(cannot_panic(file, &masked, &test_spans));
+        findings.extend(has_one_way_out(file, &masked, &test_spans));
     }
     if file.path.starts_with("crates/core/src/") {
         findings.extend(hides_no_pair(file, &masked, &test_spans));
@@ -73,6 +126,31 @@ fn cannot_panic(file: &File, masked: &str, test_spans: &[Range<usize>]) -> Vec<F
             if !reader && !inside(test_spans, at) {
                 let message = format!("`{needle}` can panic: return an error");
                 findings.push(Finding::new(&file.path, line_of(masked, at), message));
+            }
+        }
+    }
+    findings
+}
+
+/// Nothing starts a process or sends a request but where that is its purpose.
+fn has_one_way_out(file: &File, masked: &str, test_spans: &[Range<usize>]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut find = |needle: &str, at: usize| {
+        let message = format!(
+            "`{needle}` is a second way out: start processes with `Shell::run`, send requests with `Wire::send`"
+        );
+        findings.push(Finding::new(&file.path, line_of(masked, at), message));
+    };
+    for (needles, _) in OUTWARD.iter().filter(|(_, places)| !places.contains(&file.path.as_str())) {
+        for needle in *needles {
+            words(masked, needle).filter(|at| !inside(test_spans, *at)).for_each(|at| find(needle, at));
+            // The same in a list: `use std::process::{Child, Command};`
+            let Some((module, name)) = needle.rsplit_once("::") else { continue };
+            for at in words(masked, &format!("{module}::{{")).filter(|at| !inside(test_spans, *at)) {
+                let list = &masked[at..at + masked[at..].find('}').unwrap_or(0)];
+                if !name.is_empty() && words(list, name).next().is_some() {
+                    find(needle, at);
+                }
             }
         }
     }
@@ -169,6 +247,34 @@ mod unit {
         assert!(messages(LOCK, "//! Purpose.\nfn f() { r.expect(\"b\")?; }\n").is_empty());
         assert!(messages(LOCK, "//! Purpose.\n#[cfg(test)]\nmod t { fn f() { a.unwrap() } }\n").is_empty());
         assert!(messages("crates/core/tests/a.rs", "//! Purpose.\nfn f() { a.unwrap() }\n").is_empty());
+    }
+
+    #[test]
+    fn a_second_way_out_is_found() {
+        let path = "crates/server/src/guards.rs";
+        for code in [
+            "fn f() { Command::new(a); }",
+            "use std::process::Command as Other;",
+            "use std::process::{Child, Command};",
+            "use tokio::process::Command;",
+            "use reqwest::{Client, Url};",
+            "fn f() { reqwest::Client::builder(); }",
+            "fn f() { TcpStream::connect(a); }",
+            "use object_store::aws::X;",
+            "fn f() { Leave::own(Own::Card); }",
+        ] {
+            let text = format!("//! Purpose.\n{code}\n");
+            assert!(!messages(path, &text).is_empty(), "{code}");
+            assert!(messages("crates/windlass/tests/a.rs", &text).is_empty(), "{code}");
+        }
+        for code in [
+            "use std::process::{Child, ExitCode};",
+            "use reqwest::{Method, Url};",
+            "use windlass_core::command::Command;",
+            "#[cfg(test)]\nmod t { use std::process::Command; }",
+        ] {
+            assert_eq!(messages(path, &format!("//! Purpose.\n{code}\n")), Vec::<String>::new(), "{code}");
+        }
     }
 
     #[test]

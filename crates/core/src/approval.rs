@@ -10,8 +10,8 @@
 //!                 ┌──┐
 //!                 ▼  │        decide
 //!              requested ──────────────▶ approved*  rejected*
-//!                  ├── expire ─────────▶ expired*
-//!                  └── void ───────────▶ cancelled*
+//!                  ├── expire ─────────▶ expired*   │
+//!                  └── void ───────────▶ cancelled* ◀┘ void: what it is about changed before it was done
 //! ```
 //!
 //! An attempt to decide that is refused is a fact too, because an audit wants to see who tried; it changes
@@ -29,10 +29,11 @@ use crate::event::{
     ApprovalCancelled, ApprovalDecided, ApprovalExpired, ApprovalRefused, ApprovalReminded,
     ApprovalRequested, Event,
 };
-use crate::id::{ApprovalId, Name, RunId, StepId};
+use crate::id::{ApprovalId, Name, RunId, StepId, TokenId};
 use crate::machine::{Decision, Row, table};
 use crate::private::Private;
 use crate::receipt::Action;
+use crate::requesters::UNNAMED;
 use crate::time::Millis;
 use crate::word::words;
 use alloc::string::String;
@@ -48,7 +49,7 @@ words! {
     Status {
         /// Somebody has to decide.
         Requested = "requested",
-        /// Enough humans said yes. Terminal.
+        /// Enough humans said yes. Moved on only where what they said it to changes before it is done.
         Approved = "approved",
         /// A human said no. Terminal.
         Rejected = "rejected",
@@ -123,6 +124,7 @@ pub const TABLE: &[Row] = table! {
     "requested": "remind" => "requested";
     "requested": "show" => "requested";
     "approved": "decide" => "approved";
+    "approved": "void" => "cancelled";
     "approved": "expire" => "approved";
     "approved": "remind" => "approved";
     "approved": "show" => "approved";
@@ -202,8 +204,11 @@ pub struct Approval {
     pub policy_version: Digest,
     /// Why it asked.
     pub reasons: Vec<String>,
-    /// Who set the run going.
+    /// Who asked for the run first.
     pub requested_by: Name,
+    /// Who counts as having asked for it too: see [`crate::requesters`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changed_by: Vec<Name>,
     /// When it was asked for.
     pub requested_at: Millis,
     /// From when on no decision counts.
@@ -228,6 +233,9 @@ pub struct Approval {
     /// How often it was shown.
     #[serde(default)]
     pub showings: u32,
+    /// Why it is void.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub voided: Option<String>,
 }
 
 /// An attempt to decide.
@@ -333,6 +341,23 @@ impl Error {
     }
 }
 
+/// Whether a name is that of an account of the machine, behind which anybody may stand who can use it. Where two humans
+/// have to agree and neither may be the one who asked, anybody among them may be this one.
+#[must_use]
+pub fn is_unnamed(requester: &Name) -> bool {
+    let text = requester.as_str();
+    let account = text.strip_prefix("uid-").is_some_and(|id| id.parse::<u32>().is_ok());
+    // Who wrote in Slack and is mapped to nobody here.
+    let unmapped = text.starts_with("slack:");
+    matches!(text, "local" | "root" | UNNAMED) || account || unmapped || TokenId::parse(text).is_ok()
+}
+
+/// Whether somebody is the one who asked: by name, or because it was done with a token that they made.
+fn is_own(requester: &Name, by: &Name) -> bool {
+    let made = |rest: &str| rest.starts_with('/');
+    requester == by || requester.as_str().strip_prefix(by.as_str()).is_some_and(made)
+}
+
 /// The code that says how an approval was settled.
 fn settled_code(status: Status) -> Code {
     match status {
@@ -379,6 +404,7 @@ impl Approval {
             policy_version: request.policy_version,
             reasons: request.reasons.clone(),
             requested_by: request.requested_by.clone(),
+            changed_by: request.changed_by.clone().unwrap_or_default(),
             requested_at: at,
             expires_at: request.expires_at,
             self_approval: request.self_approval,
@@ -389,6 +415,7 @@ impl Approval {
             by_step: request.by_step.clone(),
             shown: Vec::new(),
             showings: 0,
+            voided: None,
         }
     }
 
@@ -438,7 +465,8 @@ impl Approval {
             (Approved | Rejected | Expired | Cancelled, Input::Decide(attempt)) => {
                 self.decide_settled(attempt)
             }
-            (Requested, Input::Void { reason }) => {
+            // What was approved has not been done, and would be something else by now.
+            (Requested | Approved, Input::Void { reason }) => {
                 bound("a reason's length", reason.len(), REASON_LEN_MAX)?;
                 let decision = Decision::reply(Reply::Settled(Cancelled)).fact(ApprovalCancelled {
                     approval_id: self.id,
@@ -450,7 +478,7 @@ impl Approval {
             }
             // A second cause for the same end.
             (Cancelled, Input::Void { .. }) => standing(),
-            (Approved | Rejected | Expired, Input::Void { .. }) => Err(Error::Settled(self.status)),
+            (Rejected | Expired, Input::Void { .. }) => Err(Error::Settled(self.status)),
             (Requested, Input::Expire) if at >= self.expires_at => {
                 let decision = Decision::reply(Reply::Settled(Expired)).fact(ApprovalExpired {
                     approval_id: self.id,
@@ -494,7 +522,7 @@ impl Approval {
             action_hash: attempt.action_hash,
             channel: attempt.channel,
             settled,
-            own_request: attempt.by == self.requested_by,
+            own_request: self.asked_by(&attempt.by),
             reason: attempt.reason.clone().map(Private::New),
             card: attempt.card,
         });
@@ -524,7 +552,7 @@ impl Approval {
             // To say no is always safe: the requester may withdraw, and who agreed may think again.
             Verdict::Rejected => None,
             Verdict::Approved => {
-                let own = attempt.by == self.requested_by;
+                let own = self.asked_by(&attempt.by);
                 if own && (self.two_person || !self.self_approval) {
                     return Some(Refusal::OwnRequest);
                 }
@@ -532,6 +560,22 @@ impl Approval {
                 self.agreed(&attempt.by).then_some(Refusal::SameHuman)
             }
         }
+    }
+
+    /// Whether somebody counts as who asked only for having changed the run since, or retried or forked it.
+    #[must_use]
+    pub fn changed_only(&self, by: &Name) -> bool {
+        !is_own(&self.requested_by, by) && self.asked_by(by)
+    }
+
+    /// Whether somebody asked for it: who started the run, or who made it what it is since.
+    fn asked_by(&self, by: &Name) -> bool {
+        self.requesters().any(|name| is_own(name, by))
+    }
+
+    /// Everybody who asked for it.
+    pub fn requesters(&self) -> impl Iterator<Item = &Name> {
+        core::iter::once(&self.requested_by).chain(&self.changed_by)
     }
 
     fn agreed(&self, by: &Name) -> bool {
@@ -622,7 +666,10 @@ impl Approval {
             Event::ApprovalReminded(e) if e.approval_id == self.id => self.reminders = e.reminders,
             Event::ApprovalShown(e) if e.approval_id == self.id => self.note(e, at),
             Event::ApprovalExpired(e) if e.approval_id == self.id => self.status = Status::Expired,
-            Event::ApprovalCancelled(e) if e.approval_id == self.id => self.status = Status::Cancelled,
+            Event::ApprovalCancelled(e) if e.approval_id == self.id => {
+                self.status = Status::Cancelled;
+                self.voided = Some(e.reason.clone());
+            }
             // The run's stream holds much else.
             _ => {}
         }

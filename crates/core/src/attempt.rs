@@ -13,6 +13,7 @@ use crate::id::{AgentId, Name, RunId, StepId};
 use crate::machine::{Decision, Given};
 use crate::pipeline;
 use crate::receipt;
+use crate::reversal;
 use crate::run::{Error, Run, Section};
 use crate::runbook::{KeyScope, Kind, Pipeline, StepDef};
 use crate::scope;
@@ -33,19 +34,36 @@ pub const ENDING_MAX: Span = Span::hours(1);
 /// The tool that is paid by tokens.
 const MODEL: &str = "model";
 
+/// How a command ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exit {
+    /// Its exit code.
+    pub code: i32,
+    /// What kept it apart from its server or executor, as that says.
+    pub wall: Option<Name>,
+}
+
+impl From<i32> for Exit {
+    fn from(code: i32) -> Exit {
+        Exit { code, wall: None }
+    }
+}
+
 /// What an executor says of an attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Report {
     /// It is done.
-    Done { output: Option<Value>, exit_code: Option<i32> },
+    Done { output: Option<Value>, exit_code: Option<Exit> },
     /// It failed. `retryable` is what the tool knows; `timed_out` that its time was up.
-    Failed { failure: Failure, retryable: bool, exit_code: Option<i32>, signal: Option<i32> },
+    Failed { failure: Failure, retryable: bool, exit_code: Option<Exit>, signal: Option<i32> },
     /// It failed and may be tried again, but the other side asked not to be bothered for this long.
     Deferred { failure: Failure, after: Span },
     /// It was stopped as asked.
     Stopped,
     /// It was not begun.
     Returned { reason: Option<String> },
+    /// It could not be begun for lack of room where it was leased, and is to be tried again after this long.
+    Postponed { reason: String, after: Span },
     /// The executor is gone: `last_seen` is its last heartbeat.
     Lost { last_seen: Option<Millis> },
 }
@@ -128,12 +146,14 @@ pub fn lease(
     given: &mut Given<'_>,
 ) -> Result<Decision<Option<Lease>>, Error> {
     run.must_live()?;
-    if run.suspended || run.stops(step.section) {
+    // A group that is being stopped may not have been told so yet: that can be a later turn's.
+    if run.suspended || run.stops(step.section) || pipeline::halted(run, step, given) {
         return Err(run.refuse("start a step"));
     }
-    let free = run.allowed(step, Some(&given.policy)) && run.released(step);
+    let settled = !run.is_stale(step) && !run.is_unsettled() && run.is_answered(step);
+    let free = settled && run.allowed(step, Some(&given.policy)) && run.released(step);
     if step.status == Status::Ready && !free {
-        // Policy moved since it was asked: it is asked again, and the step waits for the answer.
+        // Policy moved since it was asked, or the variables did: what is to be asked again is, and the step waits.
         let Some(Decision { facts, effects, .. }) = gate::pass(run, def, node, step, given) else {
             return Err(Error::Policy(step.id.clone()));
         };
@@ -165,6 +185,7 @@ pub fn lease(
         epoch: step.epoch,
         tool: step.tool.clone(),
         input: step.input(),
+        vars: run.vars_of(step).clone(),
         idempotency_key: key(run, node, step),
         expires_at: given.at + ttl,
         timeout_at: timeout.map(|span| given.at + span),
@@ -224,6 +245,10 @@ fn own_cost(
         return None;
     }
     let limits = run.budget().limits;
+    // Tokens that a command saved with its progress are spent by it; agents and models report their own.
+    let saved = run.rare().checkpoints.get(&step.id).filter(|saved| saved.epoch == Some(step.epoch));
+    let saved = saved.filter(|_| matches!(&node.kind, Kind::Run { .. }));
+    let (tokens_input, tokens_output) = saved.and_then(|saved| saved.tokens).unwrap_or_default();
     let lease = step.lease.as_ref().filter(|_| step.status == Status::Running)?;
     // Heartbeats move no fact, so a lease still says when it was given.
     let begun = Millis(lease.expires_at.0.saturating_sub(given.lease_ttl.0));
@@ -231,7 +256,7 @@ fn own_cost(
     // What was refused or never begun has not written; of what is lost or stopped nobody knows.
     let wrote = !matches!(input, step::Input::Fail { .. } | step::Input::Return { .. });
     let writes = limits.writes.filter(|_| wrote && writes(node)).map(|_| 1);
-    if time_ms.is_none() && writes.is_none() {
+    if time_ms.is_none() && writes.is_none() && tokens_input + tokens_output == 0 {
         return None;
     }
     Some(CostRecorded {
@@ -241,8 +266,8 @@ fn own_cost(
         provider: Name::clean(budget::OWN),
         model: step.tool.clone(),
         usd_micros: 0,
-        tokens_input: 0,
-        tokens_output: 0,
+        tokens_input,
+        tokens_output,
         time_ms,
         writes,
     })
@@ -251,10 +276,10 @@ fn own_cost(
 /// What identifies the step's side effect: what the tool is given, the intent stands under and a probe asks for.
 #[must_use]
 pub fn key(run: &Run, node: &StepDef, step: &Step) -> Name {
-    let lineage = run.born.lineage();
+    let lineage = reversal::lineage(run, step);
     // A tool's call that reaches over the whole tenant is known by what it does to what, and with which values.
     let own = match (&step.key, node.key_scope, &node.kind) {
-        (None, KeyScope::Tenant, Kind::Tool { .. }) => Some(scope::action(node, step).key()),
+        (None, KeyScope::Tenant, Kind::Tool { .. }) => Some(scope::action(run, node, step).key()),
         (None | Some(_), _, _) => None,
     };
     let declared = step.key.as_ref().or(own.as_ref()).map(Name::as_str);
@@ -265,6 +290,20 @@ pub fn key(run: &Run, node: &StepDef, step: &Step) -> Name {
     // Only a tenant's key that nobody declared cannot be made, and that is not asked for here.
     let scoped = receipt::scoped_key(reach, &step.id, step.item, declared);
     scoped.unwrap_or_else(|_| Name::clean(&alloc::format!("{}/{}", lineage.root_run, step.id)))
+}
+
+/// Whether a report says once more what the step came to under this epoch. It is answered as the first one was.
+#[must_use]
+pub fn is_repeat(step: &Step, epoch: u64, report: &Report) -> bool {
+    let came_to = match report {
+        Report::Done { .. } => step.status == Status::Succeeded,
+        Report::Failed { .. } => matches!(step.status, Status::Failed | Status::FailedRetryable),
+        Report::Stopped => step.status == Status::Cancelled,
+        Report::Deferred { .. } => step.status == Status::FailedRetryable,
+        // What was handed back, or lost, is another attempt's by now.
+        Report::Returned { .. } | Report::Postponed { .. } | Report::Lost { .. } => false,
+    };
+    came_to && step.epoch == epoch
 }
 
 /// Takes an executor's report.
@@ -281,20 +320,20 @@ pub fn report(
 ) -> Result<Decision, Error> {
     step.must_be_attempted(epoch)?;
     let mut out = Decision::new();
-    let exited = |code: Option<i32>, signal: Option<i32>, out: &mut Decision| {
-        if let Some(exit_code) = code {
+    let exited = |exit: &Option<Exit>, signal: Option<i32>, out: &mut Decision| {
+        if let Some(Exit { code: exit_code, wall }) = exit.clone() {
             let (pipeline_id, step) = (run.id(), step.id.clone());
-            out.facts.push(ShellExited { pipeline_id, step, exit_code, epoch, signal }.into());
+            out.facts.push(ShellExited { pipeline_id, step, exit_code, epoch, signal, wall }.into());
         }
     };
     let stopping = run.stops(step.section);
     let input = match report {
         Report::Done { output, exit_code } => {
-            exited(*exit_code, None, &mut out);
+            exited(exit_code, None, &mut out);
             done(run, node, step, epoch, output.clone(), given)?
         }
         Report::Failed { failure, retryable, exit_code, signal } => {
-            exited(*exit_code, *signal, &mut out);
+            exited(exit_code, *signal, &mut out);
             if stopping {
                 fence(step, epoch)?;
                 step::Input::Cancel { reason: Some(failure.message.clone()) }
@@ -318,26 +357,44 @@ pub fn report(
             }
         }
         // The executor is gone, but what it saved serves instead of a repeat.
-        Report::Lost { .. }
-            if !stopping
-                && step.status == Status::Running
-                && !step.writes()
-                && resume(run, step) == Resume::Reuse =>
-        {
+        Report::Lost { .. } if is_saved(run, node, step) => {
             fence(step, epoch)?;
             let saved = run.rare().checkpoints.get(&step.id);
             done(run, node, step, epoch, saved.and_then(|saved| saved.data.clone()), given)?
         }
         Report::Returned { reason } if !stopping => step::Input::Return { epoch, reason: reason.clone() },
-        Report::Lost { last_seen } if !stopping || step.semantics.is_some() => {
-            step::Input::Lose { epoch, last_seen: *last_seen }
+        Report::Postponed { reason, after } if !stopping => {
+            let input = step::Input::Return { epoch, reason: Some(reason.clone()) };
+            let out = settle(run, node, step, &input, out, given)?;
+            return postponed(run, step, (reason, *after), out, given);
         }
-        Report::Returned { .. } | Report::Lost { .. } => {
+        Report::Lost { last_seen } if !stopping || step.semantics.is_some() => {
+            // Of an outside write the effect key decides, which knows nothing of checkpoints.
+            let again = !step.writes() && resume(run, Some(node), step) == Resume::Replay;
+            step::Input::Lose { epoch, last_seen: *last_seen, again }
+        }
+        Report::Returned { .. } | Report::Postponed { .. } | Report::Lost { .. } => {
             fence(step, epoch)?;
             step::Input::Cancel { reason: None }
         }
     };
     settle(run, node, step, &input, out, given)
+}
+
+/// A step that was handed back waits before it is leased again: where it could not be begun, it could not at once either.
+fn postponed(
+    run: &Run,
+    step: &Step,
+    (reason, after): (&str, Span),
+    mut out: Decision,
+    given: &Given<'_>,
+) -> Result<Decision, Error> {
+    let ready = out.facts.iter().fold(step.clone(), |step, fact| step.apply(fact, given.at));
+    let until = Some(given.at + after.min(DEFER_MAX));
+    let on = Some(Name::clean(reason));
+    let input = step::Input::Wait { reason: Wait::Executor, on, key: None, until, output: None };
+    out.facts.extend(ready.decide(run.id(), &input, given.at)?.facts);
+    Ok(out)
 }
 
 /// What an attempt that is done comes to: its declared outputs must be there, and its guards after are asked.
@@ -411,7 +468,7 @@ fn unknown(
         step.id
     );
     let notice = gate::notice(run, Some(step), crate::effect::Notice::Notify, &message, given);
-    let title = crate::outstanding::title(crate::effect::Notice::Notify, Some(&step.id));
+    let title = crate::notice::title(crate::effect::Notice::Notify, Some(&step.id));
     let effect = Effect::Notify { notice: notice.notice, title, message, sound: true };
     out.fact(notice).effect(effect)
 }
@@ -571,16 +628,28 @@ pub enum Resume {
     Ask,
 }
 
-/// The resume tree: resumable → its saved output; idempotent or plain → again; else a human.
+/// The resume tree: resumable → its saved output; idempotent or plain → again; else a human. A checkpoint is resumable
+/// where it says so, or where the runbook says so of what the step saves.
 #[must_use]
-pub fn resume(run: &Run, step: &Step) -> Resume {
+pub fn resume(run: &Run, node: Option<&StepDef>, step: &Step) -> Resume {
     let saved = run.rare().checkpoints.get(&step.id);
+    let declared = node.and_then(|node| node.checkpoint.as_ref()).is_some_and(|def| def.resumable);
     match (saved, step.semantics) {
-        (Some(checkpoint), _) if checkpoint.resumable => Resume::Reuse,
+        (Some(checkpoint), _) if checkpoint.resumable || declared && checkpoint.data.is_some() => {
+            Resume::Reuse
+        }
         (Some(checkpoint), _) if checkpoint.idempotent => Resume::Replay,
         (_, None | Some(receipt::Semantics::Idempotent)) => Resume::Replay,
         (_, Some(receipt::Semantics::AtMostOnce | receipt::Semantics::Reconcile)) => Resume::Ask,
     }
+}
+
+/// Whether what a lost attempt saved serves instead of a repeat.
+pub(crate) fn is_saved(run: &Run, node: &StepDef, step: &Step) -> bool {
+    !run.stops(step.section)
+        && step.status == Status::Running
+        && !step.writes()
+        && resume(run, Some(node), step) == Resume::Reuse
 }
 
 /// An attempt cost something. It counts even after the run's end: the money is spent.

@@ -28,7 +28,7 @@ pub mod chain;
 pub mod merkle;
 
 pub use chain::{Break, Broken, Head, verify_chain, walk};
-pub use merkle::{InclusionProof, Leaf, proof, root, verify_inclusion};
+pub use merkle::{InclusionProof, Leaf, Tree, proof, root, verify_inclusion};
 
 /// How long a change waits for its seal.
 pub const INTERVAL: Span = Span::secs(10);
@@ -233,6 +233,9 @@ pub struct Sealer {
     /// Since when there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dirty_since: Option<Millis>,
+    /// No lock or semaphore that left the log had an epoch above this one.
+    #[serde(default)]
+    pub epochs: u64,
 }
 
 /// A seal that waits for its signature.
@@ -423,6 +426,7 @@ impl Sealer {
                 self.keys.insert(e.key_id.clone(), e.public_key);
                 self.key_id = Some(e.key_id.clone());
             }
+            Event::EpochsRaised(e) => self.epochs = self.epochs.max(e.floor),
             // The wide enum is narrowed here: everything else only moves heads, which `observe` notes.
             _ => {}
         }

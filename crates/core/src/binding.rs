@@ -15,6 +15,8 @@
 //!   too, with the same approvers, count, tier and expiry.
 //! - An `approve` step that was passed by as its `when` says binds nothing. One that failed lets none of its steps run.
 //! - It only adds to what policy asks: an approval that policy wants is another one.
+//! - Where its own question changes after it was answered, because a variable did, it is asked again, by whichever step
+//!   after it is next.
 //! - An approval is bound to its run. A run that goes on from another asks again.
 
 use crate::approval::{Approval, Status as Decided};
@@ -69,7 +71,10 @@ impl Run {
         let was_shown = self.step(by).is_some_and(|approver| approver.bindings().iter().any(shown));
         let yes = |a: &Approval| {
             let own = a.step == step.id && a.by_step.as_ref() == Some(by);
-            own && a.action_hash == bound.action_hash || was_shown && a.step == *by
+            // Whoever was asked again by a step after it was shown the same.
+            let again = a.by_step.as_ref() == Some(by) && self.rare().asking.get(by) == Some(&a.action_hash);
+            own && a.action_hash == bound.action_hash
+                || was_shown && (a.step == *by && a.by_step.is_none() || again)
         };
         self.rare().approvals.values().any(|a| a.status == Decided::Approved && yes(a))
     }
@@ -97,9 +102,9 @@ pub(crate) fn propose(
         match rendered(run, def, approver, name, given) {
             Some(step) => {
                 let (step, node) = step;
-                let (id, action_hash) = (step.id.clone(), scope::action_hash(node, &step));
+                let (id, action_hash) = (step.id.clone(), scope::action_hash(run, node, &step));
                 shown.push(json!({
-                    "step": id, "action_hash": action_hash, "action": scope::action(node, &step),
+                    "step": id, "action_hash": action_hash, "action": scope::action(run, node, &step),
                 }));
                 bindings.push(Binding { step: id, action_hash });
             }
@@ -124,7 +129,7 @@ fn rendered<'a>(
         Context { parent: approver.parent, item: None, compensates: None, id: &id, node, def: None };
     let prepared = scope::prepare(run, &context, given).ok()?;
     let mut step = Step::pending(id, place, Name::clean(node.kind.tool()));
-    step.prepare(prepared.action_hash, prepared.input.as_ref());
+    step.prepare(prepared.action_hash, prepared.input.as_ref(), run.edition);
     Some((step, node))
 }
 
@@ -168,7 +173,7 @@ pub(crate) fn bound(run: &Run, def: &Pipeline, node: &StepDef, step: &Step) -> O
     if by.is_empty() {
         return None;
     }
-    Some(Bound { by, action_hash: scope::action_hash(node, step) })
+    Some(Bound { by, action_hash: scope::action_hash(run, node, step) })
 }
 
 /// The instance of an `approve` step that speaks for a step: the last one in a group around it, or in none.

@@ -40,6 +40,11 @@ pub enum Error {
     /// Not written as a pattern is.
     #[error("`{0}` is not a pattern: expected namespace:action, namespace:*, custom:category:action or *")]
     Form(String),
+    /// Not the type of a custom event.
+    #[error(
+        "`{0}` is not the type of an event: expected category:action, as in deploy:done, each of 1 to {PART_LEN_MAX} letters, digits, `-`, `_` or `.`"
+    )]
+    Type(String),
     /// The argument is not closed, empty, or stands where none can.
     #[error("`{0}`: expected one argument in parentheses after the tag, as in pipeline:advanced(merge)")]
     Argument(String),
@@ -56,10 +61,34 @@ impl Error {
     #[must_use]
     pub const fn code(&self) -> Code {
         match self {
-            Error::Length | Error::Form(_) | Error::Argument(_) | Error::Unknown(_) => Code::InvalidInput,
+            Error::Length | Error::Form(_) | Error::Type(_) | Error::Argument(_) | Error::Unknown(_) => {
+                Code::InvalidInput
+            }
             Error::Full => Code::CapExceeded,
         }
     }
+}
+
+/// The most bytes that the category or the action of a custom event may have.
+pub const PART_LEN_MAX: usize = 64;
+
+/// Whether a text can be the category or the action of a custom event.
+fn is_part(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    (1..=PART_LEN_MAX).contains(&text.len()) && text.bytes().all(plain)
+}
+
+/// The category and the action of a custom event, from `category:action`.
+///
+/// # Errors
+/// Any other text.
+pub fn custom_type(text: &str) -> Result<(Name, Name), Error> {
+    // Patterns begin with `custom:`, types do not. One that does is a slip of the pen.
+    let parts = text.split_once(':').filter(|(category, _)| *category != "custom");
+    let named = parts.filter(|(category, action)| is_part(category) && is_part(action));
+    let named =
+        named.and_then(|(category, action)| Some((Name::new(category).ok()?, Name::new(action).ok()?)));
+    named.ok_or_else(|| Error::Type(shorten(text)))
 }
 
 /// Which events are meant. One text, one pattern.
@@ -121,8 +150,7 @@ impl Pattern {
             None | Some((_, "*")) => (rest.trim_end_matches(":*"), None),
             Some((category, action)) => (category, Some(String::from(action))),
         };
-        let plain = |part: &str| !part.is_empty() && !part.contains(['*', ':', '(', ')']);
-        if plain(category) && action.as_deref().is_none_or(plain) {
+        if is_part(category) && action.as_deref().is_none_or(is_part) {
             Ok(Pattern::Custom(String::from(category), action))
         } else {
             Err(Error::Form(shorten(text)))
@@ -206,6 +234,7 @@ fn subjects(event: &Event) -> [Option<&Name>; 2] {
         Event::CheckpointSaved(e) => [e.step.as_ref(), None],
         Event::PolicyDecided(e) => [e.step.as_ref(), Some(&e.tool)],
         Event::HoldBroken(e) => [e.step.as_ref(), Some(&e.hold)],
+        Event::HoldLost(e) => [Some(&e.step), Some(&e.hold)],
         Event::Escalate(e) => [e.step.as_ref(), None],
         Event::NoticeRequested(e) => [e.step.as_ref(), None],
 
@@ -228,6 +257,7 @@ fn subjects(event: &Event) -> [Option<&Name>; 2] {
         | Event::StepSkipped(event::StepSkipped { step, .. })
         | Event::StepCancelled(event::StepCancelled { step, .. })
         | Event::ShellExited(event::ShellExited { step, .. })
+        | Event::StepOutputLost(event::StepOutputLost { step, .. })
         | Event::SecretUsed(event::SecretUsed { step, .. })
         | Event::StrategyFallback(event::StrategyFallback { step, .. })
         | Event::StrategyExhausted(event::StrategyExhausted { step, .. })
@@ -463,6 +493,7 @@ mod tests {
             input: None,
             bindings: None,
             bound: None,
+            edition: None,
         }
         .into()
     }

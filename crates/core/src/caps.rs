@@ -6,7 +6,12 @@
 //! ([`Caps::admit_write`]). What is not capped is admitted. Whose turn it is among those admitted is [`Fair`]'s.
 
 mod fair;
+mod kept;
 pub use fair::{Entry, Fair, WEIGHT_MAX};
+pub use kept::{
+    DECISION_LEN_MAX, FAN_OUT_LEN_MAX, Kept, REQUEST_VARS_LEN_MAX, RUNBOOKS_LEN_MAX, RUNBOOKS_MAX,
+    SIGNALS_LEN_MAX, SIGNALS_MAX, TURN_LEN_MAX, VARS_LEN_MAX,
+};
 
 use crate::code::Code;
 use crate::event::TenantConfigured;
@@ -30,6 +35,12 @@ pub struct Caps {
     /// How many times a run may write outside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_writes_per_run: Option<u32>,
+    /// How many runbooks may be stored; [`RUNBOOKS_MAX`] where absent. Only a tenant has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_runbooks: Option<u32>,
+    /// How many bytes they may have; [`RUNBOOKS_LEN_MAX`] where absent. Only a tenant has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_runbook_bytes: Option<u32>,
 }
 
 /// Which cap is reached.
@@ -44,6 +55,9 @@ pub enum Error {
     /// The run wrote outside as many times as it may.
     #[error("max_writes_per_run: the run wrote {max} times already")]
     Writes { max: u32 },
+    /// As much is kept of a kind as may be.
+    #[error("{what}: {max} is the most of a tenant")]
+    Kept { what: &'static str, max: u64 },
 }
 
 impl Error {
@@ -51,7 +65,9 @@ impl Error {
     #[must_use]
     pub const fn code(&self) -> Code {
         match self {
-            Error::Concurrency { .. } | Error::Rate { .. } | Error::Writes { .. } => Code::CapExceeded,
+            Error::Concurrency { .. } | Error::Rate { .. } | Error::Writes { .. } | Error::Kept { .. } => {
+                Code::CapExceeded
+            }
         }
     }
 
@@ -60,7 +76,7 @@ impl Error {
     pub const fn retry_at(&self) -> Option<Millis> {
         match self {
             Error::Rate { retry_at, .. } => *retry_at,
-            Error::Concurrency { .. } | Error::Writes { .. } => None,
+            Error::Concurrency { .. } | Error::Writes { .. } | Error::Kept { .. } => None,
         }
     }
 }
@@ -71,6 +87,8 @@ impl From<&TenantConfigured> for Caps {
             max_concurrency: e.max_concurrency,
             max_runs_per_min: e.max_runs_per_min,
             max_writes_per_run: e.max_writes_per_run,
+            max_runbooks: e.max_runbooks,
+            max_runbook_bytes: e.max_runbook_bytes,
         }
     }
 }
@@ -84,6 +102,8 @@ impl Caps {
             max_concurrency: lower(self.max_concurrency, other.max_concurrency),
             max_runs_per_min: lower(self.max_runs_per_min, other.max_runs_per_min),
             max_writes_per_run: lower(self.max_writes_per_run, other.max_writes_per_run),
+            max_runbooks: lower(self.max_runbooks, other.max_runbooks),
+            max_runbook_bytes: lower(self.max_runbook_bytes, other.max_runbook_bytes),
         }
     }
 
@@ -254,6 +274,7 @@ mod tests {
             max_concurrency,
             max_runs_per_min,
             max_writes_per_run,
+            ..Caps::default()
         })
     }
 

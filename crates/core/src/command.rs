@@ -9,10 +9,10 @@ use crate::budget::{Amount, Cost};
 use crate::caps::{self, Caps};
 use crate::code::Code;
 use crate::digest::Digest;
-use crate::effect::{Effect, Lease, Told};
+use crate::effect::{Effect, Lease, Notice, Told};
 use crate::event::{
-    CheckpointSaved, Event, EvidenceExported, KeyRotated, PolicyDecided, PolicyLoaded, SealCreated,
-    SystemRecovered, SystemStarted, ValueRedacted,
+    CheckpointSaved, Custom, Event, EvidenceExported, KeyRotated, PolicyDecided, PolicyLoaded,
+    RetentionApplied, SealCreated, SystemRecovered, SystemStarted, ValueRedacted,
 };
 use crate::guard::GuardInputs;
 use crate::id::{
@@ -26,7 +26,7 @@ use crate::runbook::Runbook;
 use crate::small::Map;
 use crate::step::Resolution;
 use crate::stream::StreamId;
-use crate::time::Millis;
+use crate::time::{Millis, Span};
 use crate::{item, lock, queue, schedule, semaphore, task, worker, workspace};
 use alloc::boxed::Box;
 use alloc::string::{String, ToString as _};
@@ -83,6 +83,8 @@ pub struct Create {
     pub workspace: Option<WorkspaceId>,
     /// What policy says once for the run, asked before it is created.
     pub policy: Vec<PolicyDecided>,
+    /// The completed run that it takes back, where it is made for that.
+    pub takes_back: Option<RunId>,
 }
 
 /// What an executor got back from the outside.
@@ -117,6 +119,8 @@ pub struct Signal {
     pub data: Value,
     /// The source's own id of it: one that is kept is not kept twice.
     pub event_id: Option<Name>,
+    /// Whom it is from, where the source says so.
+    pub user: Option<Name>,
 }
 
 /// The most runs and signals that one arrival can set going.
@@ -142,6 +146,30 @@ pub struct Arrival {
     pub response: Option<Value>,
     /// Why nothing could come of it: the key is marked as failed, and a repeat may try again.
     pub failure: Option<String>,
+    /// The custom event that arrives, where it is one: on record with its key.
+    pub event: Option<Custom>,
+    /// What else names the delivery, each for so long: while one is known, this is a repeat of what it was known by.
+    pub also: Vec<(Scoped, Span)>,
+}
+
+/// What is taken back, and by which run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Undo {
+    /// The run that does it.
+    pub create: Create,
+    /// The run that was asked for, and then those that it called and of which something is taken back with it.
+    pub runs: Vec<Claim>,
+}
+
+/// A run that an undo takes back, as it was when that was planned.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Claim {
+    /// The run.
+    pub run: RunId,
+    /// The calls through which the undo reaches it.
+    pub path: Option<String>,
+    /// The last undo of it that the plan knows of.
+    pub seen: Option<RunId>,
 }
 
 /// An item that is pushed.
@@ -190,6 +218,8 @@ pub enum Command {
     Advance(RunId),
     /// Go on from an earlier run, as a new one: from a step, or from what did not succeed.
     Descend { run: RunId, new: RunId, from: Option<StepId>, runbook: Option<Digest> },
+    /// Somebody takes back what runs did outside, in a new run.
+    Undo(Box<Undo>),
     /// Nothing of the run is leased until it is resumed.
     Suspend { run: RunId, reason: Option<String> },
     /// A suspended run goes on.
@@ -206,8 +236,8 @@ pub enum Command {
     Tell { run: RunId, told: Told },
     /// Recovery found the run without an executor.
     Orphan { run: RunId, last_heartbeat_at: Option<Millis> },
-    /// Retention takes the run's values.
-    Forget { run: RunId },
+    /// Retention took a tenant's runs out of the store.
+    Deleted { tenant: Name, runs: Vec<RunId>, reason: Option<String> },
 
     // Steps.
     /// Lease a step to an executor.
@@ -295,10 +325,13 @@ pub enum Command {
     Load { hash: Digest, tenant: Name, runbook: Box<Runbook>, source: Option<String> },
     /// Make a loaded runbook the active version of its name, with everything it declares.
     Deploy(Box<Deploy>),
+    /// Leave a name without an active version. What only that version declared ends, as with a version that lacks it.
+    Withdraw { deployment: Scoped },
     /// Give the locks and semaphores of a loaded runbook their settings, where no deployed one has a say.
     Declare { tenant: Name, namespace: Name, hash: Digest },
-    /// Say what a tenant may do at most, and its share.
-    Tenant { tenant: Name, caps: Caps, weight: u32 },
+    /// Say what a tenant may do at most, its share, whether whoever asked for something may approve it, and of what its people
+    /// want to be told beside what all are told of.
+    Tenant { tenant: Name, caps: Caps, weight: u32, self_approval: Option<bool>, notices: Vec<Notice> },
     /// A token of a tenant is made or revoked.
     Token { tenant: Name, input: crate::token::Input },
     /// A policy is in force for a tenant, with its text.
@@ -311,8 +344,16 @@ pub enum Command {
     Seal(Box<SealCreated>),
     /// Seal with another key from now on.
     RotateKey(Box<KeyRotated>),
+    /// What an attempt wrote could not all be kept.
+    OutputLost { run: RunId, step: StepId, epoch: u64, bytes: u64, reason: String },
     /// Record that an evidence bundle was made.
     Exported(Box<EvidenceExported>),
+    /// Record what retention took out of the log.
+    Retained(Box<RetentionApplied>),
+    /// Say what a stream came to, so that its earlier records may leave the log.
+    Carry(StreamId),
+    /// Locks and semaphores with epochs up to this one are about to leave the log.
+    RaiseEpochs { floor: u64 },
     /// Record that a server opened the store.
     Started(Box<SystemStarted>),
     /// Record that it closes the store.

@@ -234,8 +234,10 @@ impl CoordinationState {
             | StreamId::Workspace(_)
             | StreamId::Session(_)
             | StreamId::Tenant(_)
+            | StreamId::Tokens(_)
             | StreamId::System
-            | StreamId::Signal(_) => {}
+            | StreamId::Signal(_)
+            | StreamId::Retired(_) => {}
         }
         self
     }

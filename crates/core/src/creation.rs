@@ -6,19 +6,25 @@ use crate::code::Code;
 use crate::command::{ARRIVALS_MAX, Arrival, Command, Create, Outcome, Refusal, Reply, Signal};
 use crate::digest::Digest;
 use crate::effect::Told;
-use crate::event::{Event, PipelineCreated};
+use crate::event::{CommandRun, Event, PipelineCreated, PipelineInherited};
 use crate::id::{Name, RunId, Scoped, StepId};
 use crate::idempotency::{self, Key};
+use crate::items;
 use crate::lifecycle;
 use crate::machine::{Decision, Given};
+use crate::needs;
+use crate::packed::Packed;
 use crate::private::Private;
-use crate::receipt;
+use crate::requesters;
 use crate::run::{Lineage, Source, Status};
 use crate::runbook::{Pipeline, Runbook, VarDef};
-use crate::step::Failure;
+use crate::step::{Failure, Step};
 use crate::stream::StreamId;
 use crate::template::Evaluate;
-use crate::turn::{View, key_of, load, missing, name_of, of_run, of_stream, run_of, runbook_of, tenant_of};
+use crate::turn::{
+    Loaded, View, key_of, load, missing, name_of, of_run, of_stream, run_of, runbook_of, tenant_of,
+};
+use crate::undone;
 use alloc::boxed::Box;
 use alloc::string::ToString;
 use alloc::vec::Vec;
@@ -26,7 +32,20 @@ use serde_json::{Map, Value};
 
 /// Makes a run and lets it begin. A step whose call cannot be made is told, or it would wait for ever.
 pub(crate) fn create(view: &dyn View, create: &Create, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
-    match (new(view, create, &[], given), &create.parent) {
+    let asked_by = asked_by(view, create, given)?;
+    create_for(view, create, asked_by, given)
+}
+
+/// The same for a run that somebody else asked for than who sends the command.
+pub(crate) fn create_for(
+    view: &dyn View,
+    create: &Create,
+    asked_by: Vec<Name>,
+    given: &mut Given<'_>,
+) -> Result<Outcome, Refusal> {
+    let made = new(view, create, asked_by, &[], given);
+    let made = made.and_then(|made| crate::turn::admitted(&made.facts).map(|_| made));
+    match (made, &create.parent) {
         (Err(Refusal::Error { code, message, .. }), Some((parent, step))) => {
             let (status, error) = (Status::Failed, Some(Failure::new(code, message)));
             let told =
@@ -35,73 +54,181 @@ pub(crate) fn create(view: &dyn View, create: &Create, given: &mut Given<'_>) ->
             out.follow.push(Command::Tell { run: *parent, told });
             Ok(out)
         }
-        (made, _) => made,
+        (made, Some((parent, _))) => {
+            let mut made = made?;
+            // Its caller may have been suspended since it asked for it.
+            if run_of(view, parent)?.is_some_and(|caller| caller.suspended) {
+                made.follow.insert(0, lifecycle::suspend_called(*parent, create.id));
+            }
+            Ok(made)
+        }
+        (made, None) => made,
     }
 }
 
 /// A new run, beside those of these runbooks that the same commit makes before it.
-fn new(
+pub(crate) fn new(
     view: &dyn View,
     create: &Create,
+    mut asked_by: Vec<Name>,
     beside: &[Digest],
     given: &mut Given<'_>,
 ) -> Result<Outcome, Refusal> {
     if run_of(view, &create.id)?.is_some() {
         return Err(Refusal::new(Code::IdempotencyConflict, "a run with this id exists"));
     }
+    if let Some(of) = create.takes_back {
+        return crate::reversal::create(view, create, asked_by, of, given);
+    }
     let runbook = runbook_of(view, &create.runbook)?.ok_or_else(|| missing("runbook", &create.runbook))?;
     let def = pipeline(runbook, &create.pipeline)?;
-    let needs = needed(view, create, def)?;
-    for needed in &needs {
-        run_of(view, needed)?.ok_or_else(|| missing("run", needed))?;
-    }
+    let (needs, never) = needs::of_new(view, create, def)?;
     if create.parent.is_none() {
         view.admit_run(&create.tenant, &create.runbook, beside, given.at)?;
     }
     let lineage = match &create.parent {
         Some((parent, step)) => {
             let caller = run_of(view, parent)?.ok_or_else(|| missing("run", parent))?;
-            lineage_of_child(&caller.born.lineage(), step)
+            // A called run belongs to its caller's lineage, below the step that calls it.
+            let above = caller.step(step).map(|step| crate::reversal::lineage(caller, step));
+            above.unwrap_or_else(|| caller.born.lineage()).below(step.as_str())
         }
         None => Lineage::first(create.id),
     };
     let caps = view.caps(&create.tenant).tighten(runbook.caps.unwrap_or_default());
     let needs = Some(needs).filter(|needs| !needs.is_empty());
-    let created = PipelineCreated { needs, ..created(create, (runbook, caps), def, lineage, given)? };
-    Ok(born(create, Decision::new().fact(created)))
-}
-
-/// The runs that must be completed before this one begins. Whoever asks from outside has looked for those of its
-/// pipeline's `needs`; where a worker, a schedule or another run makes it, nobody has.
-fn needed(view: &dyn View, create: &Create, def: &Pipeline) -> Result<Vec<RunId>, Refusal> {
-    let mut needs = create.needs.clone();
-    if matches!(create.trigger.source, Source::Queue | Source::Scheduled | Source::Call) {
-        for name in &def.needs {
-            let newest = view.newest_run(&create.tenant, &create.namespace, name);
-            needs.push(newest.ok_or_else(|| never_ran(name))?);
-        }
+    let needs_pipelines = Some(never).filter(|never| !never.is_empty());
+    let created =
+        PipelineCreated { needs, needs_pipelines, ..created(create, (runbook, caps), def, lineage, given)? };
+    admit_vars(view, create, &created)?;
+    let inherited = goes_on_from(view, create, &created)?;
+    if let Some(earlier) =
+        inherited.as_ref().map(|inherited| run_of(view, &inherited.from)).transpose()?.flatten()
+    {
+        requesters::add(&mut asked_by, requesters::of_run(earlier));
     }
-    Ok(needs)
+    let created = PipelineCreated { asked_by: beside_user(create, asked_by), ..created };
+    let made = Decision::new().fact(created);
+    let made = inherited.into_iter().fold(made, Decision::fact);
+    Ok(born(create, asked(create).into_iter().fold(made, Decision::fact)))
 }
 
-/// Why a pipeline cannot run that needs another which never did.
-#[must_use]
-pub fn never_ran(pipeline: &Name) -> Refusal {
-    let text = alloc::format!("the pipeline needs `{pipeline}`, which has not run yet: run it first");
-    Refusal::new(Code::NotFound, text)
+/// Who counts as having asked for a run: of a called one, those who asked for its caller.
+pub(crate) fn asked_by(view: &dyn View, create: &Create, given: &Given<'_>) -> Result<Vec<Name>, Refusal> {
+    match &create.parent {
+        Some((parent, _)) => {
+            let caller = run_of(view, parent)?.ok_or_else(|| missing("run", parent))?;
+            Ok(requesters::of_run(caller))
+        }
+        None => requesters::of_delivery(view, given.by, create.trigger.user.as_ref()),
+    }
 }
 
-/// A called run belongs to its caller's lineage, below the step that calls it.
-fn lineage_of_child(caller: &Lineage, step: &StepId) -> Lineage {
-    let step = receipt::without_rounds(step.as_str());
-    let path = match &caller.within {
-        Some(above) => alloc::format!("{above}>{step}"),
-        None => step,
+/// Those who asked for a run beside its trigger's user, as its first fact says it.
+pub(crate) fn beside_user(create: &Create, asked_by: Vec<Name>) -> Option<Vec<Name>> {
+    let others = asked_by.into_iter().filter(|name| Some(name) != create.trigger.user.as_ref());
+    Some(others.collect::<Vec<Name>>()).filter(|others| !others.is_empty())
+}
+
+/// How many runs of a lineage are looked through for an earlier run of a call.
+const EARLIER_MAX: usize = 100;
+
+/// What a called run takes over from an earlier one, where its caller goes on from a run that called it with the same
+/// variables, and that call did not come to its end or was taken back: what a retry of the called run would.
+fn goes_on_from(
+    view: &dyn View,
+    create: &Create,
+    created: &PipelineCreated,
+) -> Result<Option<PipelineInherited>, Refusal> {
+    let Some((parent, step)) = &create.parent else { return Ok(None) };
+    let Some(caller) = run_of(view, parent)? else { return Ok(None) };
+    let Some(step) = caller.step(step) else { return Ok(None) };
+    // A call that is tried again goes on in the run that its last attempt made.
+    if let Some(last) = caller.rare().called.get(&step.id) {
+        return takes_over(view, create, created, *last);
+    }
+    let mut at = caller;
+    for _ in 0..EARLIER_MAX {
+        let Lineage { resumed_from, forked_at, .. } = at.born.lineage();
+        let Some(earlier) = resumed_from.map(|id| run_of(view, &id)).transpose()?.flatten() else { break };
+        at = earlier;
+        let call = items::earlier_call(earlier, caller, step);
+        // A fork runs its step and what follows anew.
+        if let Some(from) = forked_at {
+            let place = |step: &StepId| earlier.place(step);
+            if call
+                .and_then(|call| place(&call.id))
+                .is_none_or(|call| place(&from).is_none_or(|from| from <= call))
+            {
+                break;
+            }
+        }
+        let Some(call) = call else { continue };
+        if crate::reversal::has_taken_back(earlier, call) {
+            break;
+        }
+        // Where the call was taken back, the run that did so knows what is left of it.
+        let place = earlier.place(&call.id);
+        let back = earlier.steps.iter().rev().find(|step| step.compensates == place && place.is_some());
+        let last = back.filter(|back| back.node == call.node).and_then(Step::child).or(call.child());
+        return last.map_or(Ok(None), |last| takes_over(view, create, created, last));
+    }
+    Ok(None)
+}
+
+/// What a called run takes over from this earlier one, where that was called with the same variables.
+fn takes_over(
+    view: &dyn View,
+    create: &Create,
+    created: &PipelineCreated,
+    last: RunId,
+) -> Result<Option<PipelineInherited>, Refusal> {
+    // One that is not there any more has nothing to go on from.
+    if run_of(view, &last)?.is_none() {
+        return Ok(None);
+    }
+    let Loaded { run: last, def } = load(view, last)?;
+    let same = last.is_terminal()
+        && last.born.home.pipeline == create.pipeline
+        && last.born.home.runbook == create.runbook
+        && created.vars.value() == Some(&last.vars);
+    if !same {
+        return Ok(None);
+    }
+    let back = undone::taken_back(view, last)?;
+    let steps = lifecycle::kept(last, def, (None, &back), true);
+    let (id, from) = (create.id, last.id());
+    let told = PipelineInherited { id, from, steps: Private::New(steps.clone()) };
+    Ok((!steps.is_empty()).then_some(told))
+}
+
+/// Whether the tenant may keep the variables of a further run.
+fn admit_vars(view: &dyn View, create: &Create, created: &PipelineCreated) -> Result<(), Refusal> {
+    let len = created.vars.value().map_or(0, |vars| vars.as_str().len()) as u64;
+    Ok(view.kept(&create.tenant).admit_vars(len)?)
+}
+
+/// What a person or a program asked for, where one did.
+fn asked(create: &Create) -> Option<CommandRun> {
+    let command = match create.trigger.source {
+        Source::Cli => "windlass run",
+        Source::Api => "POST /v1/runs",
+        Source::Ui => "run",
+        Source::Webhook
+        | Source::Slack
+        | Source::Scheduled
+        | Source::Queue
+        | Source::Call
+        | Source::Event => return None,
     };
-    // A path that is too long for a name is known by its hash.
-    let hash = || Name::clean(&Digest::of(&[b"windlass call path v1\n", path.as_bytes()]).to_string());
-    let within = Name::new(&path).unwrap_or_else(|_| hash());
-    Lineage { within: Some(within), ..Lineage::first(caller.root_run) }
+    Some(CommandRun {
+        pipeline_id: create.id,
+        pipeline_name: create.pipeline.clone(),
+        project_root: create.cwd.clone(),
+        invoke_dir: create.cwd.clone(),
+        command: alloc::format!("{command} {}", create.pipeline),
+        args: Private::New(Packed::of(&create.vars)),
+    })
 }
 
 fn pipeline<'a>(runbook: &'a Runbook, name: &Name) -> Result<&'a Pipeline, Refusal> {
@@ -109,7 +236,7 @@ fn pipeline<'a>(runbook: &'a Runbook, name: &Name) -> Result<&'a Pipeline, Refus
 }
 
 /// The facts of a new run, and its beginning.
-fn born(create: &Create, decision: Decision) -> Outcome {
+pub(crate) fn born(create: &Create, decision: Decision) -> Outcome {
     let stream = StreamId::Run(create.id);
     let policy = create.policy.iter().map(|decided| {
         let mut decided = decided.clone();
@@ -122,7 +249,7 @@ fn born(create: &Create, decision: Decision) -> Outcome {
     out
 }
 
-fn created(
+pub(crate) fn created(
     create: &Create,
     (runbook, caps): (&Runbook, Caps),
     def: &Pipeline,
@@ -130,11 +257,12 @@ fn created(
     given: &Given<'_>,
 ) -> Result<PipelineCreated, Refusal> {
     let vars = variables(def, &create.vars, given.evaluate)?;
+    let packed = Packed::of(&vars);
     let lock = match &def.lock {
         None => None,
         Some(lock) => {
             let mut scope = Map::new();
-            scope.insert("vars".to_string(), vars.clone());
+            scope.insert("vars".to_string(), vars);
             let name = lock.name.render_name(given.evaluate, &scope);
             Some(name.map_err(|message| Refusal::new(Code::ExpressionFailed, message))?)
         }
@@ -149,7 +277,7 @@ fn created(
         name: create.name.clone(),
         runbook_hash: create.runbook,
         cwd: create.cwd.clone(),
-        vars: Private::New(vars),
+        vars: Private::New(packed),
         initial_step: first.and_then(|node| def.node(node)).map(|node| node.id.clone()),
         created_at_epoch_ms: given.at,
         namespace: create.namespace.clone(),
@@ -162,7 +290,7 @@ fn created(
         parent: create.parent.as_ref().map(|(run, _)| *run),
         parent_step: create.parent.as_ref().map(|(_, step)| step.clone()),
         depth: Some(create.depth).filter(|&depth| depth > 0),
-        needs: Some(create.needs.clone()).filter(|needs| !needs.is_empty()),
+        needs: None,
         lock,
         initial_node: first,
         budget_usd_micros: lowest(|b| b.usd_micros),
@@ -171,6 +299,10 @@ fn created(
         workspace: create.workspace,
         budget_time_ms: lowest(|b| b.time_ms),
         budget_writes: lowest(|b| b.writes),
+        needs_pipelines: None,
+        asked_by: None,
+        takes_back: create.takes_back,
+        evidence: runbook.evidence,
     })
 }
 
@@ -192,15 +324,17 @@ fn variables(def: &Pipeline, given: &Value, evaluate: &dyn Evaluate) -> Result<V
     }
     let mut vars = Map::new();
     for (name, var) in &def.vars {
-        match given.get(name.as_str()).or(var.default.as_ref()) {
-            Some(value) => {
+        match (given.get(name.as_str()), &var.default) {
+            (Some(value), _) => {
                 fits(name, var, value, evaluate)?;
                 vars.insert(name.to_string(), value.clone());
             }
-            None if var.required => {
+            // It was looked at when the runbook was loaded.
+            (None, Some(value)) => drop(vars.insert(name.to_string(), value.clone())),
+            (None, None) if var.required => {
                 return Err(invalid(&alloc::format!("the variable `{name}` is required")));
             }
-            None => {}
+            (None, None) => {}
         }
     }
     Ok(Value::Object(vars))
@@ -258,24 +392,26 @@ pub(crate) fn deliver(
     };
     let mut out = self::create(view, create, given)?;
     let response = serde_json::json!({ "id": create.id });
-    let complete = idempotency::Input::Complete { attempt, run: Some(create.id), response: Some(response) };
+    let complete =
+        idempotency::Input::Complete { attempt, run: Some(create.id), response: Some(response), ttl: None };
     settle(&known, key, facts, &complete, given, &mut out)?;
     Ok(out)
 }
 
 /// Does all that a delivery sets going, in the commit that claims its key.
 pub(crate) fn arrive(view: &dyn View, arrival: &Arrival, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
-    let Arrival { key, source, request_hash, creates, signals, to, response, failure } = arrival;
+    let Arrival { key, source, request_hash, creates, signals, to, response, failure, event, also } = arrival;
     if creates.len() + signals.len() > ARRIVALS_MAX {
         let message = alloc::format!("one delivery can set {ARRIVALS_MAX} runs and signals going");
         return Err(Refusal::new(Code::CapExceeded, message));
     }
     let first = creates.first().map(|create| create.id);
     let claim = idempotency::Input::Claim { source: *source, request_hash: *request_hash, run: first };
-    let Claimed { key: known, facts, attempt } = match claimed(view, key, &claim, given)? {
+    let Claimed { key: known, mut facts, attempt } = match claimed(view, key, &claim, given)? {
         Ok(claimed) => claimed,
         Err(known) => return Ok(Outcome::reply(known)),
     };
+    facts.extend(event.clone().map(Event::from));
     let mut out = Outcome::reply(first.map_or(Reply::Done, Reply::Created));
     if let Some(error) = failure {
         let fail = idempotency::Input::Fail { attempt, error: error.clone() };
@@ -284,7 +420,8 @@ pub(crate) fn arrive(view: &dyn View, arrival: &Arrival, given: &mut Given<'_>) 
     }
     let mut beside = Vec::new();
     for create in creates {
-        let made = new(view, create, &beside, given)?;
+        let asked_by = asked_by(view, create, given)?;
+        let made = new(view, create, asked_by, &beside, given)?;
         beside.push(create.runbook);
         join(&mut out, made);
     }
@@ -292,9 +429,17 @@ pub(crate) fn arrive(view: &dyn View, arrival: &Arrival, given: &mut Given<'_>) 
         let sent = match to {
             None => crate::signal::arrive(view, signal, given)?,
             Some(run) => {
-                let Signal { name, key, data, event_id, .. } = signal;
+                let Signal { name, key, data, event_id, user, .. } = signal;
+                let asked_by = requesters::of_signal(view, given, user.as_ref(), data)?;
                 let run = load(view, *run)?.run;
-                let told = lifecycle::signal(run, name, key.as_ref(), data, event_id.as_ref(), given)?;
+                let told = lifecycle::signal(
+                    run,
+                    name,
+                    key.as_ref(),
+                    data,
+                    (event_id.as_ref(), crate::signal::source(given).as_ref(), asked_by),
+                    given,
+                )?;
                 of_run(view, run, told, Reply::Done)
             }
         };
@@ -305,7 +450,19 @@ pub(crate) fn arrive(view: &dyn View, arrival: &Arrival, given: &mut Given<'_>) 
             join(&mut out, sent);
         }
     }
-    let complete = idempotency::Input::Complete { attempt, run: first, response: response.clone() };
+    for (other, ttl) in also {
+        let request_hash = Digest::of(&[other.to_string().as_bytes()]);
+        let claim = idempotency::Input::Claim { source: *source, request_hash, run: first };
+        let claimed = match claimed(view, other, &claim, given)? {
+            Ok(claimed) => claimed,
+            Err(known) => return Ok(Outcome::reply(known)),
+        };
+        let (attempt, response) = (claimed.attempt, response.clone());
+        let complete = idempotency::Input::Complete { attempt, run: first, response, ttl: Some(*ttl) };
+        settle(&claimed.key, other, claimed.facts, &complete, given, &mut out)?;
+    }
+    let complete =
+        idempotency::Input::Complete { attempt, run: first, response: response.clone(), ttl: None };
     settle(&known, key, facts, &complete, given, &mut out)?;
     Ok(out)
 }
@@ -389,7 +546,7 @@ pub(crate) fn descend(
     if run_of(view, &new)?.is_some() {
         return Err(Refusal::new(Code::IdempotencyConflict, "a run with this id exists"));
     }
-    let run = load(view, id)?.run;
+    let Loaded { run, def: of } = load(view, id)?;
     let born_of = &run.born;
     let hash = runbook.unwrap_or(born_of.home.runbook);
     let runbook = runbook_of(view, &hash)?.ok_or_else(|| missing("runbook", &hash))?;
@@ -414,10 +571,14 @@ pub(crate) fn descend(
         deadline_at: None,
         workspace: born_of.workspace(),
         policy: run.policy().for_child(new),
+        takes_back: None,
     };
     let caps = view.caps(&create.tenant).tighten(runbook.caps.unwrap_or_default());
     let created = created(&create, (runbook, caps), def, born_of.lineage(), given)?;
-    let descended = lifecycle::descend(run, new, from, created)?;
+    admit_vars(view, &create, &created)?;
+    let back = undone::taken_back(view, run)?;
+    let by = requesters::of_actor(view, given.by)?;
+    let descended = lifecycle::descend(run, of, new, from, &back, created, by)?;
     let mut out = born(&create, descended);
     let action: Event = match from {
         Some(step) => crate::event::PipelineFork { id, new, from: step.clone() }.into(),

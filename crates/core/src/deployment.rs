@@ -8,6 +8,8 @@
 //! | lock, semaphore | configured | stays: runs that are pinned to the old version go on using it |
 //! | trigger | follows from the active version | goes with it |
 //!
+//! A name that is withdrawn has no active version: what the last one declared goes as with a version that lacks it.
+//!
 //! A name has one owner. Locks, semaphores and queues may be declared by several deployed runbooks of a namespace as
 //! long as they say the same; workers, schedules and triggers run pipelines of their own file, so two files cannot both
 //! have one. What a human did by hand outlives a deployment that does not speak of it: a worker that was stopped stays
@@ -18,7 +20,8 @@ use crate::caps::Caps;
 use crate::code::Code;
 use crate::command::{Command, Deploy, Outcome, Refusal, Reply};
 use crate::digest::Digest;
-use crate::event::{RunbookDeployed, TenantConfigured};
+use crate::effect::Notice;
+use crate::event::{RunbookDeployed, RunbookWithdrawn, TenantConfigured};
 use crate::id::{Name, Scoped};
 use crate::item::Terms;
 use crate::machine::Given;
@@ -131,14 +134,49 @@ pub(crate) fn deploy(view: &dyn View, wish: &Deploy, given: &mut Given<'_>) -> R
     let stream = StreamId::Deployment(deployment.clone());
     let mut out = of_stream(stream, &tenant, alloc::vec![fact.into()], Reply::Done);
     let declared = declarations(view, (runbook, old), wish, &scope, given)?;
-    let gone = old.map(|old| withdrawals(old, runbook, &others, &scope)).unwrap_or_default();
-    for (what, command) in declared.into_iter().chain(gone) {
+    let gone = old.map(|old| withdrawals(old, Some(runbook), &others, &scope)).unwrap_or_default();
+    tell_all(view, declared.into_iter().chain(gone), &mut out, given)?;
+    Ok(out)
+}
+
+/// Leaves a name without an active version. Runs that are pinned to it go on, and so does what its workers began.
+pub(crate) fn withdraw(
+    view: &dyn View,
+    deployment: &Scoped,
+    given: &mut Given<'_>,
+) -> Result<Outcome, Refusal> {
+    let (tenant, namespace) = (tenant_of(deployment), Name::clean(deployment.namespace()));
+    gather(view, [StreamId::Deployment(deployment.clone())])?;
+    let hash = active(view, deployment).ok_or_else(|| missing("deployed runbook", &deployment.name()))?.hash;
+    let (own, others): (Vec<_>, Vec<_>) =
+        deployed(view, &tenant, &namespace)?.into_iter().partition(|(name, _)| name == deployment);
+    let others: Vec<Deployed<'_>> = others.into_iter().map(|(_, book)| book).collect();
+    let scope = |name: &Name| Scoped::new(&tenant, &namespace, name);
+    let name = Name::clean(deployment.name());
+    let stream = StreamId::Deployment(deployment.clone());
+    let fact = RunbookWithdrawn { name, hash, namespace: namespace.clone() };
+    let mut out = of_stream(stream, &tenant, alloc::vec![fact.into()], Reply::Done);
+    if let Some((_, (_, old))) = own.first() {
+        gather(view, streams(old, &scope))?;
+        tell_all(view, withdrawals(old, None, &others, &scope), &mut out, given)?;
+    }
+    Ok(out)
+}
+
+/// Adds what these commands come to. Each has a name, for the refusal that is about it.
+fn tell_all(
+    view: &dyn View,
+    commands: impl IntoIterator<Item = (String, Command)>,
+    out: &mut Outcome,
+    given: &mut Given<'_>,
+) -> Result<(), Refusal> {
+    for (what, command) in commands {
         let part = decide(view, &command, given).map_err(|refusal| about(&what, refusal))?;
         out.facts.extend(part.facts);
         out.effects.extend(part.effects);
         out.follow.extend(part.follow);
     }
-    Ok(out)
+    Ok(())
 }
 
 /// A refusal that says which declaration it is about.
@@ -240,24 +278,28 @@ fn coordination(runbook: &Runbook, scope: &dyn Fn(&Name) -> Scoped) -> Vec<(Stri
     locks.chain(semaphores).collect()
 }
 
-/// What is said to everything that only the old version declares.
+/// What is said to everything that only the old version declares: all of it, where no version takes its place.
 fn withdrawals(
     old: &Runbook,
-    new: &Runbook,
+    new: Option<&Runbook>,
     others: &[Deployed<'_>],
     scope: &dyn Fn(&Name) -> Scoped,
 ) -> Vec<(String, Command)> {
     let mut commands = Vec::new();
     let shared = |name: &Name| others.iter().any(|(_, other)| other.queues.contains_key(name));
-    for name in old.queues.keys().filter(|name| !new.queues.contains_key(*name) && !shared(name)) {
+    for name in old
+        .queues
+        .keys()
+        .filter(|name| new.is_none_or(|new| !new.queues.contains_key(*name)) && !shared(name))
+    {
         let command = Command::Queue { queue: scope(name), input: queue::Input::Withdraw };
         commands.push((alloc::format!("queue `{name}`"), command));
     }
-    for name in old.workers.keys().filter(|name| !new.workers.contains_key(*name)) {
+    for name in old.workers.keys().filter(|name| new.is_none_or(|new| !new.workers.contains_key(*name))) {
         let input = worker::Input::Stop { reason: Some(GONE.to_string()) };
         commands.push((alloc::format!("worker `{name}`"), Command::Worker { worker: scope(name), input }));
     }
-    for name in old.schedules.keys().filter(|name| !new.schedules.contains_key(*name)) {
+    for name in old.schedules.keys().filter(|name| new.is_none_or(|new| !new.schedules.contains_key(*name))) {
         let command = Command::Schedule { schedule: scope(name), input: schedule::Input::Remove };
         commands.push((alloc::format!("schedule `{name}`"), command));
     }
@@ -352,12 +394,7 @@ pub(crate) fn declare(
     own.semaphores
         .retain(|name, _| owners.iter().all(|(_, (_, owner))| !owner.semaphores.contains_key(name)));
     let mut out = Outcome::reply(Reply::Done);
-    for (what, command) in coordination(&own, &scope) {
-        let part = decide(view, &command, given).map_err(|refusal| about(&what, refusal))?;
-        out.facts.extend(part.facts);
-        out.effects.extend(part.effects);
-        out.follow.extend(part.follow);
-    }
+    tell_all(view, coordination(&own, &scope), &mut out, given)?;
     Ok(out)
 }
 
@@ -365,8 +402,7 @@ pub(crate) fn declare(
 pub(crate) fn configure_tenant(
     view: &dyn View,
     tenant: &Name,
-    caps: Caps,
-    weight: u32,
+    (caps, weight, self_approval, notices): (Caps, u32, Option<bool>, &[Notice]),
 ) -> Result<Outcome, Refusal> {
     if !(1..=crate::caps::WEIGHT_MAX).contains(&weight) {
         let message = alloc::format!("the weight of a tenant is between 1 and {}", crate::caps::WEIGHT_MAX);
@@ -374,12 +410,28 @@ pub(crate) fn configure_tenant(
     }
     let stream = StreamId::Tenant(tenant.clone());
     gather(view, [stream.clone()])?;
-    if let Found::Here(Body::Tenant(known)) = view.find(&stream)
-        && (known.caps, known.weight) == (caps, weight)
-    {
+    // One of which nothing is known may do what nobody limits.
+    let known = match view.find(&stream) {
+        Found::Here(Body::Tenant(known)) => {
+            (known.caps, known.weight, known.self_approval, known.notices.as_slice())
+        }
+        Found::Here(_) | Found::Absent | Found::Unloaded => (Caps::default(), 1, None, &[][..]),
+    };
+    if known == (caps, weight, self_approval, notices) {
         return Ok(Outcome::reply(Reply::Done));
     }
-    let Caps { max_concurrency, max_runs_per_min, max_writes_per_run } = caps;
-    let configured = TenantConfigured { max_concurrency, max_runs_per_min, max_writes_per_run, weight };
+    let Caps { max_concurrency, max_runs_per_min, max_writes_per_run, max_runbooks, max_runbook_bytes } =
+        caps;
+    let notices = Some(notices.to_vec()).filter(|notices| !notices.is_empty());
+    let configured = TenantConfigured {
+        max_concurrency,
+        max_runs_per_min,
+        max_writes_per_run,
+        weight,
+        self_approval,
+        notices,
+        max_runbooks,
+        max_runbook_bytes,
+    };
     Ok(of_stream(stream, tenant, alloc::vec![configured.into()], Reply::Done))
 }

@@ -11,9 +11,11 @@ use crate::deployment::gather;
 use crate::effect::Effect;
 use crate::event::Event;
 use crate::id::{Holder, ItemId, Name, RunId, Scoped};
+use crate::idempotency;
 use crate::item::{self, Item, Take};
 use crate::machine::{Decision, Given};
 use crate::queue::{self, Queue};
+use crate::requesters;
 use crate::route;
 use crate::run::{Source, Status, Trigger};
 use crate::stream::StreamId;
@@ -46,12 +48,15 @@ pub(crate) fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) 
             }
             Ok(routed(out, effects))
         }
-        Command::Push { queue, item } => push(view, queue, item, given),
+        Command::Push { queue, item } => {
+            push(view, queue, item, &requesters::of_actor(view, given.by)?, given)
+        }
         Command::Forward { queue, item, data, priority } => {
             forward(view, queue, *item, data.clone(), *priority, given)
         }
         Command::PushAll { queue, items } => {
-            let (mut out, answers) = push_all(view, queue, items, given)?;
+            let asked_by = requesters::of_actor(view, given.by)?;
+            let (mut out, answers) = push_all(view, queue, items, &asked_by, given)?;
             out.reply = Reply::PushedAll(answers);
             Ok(out)
         }
@@ -62,6 +67,14 @@ pub(crate) fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) 
             external::took(view, worker, *item, *run, error.as_ref(), given)
         }
         Command::Item { item, input } => on_item(view, *item, input, given),
+        Command::Worker { worker, input: worker::Input::Wake { cause } } => {
+            look(view, worker, cause.as_ref(), given)
+        }
+        Command::Worker { input: worker::Input::Decided(decided), .. }
+            if decided.policy_version != given.policy =>
+        {
+            Err(Refusal::new(Code::PolicyDenied, "the policy that was asked is no longer in force"))
+        }
         Command::Worker { worker, input } => on_worker(view, worker, input, given),
         Command::Dispatch { worker } => dispatch(view, worker, given),
         Command::Wake { worker } => wake_one(view, worker, given),
@@ -74,21 +87,49 @@ pub(crate) fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) 
     }
 }
 
-/// Lets the workers of a queue look at it.
+/// Lets the workers of a queue look at it, because of what happened to its items.
 fn wake(view: &dyn View, queue: &Scoped, out: &mut Outcome) {
-    out.follow.extend(view.consumers(queue).into_iter().map(|worker| Command::Dispatch { worker }));
+    let cause = out.facts.first().map(|fact| Name::clean(fact.event.tag()));
+    let look = |worker| Command::Worker { worker, input: worker::Input::Wake { cause: cause.clone() } };
+    out.follow.extend(view.consumers(queue).into_iter().map(look));
+}
+
+/// A worker is told to look at its queue. One that is idle is woken, which is on record, where there is something to
+/// take; one that works and has room just looks.
+fn look(
+    view: &dyn View,
+    id: &Scoped,
+    cause: Option<&Name>,
+    given: &mut Given<'_>,
+) -> Result<Outcome, Refusal> {
+    let Some(worker) = worker_of(view, id)? else { return Ok(Outcome::reply(Reply::Nothing)) };
+    let Some(queue) = worker.queue().filter(|_| worker.active.is_empty() && worker.capacity_left() > 0)
+    else {
+        return dispatch(view, id, given);
+    };
+    let open =
+        queue_of(view, &queue)?.is_some_and(|known| known.decide(&queue::Input::Take, given.at).is_ok());
+    if !open || next_item(view, worker, &queue).is_none() {
+        return Ok(Outcome::reply(Reply::Nothing));
+    }
+    on_worker(view, id, &worker::Input::Wake { cause: cause.cloned() }, given)
 }
 
 /// An event woke a worker: it looks at its queue, which is listed, too, where the items live elsewhere.
 fn wake_one(view: &dyn View, id: &Scoped, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
-    let mut out = match dispatch(view, id, given) {
+    let mut out = match look(view, id, None, given) {
         // What is here cannot be taken now; what is elsewhere is listed all the same.
         Err(Refusal::Error { .. }) => Outcome::reply(Reply::Nothing),
         looked => looked?,
     };
-    if let Some(worker::State::Started(settings)) = worker_of(view, id)?.map(|worker| &worker.state)
+    if let Some(worker) = worker_of(view, id)?
+        && let worker::State::Started(settings) = &worker.state
         && settings.poll.is_some()
     {
+        if out.facts.is_empty() {
+            let Decision { facts, .. } = worker.decide(&worker::Input::Wake { cause: None }, given.at)?;
+            out.facts = of_stream(StreamId::Worker(id.clone()), &tenant_of(id), facts, Reply::Done).facts;
+        }
         out.effects.push(external::list(id, settings));
     }
     Ok(out)
@@ -122,7 +163,8 @@ fn of_item(
     Ok(out)
 }
 
-/// Puts a dead item into another queue, as a new one.
+/// Puts a dead item into another queue, as a new one. One that was put back and died again is there already, as long as
+/// nobody has worked on it; a queue that knows items by their data tells them apart itself.
 fn forward(
     view: &dyn View,
     queue: &Scoped,
@@ -132,7 +174,13 @@ fn forward(
     given: &mut Given<'_>,
 ) -> Result<Outcome, Refusal> {
     let id = ItemId(given.id());
-    push(view, queue, &Pushed { id, data, priority, not_before: None, dedupe: None, from: Some(item) }, given)
+    let by_data = queue_of(view, queue)?.and_then(Queue::settings).is_some_and(|known| known.dedupe);
+    let dedupe = (!by_data).then(|| Name::clean(&alloc::format!("dead:{item}")));
+    // Nobody asked for the copy who did not ask for the item.
+    let asked_by = item_of(view, &item)?.and_then(Item::body).and_then(|body| body.lot.asked_by.clone());
+    let asked_by = asked_by.unwrap_or_else(|| alloc::vec![Name::clean(requesters::UNNAMED)]);
+    let pushed = Pushed { id, data, priority, not_before: None, dedupe, from: Some(item) };
+    push(view, queue, &pushed, &asked_by, given)
 }
 
 /// The clock's look at an item: a claim whose holder was silent for too long ends. An item whose time came is
@@ -141,10 +189,10 @@ pub(crate) fn tick(view: &dyn View, id: ItemId, given: &mut Given<'_>) -> Result
     let Some(Item::Processing { body, claim }) = item_of(view, &id)? else {
         return Ok(Outcome::reply(Reply::Done));
     };
-    let last_seen = view.beats().last_seen(&claim.holder, body.since);
-    if claim.visible_at.is_none() || last_seen + body.lot.terms.visibility_timeout > given.at {
+    if claim.visible_at.is_none() || body.lives_until(claim, view.beats()) > given.at {
         return Ok(Outcome::reply(Reply::Done));
     }
+    let last_seen = view.beats().last_seen(&claim.holder, body.since);
     on_item(view, id, &item::Input::Expire { epoch: body.epoch, last_seen }, given)
 }
 
@@ -153,8 +201,14 @@ fn routed(mut out: Outcome, effects: Vec<Effect>) -> Outcome {
     out
 }
 
-fn push(view: &dyn View, queue: &Scoped, pushed: &Pushed, given: &Given<'_>) -> Result<Outcome, Refusal> {
-    let (mut out, answers) = push_all(view, queue, core::slice::from_ref(pushed), given)?;
+fn push(
+    view: &dyn View,
+    queue: &Scoped,
+    pushed: &Pushed,
+    asked_by: &[Name],
+    given: &Given<'_>,
+) -> Result<Outcome, Refusal> {
+    let (mut out, answers) = push_all(view, queue, core::slice::from_ref(pushed), asked_by, given)?;
     if let Some(&(item, known)) = answers.first() {
         out.reply = Reply::Pushed { item, known };
     }
@@ -166,6 +220,7 @@ fn push_all(
     view: &dyn View,
     queue: &Scoped,
     items: &[Pushed],
+    asked_by: &[Name],
     given: &Given<'_>,
 ) -> Result<(Outcome, Vec<(ItemId, bool)>), Refusal> {
     if items.len() > PUSH_MAX {
@@ -197,7 +252,7 @@ fn push_all(
         depth += 1;
         own.extend(key.clone().map(|key| (key, pushed.id)));
         let new = item_of(view, &pushed.id)?.cloned().unwrap_or_else(|| Item::absent(tenant.clone()));
-        let input = item::Input::Push(new_item(queue, pushed, terms, key));
+        let input = item::Input::Push(new_item(queue, (pushed, asked_by), terms, key));
         let Decision { facts, effects, .. } = new.decide(&input, given.at)?;
         out.facts.extend(of_stream(StreamId::Item(pushed.id), &tenant, facts, Reply::Done).facts);
         out = routed(out, effects);
@@ -207,7 +262,12 @@ fn push_all(
     Ok((out, answers))
 }
 
-fn new_item(queue: &Scoped, pushed: &Pushed, terms: item::Terms, key: Option<Name>) -> item::Push {
+fn new_item(
+    queue: &Scoped,
+    (pushed, asked_by): (&Pushed, &[Name]),
+    terms: item::Terms,
+    key: Option<Name>,
+) -> item::Push {
     item::Push {
         queue: name_of(queue),
         namespace: Name::clean(queue.namespace()),
@@ -218,6 +278,7 @@ fn new_item(queue: &Scoped, pushed: &Pushed, terms: item::Terms, key: Option<Nam
         next_eligible_at: pushed.not_before,
         dedupe: key,
         from: pushed.from,
+        asked_by: asked_by.to_vec(),
     }
 }
 
@@ -266,7 +327,12 @@ fn on_item(
     given: &mut Given<'_>,
 ) -> Result<Outcome, Refusal> {
     let item = item_of(view, &id)?.ok_or_else(|| missing("item", &id))?;
-    let Decision { facts, effects, reply } = item.decide(input, given.at)?;
+    let Decision { mut facts, effects, reply } = item.decide(input, given.at)?;
+    for fact in &mut facts {
+        if let Event::QueueItemRetry(e) = fact {
+            e.asked_by = Some(requesters::of_actor(view, given.by)?).filter(|names| !names.is_empty());
+        }
+    }
     // What is said here comes from outside. A worker's run alone ends its claim, which is settled with its worker's
     // place: see `settle`.
     if let Item::Processing { claim, .. } = item
@@ -337,7 +403,7 @@ fn dispatch(view: &dyn View, id: &Scoped, given: &mut Given<'_>) -> Result<Outco
         run: Some(run),
         visibility: false,
     };
-    let taken = item.decide(&item::Input::Take(take), given.at)?;
+    let taken = item.decide(&item::Input::Take(take.clone()), given.at)?;
     let epoch = match &taken.reply {
         item::Reply::Taken(grant) => grant.epoch,
         item::Reply::Done | item::Reply::AlreadyDone | item::Reply::Beating(_) | item::Reply::Dropped => {
@@ -365,6 +431,8 @@ fn dispatch(view: &dyn View, id: &Scoped, given: &mut Given<'_>) -> Result<Outco
         }
         // An item that cannot become a run is at fault itself: it fails, and the next one has its turn.
         Err(Refusal::Error { code, message, .. }) if code != Code::CapExceeded => {
+            // The run that was meant for it is not made, so the claim names none.
+            let taken = item.decide(&item::Input::Take(Take { run: None, ..take }), given.at)?;
             let claimed = taken.facts.iter().fold(item.clone(), |item, fact| item.apply(fact, given.at));
             let fail =
                 item::Input::Fail { epoch, error: alloc::format!("{code}: {message}"), retryable: false };
@@ -399,10 +467,11 @@ fn make_run(
         vars,
         trigger: Trigger {
             source: Source::Queue,
-            key: Some(name_of(id)),
+            key: idempotency::queue(item, body.epoch + 1).ok(),
             user: None,
             event_id: Some(Name::clean(&item.to_string())),
             traceparent: None,
+            of: Some(name_of(id)),
         },
         subject: None,
         correlation_id: None,
@@ -413,8 +482,11 @@ fn make_run(
         deadline_at: None,
         workspace: None,
         policy: Vec::new(),
+        takes_back: None,
     };
-    crate::creation::create(view, &create, given)
+    // Of an item of before it was known, anybody may have pushed it.
+    let asked_by = body.lot.asked_by.clone().unwrap_or_else(|| alloc::vec![Name::clean(requesters::UNNAMED)]);
+    crate::creation::create_for(view, &create, asked_by, given)
 }
 
 /// The clock's look at a worker: a cap has room again, or its external queue is to be listed.

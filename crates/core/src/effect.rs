@@ -8,6 +8,7 @@ use crate::event::Event;
 use crate::id::{
     AgentId, ApprovalId, Holder, ItemId, Name, NoticeId, RunId, Scoped, SessionId, StepId, WorkspaceId,
 };
+use crate::packed::Packed;
 use crate::receipt::Action;
 use crate::time::{Millis, Span};
 use crate::word::words;
@@ -31,6 +32,8 @@ words! {
         Nudge = "nudge",
         /// Type into a session.
         Send = "send",
+        /// Tell a human that a run has failed.
+        Failed = "failed",
     }
 }
 
@@ -72,6 +75,8 @@ pub struct Lease {
     pub tool: Name,
     /// The rendered input.
     pub input: Option<Value>,
+    /// The variables that it is given: those that it was prepared with, and approved.
+    pub vars: Packed,
     /// What identifies the side effect.
     pub idempotency_key: Name,
     /// When the lease ends unless it is extended.
@@ -149,6 +154,7 @@ pub enum Effect {
         runbook: Digest,
         vars: Value,
         project_root: String,
+        asked_by: Vec<Name>,
     },
     /// Compute which slots of a schedule passed since one time up to another, and when the next is.
     ComputeSlots { schedule: Scoped, settings: Box<crate::schedule::Settings>, after: Millis, until: Millis },

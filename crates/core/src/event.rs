@@ -11,6 +11,7 @@
 
 use crate::digest::Salt;
 use crate::wire::{Error, Reader, Writer, same, shorten};
+use alloc::borrow::Cow;
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -77,6 +78,7 @@ pub(crate) trait Payload: Sized {
     fn put(&self, out: &mut Writer<'_>, salts: &mut dyn FnMut() -> Salt, private: &mut Vec<u8>);
     fn get(r: &mut Reader<'_>) -> Result<Self, Error>;
     fn get_private(&mut self, r: &mut Reader<'_>) -> Result<(), Error>;
+    fn weight(&self) -> usize;
 }
 
 /// Defines payloads: struct, wire form and description from one list of fields.
@@ -121,6 +123,10 @@ macro_rules! payloads {
             fn get_private(&mut self, r: &mut $crate::wire::Reader<'_>) -> Result<(), $crate::wire::Error> {
                 $( $crate::wire::Field::get_private(&mut self.$field, stringify!($field), r)?; )*
                 Ok(())
+            }
+
+            fn weight(&self) -> usize {
+                0 $( + $crate::wire::Field::weight(&self.$field) )*
             }
         }
     )+};
@@ -177,6 +183,16 @@ macro_rules! events {
                 match self { $( Event::$name(_) => <$name as Payload>::TAG ),+ }
             }
 
+            /// The tag as it stands on the wire: that of a user's own event names its category and action.
+            #[must_use]
+            pub fn kind(&self) -> Cow<'static, str> {
+                match self {
+                    Event::Custom(e) => Cow::Owned(e.kind()),
+                    // tidy: all others have one tag each.
+                    _ => Cow::Borrowed(self.tag()),
+                }
+            }
+
             /// The descriptions of all events.
             #[must_use]
             pub fn specs() -> Vec<Spec> {
@@ -194,6 +210,12 @@ macro_rules! events {
                 const SORTED: [(u64, usize); TAGS.len()] = by_hash(TAGS);
                 const GET: [fn(&mut Reader<'_>) -> Result<Event, Error>; TAGS.len()] =
                     [$( |r| <$name as Payload>::get(r).map(Event::from) ),+];
+                if tag.starts_with("custom:") {
+                    let custom = <Custom as Payload>::get(r)?;
+                    // The tag under which the kind is described is read too: no event is of the type `event` alone.
+                    let is_its = tag == Custom::TAG || custom.kind() == tag;
+                    return if is_its { Ok(custom.into()) } else { Err(Error::Tag(shorten(tag))) };
+                }
                 let hash = hash(tag.as_bytes());
                 let found = SORTED.binary_search_by_key(&hash, |(hash, _)| *hash).ok().map(|at| SORTED[at].1);
                 match found {
@@ -205,6 +227,14 @@ macro_rules! events {
             pub(crate) fn get_private(&mut self, r: &mut Reader<'_>) -> Result<(), Error> {
                 match self { $( Event::$name(payload) => payload.get_private(r) ),+ }
             }
+
+            /// About how many bytes its record has.
+            #[must_use]
+            pub fn weight(&self) -> usize {
+                // The stream, the time, the actor and the chain.
+                const AROUND: usize = 320;
+                AROUND + match self { $( Event::$name(payload) => payload.weight() ),+ }
+            }
         }
     };
 }
@@ -212,15 +242,15 @@ macro_rules! events {
 events! {
     // run.rs
     CommandRun, RunbookLoaded, RunbookDeployed, RunbookWithdrawn,
-    PipelineCreated: boxed, PipelineInherited, PipelineBlocked, PipelineUnblocked, PipelineStarted,
+    PipelineCreated: boxed, PipelineInherited, PipelineReverses, PipelineBlocked, PipelineUnblocked, PipelineStarted,
     PipelineAdvanced: boxed, PipelineUpdated, PipelineEntered, PipelineSuspended, PipelineResumed, PipelineCancelling,
     PipelineCompleted, PipelineFailed, PipelineCancelled, PipelineOrphaned, PipelineDeleted,
     PipelineResume, PipelineCancel, PipelineSuspend, PipelineRetry, PipelineFork, PipelineUndo,
     CheckpointSaved: boxed, SignalReceived, SignalConsumed, SignalKept, SignalTaken, SignalExpired, BudgetReserved, BudgetReleased, BudgetExceeded, BudgetRaised,
     CostRecorded,
     // step.rs
-    StepStarted, StepWaiting, StepReady, StepCompleted, StepFailed, StepRetrying, StepReturned, StepExpired,
-    StepUnknown, StepResolved, StepSkipped, StepCancelled, ShellExited, SecretUsed, StrategyFallback, StrategyExhausted,
+    StepStarted, StepPrepared: boxed, StepWaiting, StepReady, StepCompleted, StepFailed, StepRetrying, StepReturned, StepExpired,
+    StepUnknown, StepResolved, StepSkipped, StepCancelled, ShellExited, StepOutputLost, SecretUsed, StrategyFallback, StrategyExhausted,
     GuardPassed, GuardWarned, GuardBlocked, GuardFailed,
     // agent.rs
     AgentWaiting, AgentWorking, AgentFailed, AgentExited, AgentGone, AgentSignal,
@@ -232,7 +262,7 @@ events! {
     QueueItemRetry, QueueItemRetried, QueueItemDead, QueueItemDropped,
     WorkerStarted, WorkerConfigured, WorkerWake, WorkerPollComplete, WorkerPolled, WorkerDelayed, WorkerItemDispatched, WorkerItemSettled, WorkerResized, WorkerStopped,
     // coordination.rs
-    LockConfigured, LockQueued, LockAcquired, LockReclaimed, LockReleased, LockAbandoned, HoldBroken,
+    LockConfigured, LockQueued, LockAcquired, LockReclaimed, LockReleased, LockAbandoned, HoldBroken, HoldLost,
     SemaphoreConfigured, SemaphoreQueued, SemaphoreAcquired, SemaphoreIncreased, SemaphoreReclaimed, SemaphoreReleased,
     SemaphoreAbandoned,
     // governance.rs
@@ -242,6 +272,6 @@ events! {
     TriggerClaimed, TriggerCompleted, TriggerFailed, TriggerExpired,
     ScheduleCreated: boxed, ScheduleFired, ScheduleSkipped, ScheduleQueued, ScheduleDeferred, ScheduleSettled, SchedulePaused, ScheduleResumed, ScheduleRemoved,
     // system.rs
-    TimerStart, SystemStarted, SystemShutdown, SystemRecovered, SealCreated: boxed, KeyRotated, ValueRedacted, EvidenceExported,
+    TimerStart, SystemStarted, SystemShutdown, SystemRecovered, SealCreated: boxed, KeyRotated, ValueRedacted, RetentionApplied, StreamCarried, EpochsRaised, EvidenceExported,
     TenantConfigured, TokenCreated, TokenRevoked, Escalate, NoticeRequested, NoticeSent, OutboxPosted, OutboxSettled, Custom,
 }

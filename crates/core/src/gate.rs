@@ -8,22 +8,28 @@
 //! approved; holds are taken after that, so no lock is held while a human sleeps; guards look last, at the world
 //! in which the step will act.
 
-use crate::approval::{self, Approval, Tier};
+mod asking;
+pub use asking::decide_approval;
+pub(crate) use asking::waiting_for;
+use asking::{Asked, ask_again, release_bound, request};
+
+use crate::approval::{self, Approval};
 use crate::attempt;
-use crate::binding;
 use crate::budget;
 use crate::code::Code;
 use crate::effect::{Effect, Notice, Told};
 use crate::event::{
-    ApprovalRequested, GuardBlocked, GuardFailed, GuardPassed, GuardWarned, HoldBroken, NoticeRequested,
+    GuardBlocked, GuardFailed, GuardPassed, GuardWarned, HoldBroken, HoldLost, NoticeRequested,
     PolicyDecided, StepSkipped,
 };
 use crate::guard::{self, GuardInputs, GuardResult, OnFailure};
-use crate::id::{ApprovalId, Name, NoticeId};
+use crate::id::{Name, NoticeId};
 use crate::machine::{Decision, Given};
 use crate::pipeline;
-use crate::policy::{self, Verdict};
+use crate::policy::{self, Purpose, Verdict};
 use crate::private::Private;
+use crate::renewal;
+use crate::reversal;
 use crate::run::{BlockedOn, Error, Initiator, Run, Status};
 use crate::runbook::{Kind, Pipeline, StepDef};
 use crate::schedule::Overlap;
@@ -52,6 +58,16 @@ pub(crate) fn pass(
     step: &Step,
     given: &mut Given<'_>,
 ) -> Option<Decision> {
+    if run.is_stale(step) {
+        return Some(renewal::renew(run, def, node, step, given));
+    }
+    if run.is_unsettled() {
+        // The flow looks at what was answered first.
+        return Some(Decision::new());
+    }
+    if let Some((by, _)) = run.unanswered(step) {
+        return Some(ask_again(run, def, step, by, given));
+    }
     let asks_policy = step.group.is_none()
         && matches!(node.kind, Kind::Run { .. } | Kind::Tool { .. } | Kind::Agent { .. });
     if asks_policy {
@@ -73,7 +89,11 @@ pub(crate) fn pass(
     }
     if matches!(node.kind, Kind::Approve { .. })
         && step.group.is_none()
-        && !run.rare().approvals.values().any(|a| a.step == step.id && a.status == approval::Status::Approved)
+        && !run
+            .rare()
+            .approvals
+            .values()
+            .any(|a| a.step == step.id && a.by_step.is_none() && a.status == approval::Status::Approved)
     {
         let asked = Asked::by_runbook(node, "the runbook asks for it".to_string())?;
         return Some(request(run, node, step, &asked, given));
@@ -97,31 +117,6 @@ fn own_hold(run: &Run, step: &Step, gate: &Gate) -> Option<alloc::string::String
     let same = |gate: &Gate| matches!(gate, Gate::Lock { name: held, .. } if held == name);
     let (_, group) = pipeline::around(run, step).find(|(_, group)| group.held().iter().any(same))?;
     Some(alloc::format!("`{}` around it holds the lock `{name}`, so it would wait for ever", group.id))
-}
-
-/// A step that an `approve` step names, and whose action nobody approved there, asks for itself.
-fn release_bound(
-    run: &Run,
-    def: &Pipeline,
-    node: &StepDef,
-    step: &Step,
-    given: &mut Given<'_>,
-) -> Option<Decision> {
-    let bound = step.bound()?;
-    let by = bound.by.iter().find(|by| !run.covers(by, step, bound))?;
-    let refused = |s: &Step| matches!(s.status, step::Status::Failed | step::Status::Cancelled);
-    if run.step(by).is_some_and(refused) {
-        let message = alloc::format!("`{by}`, which must approve it, did not");
-        return Some(pipeline::refuse(run, step, Code::ApprovalRejected, &message, given));
-    }
-    let approver = binding::definition(run, def, by);
-    match approver.and_then(|approver| Asked::by_runbook(approver, binding::reason(run, by, step))) {
-        Some(asked) => {
-            let asked = Asked { by_step: Some(by.clone()), ..asked };
-            Some(request(run, node, step, &asked, given))
-        }
-        None => Some(pipeline::refuse(run, step, Code::Internal, "its approval is not defined", given)),
-    }
 }
 
 /// The step stands before a gate, and what lets it through is asked for.
@@ -196,93 +191,38 @@ pub(crate) fn shares_policy(one: &Step, other: &Step) -> bool {
 pub fn evaluate_policy(run: &Run, node: &StepDef, step: &Step) -> Effect {
     let own = policy::scope(step.tool.as_str()) == policy::Scope::PerStep;
     let agreed = |a: &Approval| a.needed() - a.missing().min(a.needed());
-    let approvals = run.rare().approvals.values().filter(|a| a.step == step.id).map(agreed).sum();
+    let counts = |a: &&Approval| a.step == step.id && a.status != approval::Status::Cancelled;
+    let approvals = run.rare().approvals.values().filter(counts).map(agreed).sum();
     Effect::EvaluatePolicy {
         run: run.id(),
         step: step.id.clone(),
         tool: step.tool.clone(),
-        action: own.then(|| Box::new(scope::action(node, step))),
+        action: own.then(|| Box::new(scope::action(run, node, step))),
         action_hash: step.action_hash().copied(),
         approvals,
     }
 }
 
-/// What an approval must meet.
-struct Asked {
-    tier: Tier,
-    two_person: bool,
-    count: u32,
-    approvers: Vec<Name>,
-    reasons: Vec<alloc::string::String>,
-    expires: Span,
-    /// The `approve` step on whose behalf it is asked for.
-    by_step: Option<crate::id::StepId>,
-}
-
-impl Asked {
-    fn by_policy(decision: &policy::Decision) -> Asked {
-        Asked {
-            tier: decision.stake(),
-            two_person: decision.two_person.unwrap_or(false),
-            count: decision.count.unwrap_or(1).max(1),
-            approvers: decision.approvers.clone().unwrap_or_default(),
-            reasons: decision.reasons.clone(),
-            expires: decision.expires.unwrap_or(APPROVAL_EXPIRES),
-            by_step: None,
-        }
-    }
-
-    /// What an `approve` step asks for.
-    fn by_runbook(node: &StepDef, reason: alloc::string::String) -> Option<Asked> {
-        let Kind::Approve { approvers, count, tier, expires, .. } = &node.kind else { return None };
-        Some(Asked {
-            tier: *tier,
-            two_person: false,
-            count: (*count).max(1),
-            approvers: approvers.clone(),
-            reasons: alloc::vec![reason],
-            expires: *expires,
-            by_step: None,
-        })
-    }
-}
-
-/// Asks a human: what the step holds goes back first.
-fn request(run: &Run, node: &StepDef, step: &Step, asked: &Asked, given: &mut Given<'_>) -> Decision {
-    let action = scope::action(node, step);
-    let id = ApprovalId(given.id());
-    let requested_by = run.born.trigger.user.clone().unwrap_or_else(|| Name::clean("system"));
-    let expires_at = given.at + asked.expires;
-    let mut out = Decision::new().fact(ApprovalRequested {
-        approval_id: id,
-        pipeline_id: run.id(),
-        step: step.id.clone(),
-        tier: asked.tier,
-        two_person: asked.two_person,
-        count: if asked.two_person { asked.count.max(2) } else { asked.count },
-        approvers: asked.approvers.clone(),
-        action_hash: scope::action_hash(node, step),
-        policy_version: given.policy,
-        reasons: asked.reasons.clone(),
-        requested_by,
-        expires_at,
-        self_approval: run.born.home.tenant.as_str() == "default" && !asked.two_person,
-        message: None,
-        action: Private::New(action),
-        by_step: asked.by_step.clone(),
-    });
-    let waits = wait(run, step, Wait::Approval, Some(Name::clean(&id.to_string())), Some(expires_at), given);
-    out.facts.extend(waits.facts);
-    out.effects.extend(release(run, step));
-    out.effect(Effect::ShowApproval { approval: id, run: run.id(), reminder: false })
-}
-
 /// What gives back everything a step holds, and leaves the lines it stands in.
 #[must_use]
 pub fn release(run: &Run, step: &Step) -> Vec<Effect> {
+    step.held().iter().chain(in_line(step)).filter_map(|gate| give_back(run, step, gate)).collect()
+}
+
+/// The gate in whose line a step stands.
+fn in_line(step: &Step) -> Option<&Gate> {
     let waits = step.waiting.as_ref().is_some_and(|w| matches!(w.reason, Wait::Lock | Wait::Semaphore));
-    let in_line = if waits { step.next_gate() } else { None };
-    step.held().iter().chain(in_line).filter_map(|gate| give_back(run, step, gate)).collect()
+    if waits { step.next_gate() } else { None }
+}
+
+/// A step of a run that is suspended leaves the line it stands in, and still waits.
+pub(crate) fn leave_line(run: &Run, step: &Step) -> Option<Effect> {
+    give_back(run, step, in_line(step)?)
+}
+
+/// A step of a run that is resumed stands in its line again, behind those who came meanwhile.
+pub(crate) fn line_up(run: &Run, step: &Step) -> Option<Effect> {
+    Some(ask(run, step, in_line(step)?))
 }
 
 fn give_back(run: &Run, step: &Step, gate: &Gate) -> Option<Effect> {
@@ -298,6 +238,10 @@ fn give_back(run: &Run, step: &Step, gate: &Gate) -> Option<Effect> {
 /// more, and its session does not outlive it.
 pub(crate) fn leave(run: &Run, step: &Step, given: &Given<'_>, out: &mut Decision) {
     out.effects.extend(release(run, step));
+    if waits_for_guard(step) {
+        // Its guards' commands do not outlive it.
+        out.effects.push(stop(run, step));
+    }
     let reserved = budget::Input::Release { step: step.id.clone(), epoch: step.epoch };
     out.facts.extend(run.budget().decide(&reserved, given.at).map(|d| d.facts).unwrap_or_default());
     let open = |a: &&Approval| a.step == step.id && a.status == approval::Status::Requested;
@@ -306,6 +250,11 @@ pub(crate) fn leave(run: &Run, step: &Step, given: &Given<'_>, out: &mut Decisio
         if let Ok(voided) = approval.decide(&void, given.at) {
             out.facts.extend(voided.facts);
             out.effects.extend(voided.effects);
+        }
+        // Others that wait for the same answer ask for themselves.
+        for other in waiting_for(run, approval.id).filter(|other| other.id != step.id) {
+            let input = step::Input::Open { after: Wait::Approval, on: None, epoch: None };
+            out.facts.extend(other.decide(run.id(), &input, given.at).unwrap_or_default().facts);
         }
     }
     if let Some(task) = run.rare().tasks.get(&step.id)
@@ -337,7 +286,16 @@ pub fn policy_decided(
     decided: &PolicyDecided,
     given: &mut Given<'_>,
 ) -> Result<Decision, Error> {
+    match decided.purpose {
+        Some(Purpose::Notice) => return notice_decided(run, decided, given),
+        Some(Purpose::Undo) => return look_decided(run, decided, given),
+        Some(Purpose::Guard | Purpose::Issues | Purpose::Reconcile | Purpose::List | Purpose::Take)
+        | None => {}
+    }
     run.must_live()?;
+    if let Some(purpose) = decided.purpose {
+        return aside_decided(run, decided, purpose, given);
+    }
     let stands = decided.policy_version == given.policy;
     let mut out = if stands { Decision::new().fact(decided.clone()) } else { Decision::new() };
     let concerned = |step: &&Step| {
@@ -362,13 +320,76 @@ pub fn policy_decided(
     Ok(out)
 }
 
+/// Policy answered about a command or a read beside a step. It is put on record while the step waits for what the command
+/// finds out; later, or under another policy, nothing may be done any more, and that is the answer.
+fn aside_decided(
+    run: &Run,
+    decided: &PolicyDecided,
+    purpose: Purpose,
+    given: &Given<'_>,
+) -> Result<Decision, Error> {
+    if decided.policy_version != given.policy {
+        return Err(run.refuse("act on the answer of a policy that is no longer in force"));
+    }
+    let id = decided.step.as_ref().ok_or_else(|| run.refuse("run a command beside no step"))?;
+    let step = run.need(id)?;
+    let waits = match purpose {
+        Purpose::Guard | Purpose::Issues => waits_for_guard(step),
+        Purpose::Reconcile => step.status == step::Status::OutcomeUnknown,
+        // A worker's are in the worker's stream.
+        Purpose::List | Purpose::Take => false,
+        // Both were decided above.
+        Purpose::Notice | Purpose::Undo => false,
+    };
+    if !waits {
+        return Err(run.refuse("run a command that its step does not wait for"));
+    }
+    // A guard that blocks asks every few seconds, and the same answer need not be told each time.
+    if run.policy().has_aside(decided) {
+        return Ok(Decision::new());
+    }
+    Ok(Decision::new().fact(decided.clone()))
+}
+
+/// Policy answered about a look at what is left of an effect, before it is taken back. Only what a run did that is over is
+/// taken back, and the same answer is told once.
+fn look_decided(run: &Run, decided: &PolicyDecided, given: &Given<'_>) -> Result<Decision, Error> {
+    if decided.policy_version != given.policy {
+        return Err(run.refuse("act on the answer of a policy that is no longer in force"));
+    }
+    let id = decided.step.as_ref().ok_or_else(|| run.refuse("look at the effect of no step"))?;
+    if !run.is_terminal() || run.need(id)?.status != step::Status::Succeeded {
+        return Err(run.refuse("look at an effect that cannot be taken back yet"));
+    }
+    if run.policy().has_aside(decided) {
+        return Ok(Decision::new());
+    }
+    Ok(Decision::new().fact(decided.clone()))
+}
+
+/// Policy answered about telling people something. People are told of a run's end after it, too.
+fn notice_decided(run: &Run, decided: &PolicyDecided, given: &Given<'_>) -> Result<Decision, Error> {
+    if decided.policy_version != given.policy {
+        return Err(run.refuse("act on the answer of a policy that is no longer in force"));
+    }
+    if run.rare().notices.is_empty() {
+        return Err(run.refuse("tell people something that nobody asked for"));
+    }
+    Ok(Decision::new().fact(decided.clone()))
+}
+
+/// Whether a step waits for what its guards find.
+fn waits_for_guard(step: &Step) -> bool {
+    step.waiting.as_ref().is_some_and(|w| matches!(w.reason, Wait::Guard | Wait::GuardAfter))
+}
+
 /// The outside told what a step's guards need.
 ///
 /// # Errors
 /// The run has ended, or the step does not wait for its guards.
 pub fn guard_gathered(
     run: &Run,
-    node: &StepDef,
+    def: &Pipeline,
     step: &Step,
     inputs: &GuardInputs,
     given: &mut Given<'_>,
@@ -379,17 +400,29 @@ pub fn guard_gathered(
         Some(Wait::GuardAfter) => true,
         Some(_) | None => return Err(run.refuse("take what its guards need")),
     };
-    let guards = if after { &node.after } else { &node.before };
-    let evaluated = guard::evaluate_all(guards, inputs);
     let mut out = Decision::new();
     let (pipeline_id, id) = (run.id(), step.id.clone());
+    let guards = match scope::guards(run, def, step, after, given.evaluate) {
+        Ok(guards) => guards,
+        Err(message) => {
+            fail_guard(run, step, message, given, &mut out);
+            return Ok(out);
+        }
+    };
+    let evaluated = guard::evaluate_all(&guards, inputs);
     for warning in evaluated.warnings {
         if let GuardResult::Failed { guard, unknown, detail, .. } = warning {
             out = out.fact(GuardWarned { pipeline_id, step: id.clone(), after, guard, unknown, detail });
         }
     }
     let GuardResult::Failed { guard, action, unknown, detail } = evaluated.result else {
-        out = out.fact(GuardPassed { pipeline_id, step: id, after });
+        // What stands in the runbook says what was asked, unless an expression did.
+        let made = def.node(step.node).is_some_and(|node| {
+            let guards = if after { &node.after } else { &node.before };
+            guards.iter().any(|guard| guard.condition.is_made())
+        });
+        let asked = made.then(|| guards.iter().map(|guard| guard.condition.to_string()).collect());
+        out = out.fact(GuardPassed { pipeline_id, step: id, after, asked });
         if after {
             let input = step::Input::Succeed { epoch: step.epoch, output: None, reused_from: None };
             pipeline::end(run, step, input, given, &mut out);
@@ -404,6 +437,7 @@ pub fn guard_gathered(
         OnFailure::Block | OnFailure::Warn => (Some(GUARD_EVERY), None),
         OnFailure::Retry { delay, give_up } => (Some(delay), give_up.map(|span| since + span)),
         OnFailure::Fail { message } => {
+            let named = guard.clone();
             out = out.fact(GuardFailed {
                 pipeline_id,
                 step: id,
@@ -412,7 +446,8 @@ pub fn guard_gathered(
                 unknown,
                 detail: detail.clone(),
             });
-            let text = if message.is_empty() { detail } else { message };
+            let said = || alloc::format!("the guard `{}` does not hold: {detail}", named);
+            let text = if message.is_empty() { said() } else { message };
             fail_guard(run, step, text, given, &mut out);
             return Ok(out);
         }
@@ -432,63 +467,17 @@ fn fail_guard(run: &Run, step: &Step, message: alloc::string::String, given: &Gi
     pipeline::end(run, step, step::Input::Fail { epoch: step.epoch, failure, retry_at: None }, given, out);
 }
 
-/// A human decides on an approval of this run.
-///
-/// # Errors
-/// There is no such approval, the run has ended, or the approval's table does not have it.
-pub fn decide_approval(
-    run: &Run,
-    id: ApprovalId,
-    input: &approval::Input,
-    given: &mut Given<'_>,
-) -> Result<Decision<approval::Reply>, Error> {
-    let approval = run.rare().approvals.get(&id).ok_or_else(|| Error::Missing("approval", id.to_string()))?;
-    let mut out = approval.decide(input, given.at)?;
-    if run.is_terminal() {
-        // What came too late is in the audit; it moves nothing.
-        return Ok(out);
-    }
-    let after = out.facts.iter().fold(approval.clone(), |approval, fact| approval.apply(fact, given.at));
-    // A late word on an approval that the step has left behind moves nothing.
-    let on = Name::clean(&id.to_string());
-    let waits = |step: &&Step| {
-        step.waiting.as_ref().is_some_and(|w| w.reason == Wait::Approval && w.on.as_ref() == Some(&on))
-    };
-    let Some(step) = run.step(&approval.step).filter(waits) else {
-        return Ok(out);
-    };
-    let code = match after.status {
-        approval::Status::Requested => return Ok(out),
-        approval::Status::Approved => {
-            let input = step::Input::Open { after: Wait::Approval, on: None, epoch: None };
-            out.facts.extend(step.decide(run.id(), &input, given.at)?.facts);
-            return Ok(out);
-        }
-        approval::Status::Rejected => Code::ApprovalRejected,
-        approval::Status::Expired => Code::ApprovalExpired,
-        approval::Status::Cancelled => {
-            // Void: the step is looked at again, and asks anew if it must.
-            let input = step::Input::Open { after: Wait::Approval, on: None, epoch: None };
-            out.facts.extend(step.decide(run.id(), &input, given.at)?.facts);
-            return Ok(out);
-        }
-    };
-    let why = after.decisions.last().and_then(|decided| decided.reason.clone());
-    let failure = Failure::new(code, why.unwrap_or_else(|| code.title().to_string()));
-    // It holds nothing: no lock is held while a human sleeps.
-    let input = step::Input::Fail { epoch: step.epoch, failure, retry_at: None };
-    out.facts.extend(step.decide(run.id(), &input, given.at)?.facts);
-    Ok(out)
-}
-
 /// What a run hears from locks, semaphores and other runs.
 ///
 /// # Errors
 /// The run has ended, or does not wait for it: what was granted goes back.
 pub fn told(run: &Run, def: &Pipeline, told: &Told, given: &mut Given<'_>) -> Result<Decision, Error> {
     match told {
-        // A run that waits for its lock begins with it; that is the turn's. One that has ended gives it back.
-        Told::LockGranted { step: None, lock, .. } if run.is_terminal() => {
+        // A run that waits for its lock begins with it; that is the turn's. One that has ended gives it back, and so does
+        // one that is suspended before it began: it asks again when it is resumed.
+        Told::LockGranted { step: None, lock, .. }
+            if run.is_terminal() || run.suspended && run.started_at.is_none() =>
+        {
             Ok(Decision::new().effect(Effect::ReleaseLock { lock: run.scoped(lock), holder: run.holder() }))
         }
         Told::LockGranted { step: None, .. } => Ok(Decision::new()),
@@ -562,8 +551,17 @@ pub fn told(run: &Run, def: &Pipeline, told: &Told, given: &mut Given<'_>) -> Re
             let duration_ms = given.at.since(run.born.created_at).0;
             Ok(pipeline::failed(run, duration_ms, None, Failure::new(*code, message.clone())))
         }
-        // The run goes on: whoever breaks a lock knows why, and the fencing epoch tells the resource.
-        Told::HoldLost { step: None, name, broken } => Ok(broken_hold(run, None, name, *broken)),
+        Told::HoldLost { step: None, name, broken } => {
+            let mut out = broken_hold(run, None, name, *broken);
+            let acts = run.started_at.is_some() && !run.is_terminal() && run.stopping.is_none();
+            if acts && run.born.lock.as_ref() == Some(name) {
+                let reason = Some(Failure::hold_lost(name).message);
+                let stopped = crate::lifecycle::cancel(run, Initiator::Hold, None, reason, given)?;
+                out.facts.extend(stopped.facts);
+                out.effects.extend(stopped.effects);
+            }
+            Ok(out)
+        }
         Told::HoldLost { step: Some(step), name, broken } => {
             let step = run.need(step)?;
             if !step.held().iter().any(|gate| gate_name(gate) == Some(name)) {
@@ -575,9 +573,8 @@ pub fn told(run: &Run, def: &Pipeline, told: &Told, given: &mut Given<'_>) -> Re
             out.effects.extend(effects);
             Ok(out)
         }
-        Told::RunEnded { run: other, step: None, status, .. } => {
-            crate::lifecycle::needed_ended(run, *other, *status, given)
-        }
+        // What a run needs before it begins is the turn's.
+        Told::RunEnded { step: None, .. } => Ok(Decision::new()),
         Told::RunEnded { run: child, step: Some(step), status, outputs, error } => {
             let step = run.need(step)?;
             let node = def.node(step.node);
@@ -594,13 +591,16 @@ pub fn told(run: &Run, def: &Pipeline, told: &Told, given: &mut Given<'_>) -> Re
 
 /// A step that lost what it held fails wherever it is on its way. An unknown outcome stays one: nothing acts there.
 fn hold_lost(run: &Run, step: &Step, name: &Name, given: &mut Given<'_>) -> Decision {
-    let message = alloc::format!("the hold on `{name}` was taken away");
+    let failure = Failure::hold_lost(name);
     let mut out = Decision::new();
     match step.status {
-        step::Status::Ready => return pipeline::refuse(run, step, Code::LockBusy, &message, given),
-        step::Status::Running if step.group.is_some() => {
-            return run.place(&step.id).map_or(out, |place| pipeline::kill_members(run, place, given));
+        step::Status::Ready => return pipeline::refuse(run, step, Code::LockBusy, &failure.message, given),
+        // It ends when its members have. The flow stops them.
+        step::Status::Running if step.group.is_some() && step.lost_hold().is_none() => {
+            let (pipeline_id, step) = (run.id(), step.id.clone());
+            return out.fact(HoldLost { pipeline_id, step, hold: name.clone() });
         }
+        step::Status::Running if step.group.is_some() => return out,
         step::Status::Running => out.effects.push(stop(run, step)),
         step::Status::WaitingApproval | step::Status::WaitingExternal | step::Status::FailedRetryable => {}
         step::Status::Pending
@@ -610,7 +610,6 @@ fn hold_lost(run: &Run, step: &Step, name: &Name, given: &mut Given<'_>) -> Deci
         | step::Status::Failed
         | step::Status::Cancelled => return out,
     }
-    let failure = Failure::new(Code::LockBusy, message);
     pipeline::end(
         run,
         step,
@@ -637,7 +636,8 @@ fn gate_name(gate: &Gate) -> Option<&Name> {
     }
 }
 
-/// A hold was granted. A step that does not wait for it any more gives it back.
+/// A hold was granted. A step that does not wait for it any more gives it back, and so does one whose run is suspended: it
+/// asks again when the run is resumed.
 fn granted(
     run: &Run,
     id: &crate::id::StepId,
@@ -650,7 +650,7 @@ fn granted(
     let waits = |step: &&Step| {
         step.waiting.as_ref().is_some_and(|w| w.reason == reason && w.on.as_ref() == Some(name))
     };
-    let Some(step) = run.step(id).filter(waits).filter(|_| !run.is_terminal()) else {
+    let Some(step) = run.step(id).filter(waits).filter(|_| !run.is_terminal() && !run.suspended) else {
         return Ok(Decision::new().effect(back));
     };
     let input = step::Input::Open { after: reason, on: Some(name.clone()), epoch: Some(epoch) };
@@ -668,6 +668,10 @@ fn child_ended(
     given: &mut Given<'_>,
 ) -> Result<step::Input, Error> {
     let failure = match status {
+        // Guards, outputs and tries are those of the call, which is over.
+        Status::Completed if reversal::takes_back(run, step).is_some() => {
+            return Ok(step::Input::Succeed { epoch: step.epoch, output: None, reused_from: None });
+        }
         Status::Completed => return Ok(attempt::done(run, node, step, step.epoch, outputs, given)?),
         // It was asked to stop, by the run or by a group around the step: that is no failure of its own.
         Status::Cancelled if run.stops(step.section) || pipeline::halted(run, step, given) => {
@@ -687,6 +691,9 @@ fn child_ended(
             error.unwrap_or_else(unsaid)
         }
     };
+    if reversal::takes_back(run, step).is_some() {
+        return Ok(step::Input::Fail { epoch: step.epoch, failure, retry_at: None });
+    }
     Ok(attempt::failing(run, node, step, step.epoch, failure, false, given))
 }
 

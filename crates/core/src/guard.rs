@@ -15,6 +15,7 @@
 use crate::code::Code;
 use crate::id::{Holder, Name, RunId};
 use crate::run;
+use crate::template::Template;
 use crate::time::Span;
 use crate::word::words;
 use alloc::boxed::Box;
@@ -22,6 +23,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Not;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 mod inputs;
 mod words;
@@ -35,8 +37,11 @@ pub const DEPTH_MAX: usize = 32;
 /// How many conditions one guard may have, its groups included.
 pub const CONDITIONS_MAX: usize = 256;
 
+/// How many characters of a reason stand in a guard's detail.
+const WHY_MAX: usize = 512;
+
 /// A named condition and what follows when it does not hold.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Guard {
     /// Its name, for messages.
@@ -63,7 +68,7 @@ pub struct IssueFilter {
 }
 
 /// What a guard asks.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Condition {
     /// Nobody holds the lock. One that nobody ever took is free.
@@ -90,6 +95,13 @@ pub enum Condition {
     PipelineInPhase { pipeline: RunId, phase: Name },
     /// The run is completed.
     PipelineComplete { pipeline: RunId },
+    /// The newest run of the pipeline is at this step, or in this phase.
+    LatestInPhase { pipeline: Name, phase: Name },
+    /// The newest run of the pipeline is completed.
+    LatestComplete { pipeline: Name },
+    /// A condition with expressions in it, in the form in which conditions are written here. It is evaluated whenever its
+    /// guard is asked.
+    Made(Box<Template>),
     /// All of them hold.
     All(Vec<Condition>),
     /// One of them holds.
@@ -267,6 +279,33 @@ impl Condition {
         self.parts().iter().try_for_each(|part| part.count(depth + 1, seen))
     }
 
+    /// Whether it, or a part of it, has expressions in it.
+    #[must_use]
+    pub fn is_made(&self) -> bool {
+        matches!(self, Condition::Made(_)) || self.parts().iter().any(Condition::is_made)
+    }
+
+    /// The condition with what its expressions give in their place.
+    ///
+    /// # Errors
+    /// The first expression that fails, or what it gives that cannot stand there, for people.
+    pub fn evaluated(
+        &self,
+        render: &dyn Fn(&Template) -> Result<Value, String>,
+    ) -> Result<Condition, String> {
+        let all = |parts: &[Condition]| -> Result<Vec<Condition>, String> {
+            parts.iter().map(|part| part.evaluated(render)).collect()
+        };
+        Ok(match self {
+            Condition::Made(template) => serde_json::from_value(render(template)?)
+                .map_err(|error| alloc::format!("a condition cannot be asked with these values: {error}"))?,
+            Condition::All(parts) => Condition::All(all(parts)?),
+            Condition::Any(parts) => Condition::Any(all(parts)?),
+            Condition::Not(part) => Condition::Not(Box::new(part.evaluated(render)?)),
+            plain => plain.clone(),
+        })
+    }
+
     /// The conditions a group is made of.
     fn parts(&self) -> &[Condition] {
         match self {
@@ -284,6 +323,9 @@ impl Condition {
             | Condition::FileContains { .. }
             | Condition::PipelineInPhase { .. }
             | Condition::PipelineComplete { .. }
+            | Condition::LatestInPhase { .. }
+            | Condition::LatestComplete { .. }
+            | Condition::Made(_)
             | Condition::Command { .. } => &[],
         }
     }
@@ -332,10 +374,16 @@ fn check_at(condition: &Condition, inputs: &GuardInputs, depth: usize) -> Truth 
             }))
         }
         Condition::PipelineInPhase { pipeline, phase } => {
-            Truth::known(inputs.pipelines.get(pipeline).map(|run| {
-                run.step.as_ref() == Some(phase) || run::Status::parse(phase.as_str()) == Some(run.status)
-            }))
+            Truth::known(inputs.pipelines.get(pipeline).map(|run| run.is_at(phase)))
         }
+        Condition::LatestInPhase { pipeline, phase } => {
+            Truth::known(inputs.latest.get(pipeline).map(|run| run.is_at(phase)))
+        }
+        Condition::LatestComplete { pipeline } => {
+            Truth::known(inputs.latest.get(pipeline).map(|run| run.status == run::Status::Completed))
+        }
+        // Nobody evaluated it.
+        Condition::Made(_) => Truth::Unknown,
         Condition::PipelineComplete { pipeline } => {
             Truth::known(inputs.pipelines.get(pipeline).map(|run| run.status == run::Status::Completed))
         }
@@ -382,7 +430,44 @@ fn explain(condition: &Condition, inputs: &GuardInputs) -> String {
     match check(at_fault, inputs) {
         Truth::True => alloc::format!("it holds that {at_fault}"),
         Truth::False => alloc::format!("it does not hold that {at_fault}"),
-        Truth::Unknown => alloc::format!("nobody can say whether {at_fault}"),
+        Truth::Unknown => match why_unknown(at_fault, inputs, 1) {
+            Some(why) => alloc::format!("nobody can say whether {at_fault}: {}", bounded(why)),
+            None => alloc::format!("nobody can say whether {at_fault}"),
+        },
+    }
+}
+
+/// A reason as it stands in a detail: one line of bounded length.
+fn bounded(why: &str) -> String {
+    why.chars().take(WHY_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// Why the first part of a condition that is unknown is so, where that was told.
+fn why_unknown<'a>(condition: &Condition, inputs: &'a GuardInputs, depth: usize) -> Option<&'a String> {
+    if depth > DEPTH_MAX {
+        return None;
+    }
+    match condition {
+        Condition::Command { cmd, .. } => inputs.reasons.get(cmd),
+        Condition::BranchExists { branch }
+        | Condition::BranchClean { branch }
+        | Condition::BranchMerged { branch, .. } => inputs.reasons.get(branch),
+        Condition::IssuesComplete { filter } | Condition::NoBlockedIssues { filter } => {
+            inputs.reasons.get(&alloc::format!("{filter}"))
+        }
+        Condition::All(_) | Condition::Any(_) | Condition::Not(_) => {
+            condition.parts().iter().find_map(|part| why_unknown(part, inputs, depth + 1))
+        }
+        Condition::LockFree { .. }
+        | Condition::LockHeld { .. }
+        | Condition::SemaphoreAvailable { .. }
+        | Condition::FileExists { .. }
+        | Condition::FileContains { .. }
+        | Condition::PipelineInPhase { .. }
+        | Condition::PipelineComplete { .. }
+        | Condition::LatestInPhase { .. }
+        | Condition::LatestComplete { .. }
+        | Condition::Made(_) => None,
     }
 }
 

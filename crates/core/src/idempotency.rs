@@ -112,6 +112,9 @@ pub struct Delivery {
     pub attempts: u32,
     /// From when on the key is forgotten.
     pub expires_at: Millis,
+    /// When it was claimed first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_at: Option<Millis>,
 }
 
 /// Where a key stands.
@@ -177,6 +180,8 @@ pub enum Input {
         run: Option<RunId>,
         /// The answer.
         response: Option<Value>,
+        /// How long it is remembered; as its source says where absent.
+        ttl: Option<Span>,
     },
     /// It failed.
     Fail {
@@ -323,7 +328,9 @@ impl Key {
         self.delivery().map(|delivery| delivery.expires_at)
     }
 
-    fn delivery(&self) -> Option<&Delivery> {
+    /// What is known of the delivery; absent where nobody claimed it, or where it is forgotten.
+    #[must_use]
+    pub fn delivery(&self) -> Option<&Delivery> {
         match &self.state {
             State::Processing { delivery, .. }
             | State::Completed { delivery, .. }
@@ -359,9 +366,10 @@ impl Key {
                 }
                 Ok(self.claim_again(delivery, None, *run, at))
             }
-            (State::Processing { delivery, .. }, Input::Complete { attempt, run, response }) => {
+            (State::Processing { delivery, .. }, Input::Complete { attempt, run, response, ttl }) => {
                 delivery.fence(*attempt)?;
-                self.complete(delivery, *run, response.as_ref(), at)
+                let ttl = ttl.unwrap_or(delivery.source.completed_ttl());
+                self.complete(delivery, *run, response.as_ref(), at + ttl)
             }
             (State::Processing { delivery, .. }, Input::Fail { attempt, error }) => {
                 delivery.fence(*attempt)?;
@@ -479,7 +487,7 @@ impl Key {
         delivery: &Delivery,
         run: Option<RunId>,
         response: Option<&Value>,
-        at: Millis,
+        expires_at: Millis,
     ) -> Result<Decision<Reply>, Error> {
         if run.is_some() && delivery.run.is_some() && run != delivery.run {
             return Err(Error::Conflict);
@@ -491,7 +499,7 @@ impl Key {
             key: self.key.clone(),
             source: delivery.source,
             run: delivery.run.or(run),
-            expires_at: at + delivery.source.completed_ttl(),
+            expires_at,
             response: response.cloned().map(Private::New),
         }))
     }
@@ -509,7 +517,7 @@ impl Key {
 
     /// What a fact does. Those of other keys, and of anything else, do nothing.
     #[must_use]
-    pub fn apply(mut self, event: &Event, _at: Millis) -> Key {
+    pub fn apply(mut self, event: &Event, at: Millis) -> Key {
         let known = self.delivery().cloned();
         self.state = match event {
             Event::TriggerClaimed(e) if e.key == self.key => State::Processing {
@@ -519,6 +527,7 @@ impl Key {
                     run: e.run,
                     attempts: e.attempts,
                     expires_at: e.expires_at,
+                    created_at: known.map_or(Some(at), |known| known.created_at),
                 },
                 lock_expires_at: e.lock_expires_at,
             },

@@ -3,24 +3,27 @@
 //! Each stream is filed by a few facts about it. When it changes, what it was filed by before is taken out and
 //! what it is filed by now is put in: O(log n) for each, whatever the number of streams.
 
+mod card;
 mod items;
+mod kept;
 mod limited;
 mod lines;
 mod sets;
+use card::card;
 use limited::Limited;
 pub use lines::Taker;
-use lines::{Lines, asks_for_labels, labels};
+use lines::{Lines, asks_for_labels, labels, leave_line, line_up};
 
 use crate::bus::Pattern;
-use crate::caps::{Caps, Entry, Window};
+use crate::caps::{Caps, Kept, Window};
 use crate::command::Fact;
 use crate::digest::Digest;
 use crate::event::Event;
 use crate::id::{ApprovalId, Holder, ItemId, Name, NoticeId, RunId, Scoped};
-use crate::item::{Item, Lot};
+use crate::item::Lot;
 use crate::machine::Beats;
 use crate::queue::{Index as QueueIndex, Spot};
-use crate::run::{BlockedOn, Home, Run, Status};
+use crate::run::{Home, Run, Status};
 use crate::runbook::Runbook;
 use crate::state::{Body, Stream};
 use crate::step::Wait;
@@ -30,7 +33,7 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use sets::{count, move_time, relink, unlink};
+use sets::{Needed, count, move_time, relink, unlink};
 
 /// What a stream is filed by.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -50,6 +53,10 @@ enum Kind {
     Worker(Box<WorkerCard>),
     /// Outside holders, whose heartbeats move `due`.
     Held(Vec<Holder>),
+    /// Events that nobody took yet.
+    Signals(Kept),
+    /// A stored runbook, and whose it is.
+    Runbook(Box<(Name, Kept)>),
 }
 
 /// What a started worker is filed by.
@@ -73,21 +80,36 @@ impl Card {
     fn run(&self) -> Option<&RunCard> {
         match &self.kind {
             Kind::Run(run) => Some(run),
-            Kind::Plain | Kind::Item(_) | Kind::Worker(_) | Kind::Held(_) => None,
+            Kind::Plain
+            | Kind::Item(_)
+            | Kind::Worker(_)
+            | Kind::Held(_)
+            | Kind::Signals(_)
+            | Kind::Runbook(_) => None,
         }
     }
 
     fn item(&self) -> Option<&ItemCard> {
         match &self.kind {
             Kind::Item(card) => Some(card),
-            Kind::Plain | Kind::Run(_) | Kind::Worker(_) | Kind::Held(_) => None,
+            Kind::Plain
+            | Kind::Run(_)
+            | Kind::Worker(_)
+            | Kind::Held(_)
+            | Kind::Signals(_)
+            | Kind::Runbook(_) => None,
         }
     }
 
     fn worker(&self) -> Option<&WorkerCard> {
         match &self.kind {
             Kind::Worker(card) => Some(card),
-            Kind::Plain | Kind::Run(_) | Kind::Item(_) | Kind::Held(_) => None,
+            Kind::Plain
+            | Kind::Run(_)
+            | Kind::Item(_)
+            | Kind::Held(_)
+            | Kind::Signals(_)
+            | Kind::Runbook(_) => None,
         }
     }
 
@@ -95,7 +117,7 @@ impl Card {
         match &self.kind {
             Kind::Item(card) => card.beaten.as_deref().map_or(&[], core::slice::from_ref),
             Kind::Held(holders) => holders,
-            Kind::Plain | Kind::Run(_) | Kind::Worker(_) => &[],
+            Kind::Plain | Kind::Run(_) | Kind::Worker(_) | Kind::Signals(_) | Kind::Runbook(_) => &[],
         }
     }
 }
@@ -112,6 +134,8 @@ struct RunCard {
     /// Whether one of those can go to any executor.
     plain: bool,
     active: u32,
+    /// The bytes of its variables, until it has ended.
+    vars_len: u32,
     /// Absent where all of it is empty.
     lists: Option<Box<Lists>>,
 }
@@ -119,7 +143,7 @@ struct RunCard {
 /// What a run waits for.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Lists {
-    needs: Vec<RunId>,
+    needs: Vec<Needed>,
     /// All of them, also those that were decided: whoever has an id asks about any.
     approvals: Vec<ApprovalId>,
     notices: Vec<NoticeId>,
@@ -149,11 +173,13 @@ pub struct Indexes {
     /// The name of each version.
     books: BTreeMap<Digest, Name>,
     windows: BTreeMap<Name, Window>,
-    dependents: BTreeMap<RunId, BTreeSet<RunId>>,
+    dependents: BTreeMap<Needed, BTreeSet<RunId>>,
     approvals: BTreeMap<ApprovalId, RunId>,
     notices: BTreeMap<NoticeId, RunId>,
     awaited: BTreeMap<Awaited, BTreeSet<RunId>>,
     statuses: BTreeMap<(Name, Status), u64>,
+    /// What each tenant keeps.
+    kept: BTreeMap<Name, Kept>,
     queues: BTreeMap<Scoped, QueueIndex>,
     /// The queue of the item that was filed last, by what it has in common with others.
     last: Option<(Arc<Lot>, Scoped)>,
@@ -204,6 +230,7 @@ impl PartialEq for Indexes {
             && self.notices == other.notices
             && self.awaited == other.awaited
             && self.statuses == other.statuses
+            && self.kept == other.kept
             && self.queues == other.queues
             && self.consumers == other.consumers
             && self.listeners == other.listeners
@@ -214,10 +241,7 @@ impl PartialEq for Indexes {
 
 fn run_card(run: &Run, runbook: Option<&Arc<Runbook>>) -> RunCard {
     let (plain, labels) = labels(run, runbook);
-    let needs = match run.blocked.as_deref() {
-        Some(BlockedOn::Runs(runs)) => runs.clone(),
-        Some(BlockedOn::Lock(_) | BlockedOn::Cap(_)) | None => Vec::new(),
-    };
+    let needs = Needed::by(run);
     let events = run.live().filter_map(|step| {
         let waiting = step.waiting.as_ref().filter(|waiting| waiting.reason == Wait::Event)?;
         Some((waiting.on.clone()?, waiting.key.clone()))
@@ -233,65 +257,9 @@ fn run_card(run: &Run, runbook: Option<&Arc<Runbook>>) -> RunCard {
         ready: plain || !lists.labels.is_empty(),
         plain,
         active: run.leases(),
+        vars_len: if run.is_terminal() { 0 } else { run.vars.as_str().len() as u32 },
         lists: (lists != Lists::default()).then(|| Box::new(lists)),
     }
-}
-
-fn card(stream: &Stream, beats: &Beats, books: &BTreeMap<Digest, Arc<Runbook>>) -> Card {
-    let mut card = Card::default();
-    match &stream.body {
-        Body::Run(run) => {
-            card.due = run.due();
-            card.lease_due = run.lease_due();
-            card.kind = Kind::Run(run_card(run, books.get(&run.born.home.runbook)));
-        }
-        Body::Item(item) => {
-            card.due = item.due();
-            let mut beaten = None;
-            if let Item::Processing { body, claim } = &**item
-                && claim.visible_at.is_some()
-            {
-                let last_seen = beats.last_seen(&claim.holder, body.since);
-                card.due = Some(last_seen + body.lot.terms.visibility_timeout);
-                beaten = Some(Box::new(claim.holder.clone()));
-            }
-            if let (Some(body), Some(spot)) = (item.body(), Spot::of(item)) {
-                card.kind = Kind::Item(ItemCard { lot: body.lot.clone(), spot, beaten });
-            }
-        }
-        Body::Lock(lock) => {
-            card.due = lock.due(beats);
-            card.kind = held(lock.holder().into_iter());
-        }
-        Body::Semaphore(semaphore) => {
-            card.due = semaphore.due(beats);
-            card.kind = held(semaphore.holders.keys());
-        }
-        Body::Schedule(schedule) => card.due = schedule.due(),
-        Body::Trigger(key) => card.due = key.due(),
-        Body::Signal(kept) => card.due = kept.due(),
-        Body::Worker(worker) => {
-            card.due = worker.due_after(None);
-            if let (Some(queue), Some(settings)) = (worker.queue(), worker.settings()) {
-                let wake_on = settings.wake_on.clone();
-                card.kind = Kind::Worker(Box::new(WorkerCard { queue, wake_on }));
-            }
-        }
-        Body::Queue(_)
-        | Body::Effect(_)
-        | Body::Runbook(_)
-        | Body::Deployment(_)
-        | Body::Workspace(_)
-        | Body::Session(_)
-        | Body::Tenant(_)
-        | Body::System(_) => {}
-    }
-    card
-}
-
-fn held<'a>(holders: impl Iterator<Item = &'a Holder>) -> Kind {
-    let outside: Vec<Holder> = holders.filter(|holder| !holder.is_inside()).cloned().collect();
-    if outside.is_empty() { Kind::Plain } else { Kind::Held(outside) }
 }
 
 impl Indexes {
@@ -328,6 +296,7 @@ impl Indexes {
         };
         move_time(&mut self.due, id, old.due, new.due);
         move_time(&mut self.leases, id, old.lease_due, new.lease_due);
+        self.file_kept(id, &old, &new);
         self.file_run(id, old.run(), new.run());
         self.file_item(id, old.item(), new.item());
         self.file_worker(id, old.worker(), new.worker());
@@ -391,7 +360,7 @@ impl Indexes {
         if was != is {
             was.iter().for_each(|needed| unlink(&mut self.dependents, needed, &run));
             for needed in is {
-                self.dependents.entry(*needed).or_default().insert(run);
+                self.dependents.entry(needed.clone()).or_default().insert(run);
             }
         }
         relink(&mut self.approvals, run, list(old, |l| &l.approvals), list(new, |l| &l.approvals));
@@ -419,13 +388,18 @@ impl Indexes {
         }
     }
 
-    /// The started workers that want to be woken by one of the facts. A worker hears of its own tenant only.
+    /// The started workers that want to be woken by one of the facts of their tenant; by a custom one of their namespace.
     #[must_use]
     pub fn woken_by(&self, facts: &[Fact]) -> Vec<Scoped> {
         let hears = |worker: &Scoped, patterns: &[Pattern]| {
             let mine = facts.iter().filter(|fact| fact.tenant.as_str() == worker.tenant());
             // A wake does not wake, whatever the patterns say: it would never end.
-            let mut news = mine.filter(|fact| !matches!(fact.event, Event::WorkerWake(_)));
+            let mut news = mine.filter(|fact| match (&fact.event, &fact.stream) {
+                (Event::WorkerWake(_), _) => false,
+                (Event::Custom(_), StreamId::Trigger(key)) => key.namespace() == worker.namespace(),
+                // tidy: all else.
+                _ => true,
+            });
             news.any(|fact| patterns.iter().any(|pattern| pattern.matches(&fact.event)))
         };
         let listeners = self.listeners.iter().filter(|(worker, patterns)| hears(worker, patterns));
@@ -512,17 +486,6 @@ impl Indexes {
         Indexes { looked: self.looked.clone(), ..Indexes::default() }
     }
 
-    /// Notes which runbooks ask for labels, before their runs are filed: runs come first among streams.
-    pub(crate) fn learn(&mut self, streams: &StreamMap<Stream>) {
-        for (id, stream) in streams.others() {
-            if let (StreamId::Runbook(hash), Body::Runbook(runbook)) = (id, &stream.body)
-                && asks_for_labels(runbook)
-            {
-                self.labelled.insert(hash, runbook.clone());
-            }
-        }
-    }
-
     /// Files a version of a runbook by its name and its caps. What its runs use of them is counted from their cards,
     /// because a restored log may bring the runs first.
     fn file_runbook(&mut self, version: &Digest, stream: Option<&Stream>) {
@@ -599,10 +562,11 @@ impl Indexes {
         self.ready.len()
     }
 
-    /// Runs that wait for this one.
+    /// Runs that wait for this one, or for one of its pipeline.
     #[must_use]
-    pub fn dependents(&self, run: RunId) -> Vec<RunId> {
-        self.dependents.get(&run).map(|set| set.iter().copied().collect()).unwrap_or_default()
+    pub fn dependents(&self, run: RunId, home: &Home) -> Vec<RunId> {
+        let needed = [Needed::Run(run), Needed::pipeline(home, &home.pipeline)];
+        needed.iter().filter_map(|needed| self.dependents.get(needed)).flatten().copied().collect()
     }
 
     /// The run of an approval, open or decided.
@@ -766,26 +730,6 @@ fn limited_mut<'a>(
 }
 
 const LABELS: fn(&Lists) -> &Vec<Vec<Name>> = |lists| &lists.labels;
-
-/// Puts a run into every line that one of its steps belongs to.
-fn line_up(lines: &mut Lines, card: &RunCard, run: RunId) {
-    lines.push(&entry(card, run), card.plain, list(Some(card), LABELS));
-}
-
-/// Takes a run out of every line.
-fn leave_line(lines: &mut Lines, card: &RunCard, run: RunId) {
-    lines.remove(&entry(card, run), card.plain, list(Some(card), LABELS));
-}
-
-fn entry(card: &RunCard, run: RunId) -> Entry<RunId> {
-    Entry {
-        tenant: card.home.tenant.clone(),
-        namespace: card.home.namespace.clone(),
-        priority: card.priority,
-        seq: card.created_at.0,
-        key: run,
-    }
-}
 
 fn awaited(card: &RunCard, (name, key): &(Name, Option<Name>)) -> Awaited {
     (card.home.tenant.clone(), card.home.namespace.clone(), name.clone(), key.clone())

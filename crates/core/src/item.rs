@@ -4,7 +4,7 @@
 //!              ┌── return, expire, fail (cools down) ──┐
 //!              ▼                                       │
 //!  push ──▶ pending ── take: epoch + 1, attempt + 1 ─▶ processing ── complete ──▶ completed*
-//!              ▲ │                                     │  │  └── fail, not retryable ──▶ failed*
+//!              ▲ │                                     │  │  └── fail, no other try ───▶ failed*
 //!              │ └── drop ──▶ dropped* ◀──── drop ─────┘  └── last try fails or expires ─▶ dead*
 //!              └── retry, by hand: attempts start again ──── failed*, dead*
 //! ```
@@ -15,7 +15,7 @@
 //! time-out: the run holds it until it is terminal, however long it waits.
 
 mod body;
-pub use body::{Body, Failure, Lot, TEXT_LEN_MAX, Terms};
+pub use body::{Body, Claimed, Failure, Lot, TEXT_LEN_MAX, Terms};
 
 use crate::code::Code;
 use crate::effect::Effect;
@@ -27,8 +27,12 @@ use crate::private::Private;
 use crate::time::Millis;
 use alloc::boxed::Box;
 use alloc::string::String;
+use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+/// Why an item was dropped that nobody took out.
+const RETENTION: &str = "retention";
 
 /// What can happen to an item.
 pub const TABLE: &[Row] = table! {
@@ -38,29 +42,35 @@ pub const TABLE: &[Row] = table! {
     "pending": "fail" => "pending";
     "pending": "return" => "pending";
     "pending": "drop" => "dropped";
+    "pending": "forget" => "pending";
     "processing": "push" => "processing";
     "processing": "take" => "processing";
     "processing": "heartbeat" => "processing";
     "processing": "complete" => "completed";
     "processing": "fail" => "pending" | "failed" | "dead";
     "processing": "return" => "pending";
-    "processing": "expire" => "pending" | "dead";
+    "processing": "expire" => "pending" | "failed" | "dead";
     "processing": "drop" => "dropped";
+    "processing": "forget" => "processing";
     "completed": "push" => "completed";
     "completed": "complete" => "completed";
+    "completed": "forget" => "completed";
     "failed": "push" => "failed";
     "failed": "fail" => "failed";
     "failed": "retry" => "pending";
     "failed": "drop" => "dropped";
+    "failed": "forget" => "failed" | "dropped";
     "dead": "push" => "dead";
     "dead": "fail" => "dead";
     "dead": "retry" => "pending";
     "dead": "drop" => "dropped";
+    "dead": "forget" => "dead" | "dropped";
     "dropped": "push" => "dropped";
     "dropped": "complete" => "dropped";
     "dropped": "fail" => "dropped";
     "dropped": "return" => "dropped";
     "dropped": "drop" => "dropped";
+    "dropped": "forget" => "dropped";
 };
 
 /// Who works on an item. The claim's epoch is the body's.
@@ -109,7 +119,8 @@ pub enum Item {
         /// The item.
         body: Body,
     },
-    /// Failed in a way that another try would not mend. Only a retry by hand or a drop moves it on.
+    /// Failed in a way that another try would not mend, or in a queue that does not try again. Only a retry by hand or a
+    /// drop moves it on.
     Failed {
         /// The item.
         body: Body,
@@ -153,6 +164,8 @@ pub struct Push {
     pub dedupe: Option<Name>,
     /// The dead item that it forwards.
     pub from: Option<ItemId>,
+    /// Who counts as having asked for the run that works on it.
+    pub asked_by: Vec<Name>,
 }
 
 /// A wish to work on an item.
@@ -189,6 +202,8 @@ pub enum Input {
     Retry { data: Option<Value> },
     /// Somebody takes the item out.
     Drop { reason: Option<String> },
+    /// It is kept no longer where it failed or died before this time.
+    Forget { before: Millis },
 }
 
 impl Input {
@@ -205,6 +220,7 @@ impl Input {
             Input::Expire { .. } => "expire",
             Input::Retry { .. } => "retry",
             Input::Drop { .. } => "drop",
+            Input::Forget { .. } => "forget",
         }
     }
 
@@ -219,7 +235,8 @@ impl Input {
             | Input::Take(_)
             | Input::Expire { .. }
             | Input::Retry { .. }
-            | Input::Drop { .. } => false,
+            | Input::Drop { .. }
+            | Input::Forget { .. } => false,
         }
     }
 }
@@ -380,7 +397,8 @@ impl Item {
                 | Input::Return { .. }
                 | Input::Expire { .. }
                 | Input::Retry { .. }
-                | Input::Drop { .. },
+                | Input::Drop { .. }
+                | Input::Forget { .. },
             ) => Err(Error::NotFound),
             // An id is made once, so this is the same push delivered again.
             (
@@ -478,6 +496,7 @@ impl Item {
                     item_id: body.id,
                     namespace: body.lot.namespace.clone(),
                     data: data.as_ref().map(|data| Private::New(Packed::of(data))),
+                    asked_by: None,
                 })),
             (Pending { body, .. } | Failed { body } | Dead { body, .. }, Input::Drop { reason }) => {
                 Ok(body.dropped(reason.as_deref()))
@@ -493,6 +512,19 @@ impl Item {
                     None => decision,
                 })
             }
+            (Failed { body } | Dead { body, .. }, Input::Forget { before }) if body.since < *before => {
+                Ok(body.dropped(Some(RETENTION)))
+            }
+            // It was put back since, or somebody took it out.
+            (
+                Pending { .. }
+                | Processing { .. }
+                | Completed { .. }
+                | Failed { .. }
+                | Dead { .. }
+                | Dropped { .. },
+                Input::Forget { .. },
+            ) => Ok(Decision::reply(Reply::AlreadyDone)),
             // Dropping twice is one wish delivered twice.
             (Dropped { .. }, Input::Drop { .. }) => Ok(Decision::reply(Reply::AlreadyDone)),
 
@@ -523,6 +555,7 @@ impl Item {
             Event::QueueTaken(e) => self.moved(at, |mut body| {
                 body.epoch = e.epoch;
                 body.attempts = e.attempts;
+                body.claimed = Some(Box::new(Claimed { at, run: e.pipeline_id }));
                 let claim = Claim {
                     holder: e.holder.clone(),
                     worker: e.worker_name.clone(),
@@ -549,6 +582,7 @@ impl Item {
             }),
             Event::QueueItemRetry(e) => self.moved(at, |mut body| {
                 body.attempts = 0;
+                body.asked(e.asked_by.as_deref().unwrap_or_default());
                 if let Some(data) = &e.data {
                     (body.data, body.redacted) = body::revealed(data);
                 }
@@ -599,6 +633,7 @@ impl Push {
             dedupe: self.dedupe.clone(),
             dead_letter: self.terms.dead_letter.clone(),
             from: self.from,
+            asked_by: Some(self.asked_by.clone()),
         })
     }
 }

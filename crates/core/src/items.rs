@@ -8,7 +8,9 @@ use crate::canonical;
 use crate::digest::Digest;
 use crate::id::StepId;
 use crate::packed::Packed;
-use crate::run::{Inherited, Run};
+use crate::receipt;
+use crate::run::{Inherited, Run, Section};
+use crate::runbook::{Pipeline, StepDef};
 use crate::step::Step;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -94,6 +96,63 @@ pub(crate) fn inherited<'a>(run: &'a Run, step: &StepId, items: Option<Digest>) 
     let Some(items) = items else { return known.get(step).filter(|one| one.items.is_none()) };
     let name = plain(step.as_str());
     known.values().find(|one| one.items == Some(items) && plain(one.step.as_str()) == name)
+}
+
+/// The earlier run's group that a group of this run is, where it is taken over whole: it succeeded, and it is made of the
+/// same. It stands at the attempt at which it succeeded, so its members have the names that they had.
+pub(crate) fn stood<'a>(run: &'a Run, def: &Pipeline, group: &Step) -> Option<&'a Inherited> {
+    if run.rare().inherited.is_empty() || group.group.is_none() || group.section != Section::Main {
+        return None;
+    }
+    let known = inherited(run, &group.id, of(run, group.item, group.parent).ok()?)?;
+    let node = def.node(group.node)?;
+    let same = || known.question == Some(made_of(def, node, group.item, group.input.as_ref()));
+    (known.attempt == Some(group.attempt) && same()).then_some(known)
+}
+
+/// What a group is made of: its list, where it stands for all items of one, and the names of its members at all depths.
+pub(crate) fn made_of(def: &Pipeline, node: &StepDef, item: Option<u32>, list: Option<&Packed>) -> Digest {
+    let list = list.filter(|_| node.foreach.is_some() && item.is_none());
+    let mut names = String::new();
+    push_names(def, node, &mut names);
+    Digest::of(&[list.map_or("", Packed::as_str).as_bytes(), b"\n", names.as_bytes()])
+}
+
+fn push_names(def: &Pipeline, node: &StepDef, names: &mut String) {
+    names.push_str(node.id.as_str());
+    names.push('(');
+    for member in node.kind.members().iter().filter_map(|member| def.node(*member)) {
+        push_names(def, member, names);
+    }
+    names.push(')');
+}
+
+/// The result that a step of the run has taken over, if it has.
+pub(crate) fn taken_over<'a>(run: &'a Run, step: &Step) -> Option<&'a Inherited> {
+    if run.rare().inherited.is_empty() {
+        return None;
+    }
+    inherited(run, &step.id, of(run, step.item, step.parent).ok()?)
+}
+
+/// The call of an earlier run that is this run's step: for an item, that of an equal one. The last of several tries.
+pub(crate) fn earlier_call<'a>(earlier: &'a Run, run: &Run, step: &Step) -> Option<&'a Step> {
+    let items = of(run, step.item, step.parent).ok()?;
+    let named = |step: &Step| receipt::without_rounds(&plain(step.id.as_str()));
+    let (name, mut known) = (named(step), Known::default());
+    let mut same = |other: &&Step| {
+        other.child().is_some()
+            && other.section == step.section
+            && named(other) == name
+            && known.of(earlier, other) == Ok(items)
+    };
+    earlier.steps.iter().filter(|other| same(other)).last()
+}
+
+/// Whether two steps of two runs of a lineage are the same one, for an equal item.
+pub(crate) fn same(run: &Run, step: &Step, earlier: &Run, other: &Step) -> bool {
+    let own = |run: &Run, step: &Step| of(run, step.item, step.parent);
+    plain(step.id.as_str()) == plain(other.id.as_str()) && own(run, step) == own(earlier, other)
 }
 
 /// A step's name without the places of its items: `deploy[3]#2` is `deploy#2`.

@@ -2,7 +2,7 @@
 //!
 //! | status | input | comes to |
 //! |---|---|---|
-//! | pending | begin | running, or blocked on runs, then on its lock |
+//! | pending | begin | running, or blocked on runs, then on pipelines that never ran, then on its lock |
 //! | pending | begin while another has its lock, `overlap: skip` | cancelled, with the reason `overlap` |
 //! | pending | begin while another has its lock, `overlap: cancel` | blocked, and the other one is cancelled |
 //! | blocked | what it waits for is there | running |
@@ -12,13 +12,15 @@
 //! | failed | retry | a linked run that takes over what succeeded |
 //! | any | fork | a linked run that takes over what came before a step |
 
+use crate::attempt;
 use crate::binding;
 use crate::code::Code;
+use crate::command::Command;
 use crate::effect::Effect;
 use crate::event::{
-    CheckpointSaved, PipelineBlocked, PipelineCancelling, PipelineCreated, PipelineInherited,
-    PipelineOrphaned, PipelineResumed, PipelineStarted, PipelineSuspended, PipelineUnblocked,
-    PipelineUpdated, SignalConsumed, SignalReceived,
+    CheckpointSaved, Event, PipelineBlocked, PipelineCancel, PipelineCancelling, PipelineCreated,
+    PipelineInherited, PipelineOrphaned, PipelineResume, PipelineResumed, PipelineStarted, PipelineSuspend,
+    PipelineSuspended, PipelineUnblocked, PipelineUpdated, SignalConsumed, SignalReceived, TimerStart,
 };
 use crate::gate;
 use crate::id::{Name, RunId, StepId};
@@ -26,9 +28,13 @@ use crate::items;
 use crate::machine::{Decision, Given, Row, table};
 use crate::pipeline;
 use crate::private::Private;
-use crate::run::{BlockedOn, Error, Inherited, Initiator, Lineage, Run, SIGNALS_MAX, Status};
-use crate::runbook::Pipeline;
+use crate::requesters;
+use crate::run::{
+    BlockedOn, Error, Inherited, Initiator, Lineage, ORPHAN_AFTER, Run, SIGNALS_MAX, Section, Status,
+};
+use crate::runbook::{Kind, Pipeline, WaitFor};
 use crate::schedule::Overlap;
+use crate::scope;
 use crate::step::{self, Failure, Step, Wait, Waiting};
 use crate::time::Millis;
 use alloc::collections::BTreeSet;
@@ -99,11 +105,13 @@ pub const TABLE: &[Row] = table! {
     "failed_retryable": "resume" => "running";
     "failed_retryable": "fork" => "failed_retryable";
     "failed_retryable": "signal" => "failed_retryable";
+    "failed_retryable": "failed" => "failed_retryable";
     "failed_retryable": "due" => "running";
     "failed_retryable": "child_ended" => "failed_retryable";
     "failed_retryable": "needed_ended" => "failed_retryable";
     "failed_retryable": "lock_granted" => "failed_retryable";
     "completed": "fork" => "completed";
+    "completed": "done" => "completed";
     "completed": "approve" => "completed";
     "completed": "reject" => "completed";
     "completed": "due" => "completed";
@@ -111,6 +119,7 @@ pub const TABLE: &[Row] = table! {
     "completed": "lock_granted" => "completed";
     "failed": "retry" => "failed";
     "failed": "fork" => "failed";
+    "failed": "failed" => "failed";
     "failed": "due" => "failed";
     "failed": "child_ended" => "failed";
     "failed": "lock_granted" => "failed";
@@ -144,43 +153,50 @@ impl Run {
     }
 }
 
-/// Begins a run, or says what it waits for. `unmet` are the runs it needs that are not completed yet.
+/// Begins a run, or says what it waits for: `needs` are the runs or pipelines that are not completed yet.
 ///
 /// # Errors
 /// It has begun already, or has ended.
-pub fn begin(run: &Run, def: &Pipeline, unmet: Vec<RunId>) -> Result<Decision, Error> {
+pub fn begin(run: &Run, def: &Pipeline, needs: Option<BlockedOn>) -> Result<Decision, Error> {
     run.must_live()?;
     if run.started_at.is_some() {
         return Err(run.refuse("begin"));
     }
-    let on = if unmet.is_empty() {
-        run.born.lock.clone().map(BlockedOn::Lock)
-    } else {
-        Some(BlockedOn::Runs(unmet))
+    let Some(on) = needs.or_else(|| run.born.lock.clone().map(BlockedOn::Lock)) else {
+        return Ok(Decision::new().fact(start(run, def)));
     };
-    let Some(on) = on else { return Ok(Decision::new().fact(start(run, def))) };
     let mut out = Decision::new();
     if run.blocked.as_deref() != Some(&on) {
         out = out.fact(PipelineBlocked { id: run.id(), on: on.clone() });
     }
-    // Only the grant begins a run that has a lock. To ask again is safe: whoever stands in line keeps its place. While
-    // another has it, `overlap` says what happens: this run waits, is cancelled, or has the other one cancelled and waits.
-    if let BlockedOn::Lock(lock) = on {
-        let overlap = def.lock.as_ref().map_or(Overlap::Queue, |lock| lock.overlap);
-        out = out.effect(Effect::AcquireLock {
-            lock: run.scoped(&lock),
-            holder: run.holder(),
-            wait: overlap != Overlap::Skip,
-            oust: overlap == Overlap::Cancel,
-            give_up_at: run.born.deadline_at,
-        });
+    // Only the grant begins a run that has a lock. To ask again is safe: whoever stands in line keeps its place. A
+    // suspended run asks when it is resumed.
+    if let BlockedOn::Lock(lock) = on
+        && !run.suspended
+    {
+        out = out.effect(stand_in_line(run, def, &lock));
     }
     Ok(out)
 }
 
+/// Asks for the lock that a run begins with. While another has it, `overlap` says what happens: this run waits, is
+/// cancelled, or has the other one cancelled and waits.
+fn stand_in_line(run: &Run, def: &Pipeline, lock: &Name) -> Effect {
+    let overlap = def.lock.as_ref().map_or(Overlap::Queue, |lock| lock.overlap);
+    Effect::AcquireLock {
+        lock: run.scoped(lock),
+        holder: run.holder(),
+        wait: overlap != Overlap::Skip,
+        oust: overlap == Overlap::Cancel,
+        give_up_at: run.born.deadline_at,
+    }
+}
+
 fn start(run: &Run, def: &Pipeline) -> PipelineStarted {
     let approvers = Some(binding::approvers(def)).filter(|list| !list.is_empty());
-    PipelineStarted { id: run.id(), steps: def.steps.len() as u32, approvers }
+    // What takes another run back has nothing to do forward.
+    let steps = if run.born.takes_back.is_some() { 0 } else { def.steps.len() as u32 };
+    PipelineStarted { id: run.id(), steps, approvers }
 }
 
 /// A lock was granted to a blocked run: it begins.
@@ -195,23 +211,38 @@ pub fn unblocked(run: &Run, def: &Pipeline, epoch: Option<u64>) -> Result<Decisi
     Ok(Decision::new().fact(PipelineUnblocked { id: run.id(), epoch }).fact(start(run, def)))
 }
 
-/// A run that this one needs has ended.
+/// A run that this one may need has ended: by its id, or as one of its pipeline.
 ///
 /// # Errors
 /// This run has ended.
-pub fn needed_ended(run: &Run, other: RunId, status: Status, given: &Given<'_>) -> Result<Decision, Error> {
+pub fn needed_ended(
+    run: &Run,
+    (other, pipeline): (RunId, Option<&Name>),
+    status: Status,
+    given: &Given<'_>,
+) -> Result<Decision, Error> {
     run.must_live()?;
-    let Some(BlockedOn::Runs(unmet)) = run.blocked.as_deref() else { return Ok(Decision::new()) };
-    if !unmet.contains(&other) {
-        return Ok(Decision::new());
-    }
+    let left = match run.blocked.as_deref() {
+        Some(BlockedOn::Runs(unmet)) if unmet.contains(&other) => {
+            BlockedOn::Runs(unmet.iter().copied().filter(|id| *id != other).collect())
+        }
+        Some(BlockedOn::Pipelines(unmet)) if pipeline.is_some_and(|ended| unmet.contains(ended)) => {
+            BlockedOn::Pipelines(unmet.iter().filter(|name| Some(*name) != pipeline).cloned().collect())
+        }
+        Some(BlockedOn::Runs(_) | BlockedOn::Pipelines(_) | BlockedOn::Lock(_) | BlockedOn::Cap(_))
+        | None => return Ok(Decision::new()),
+    };
     if status != Status::Completed {
         return Ok(needed_failed(run, other, status, given));
     }
-    let left: Vec<RunId> = unmet.iter().copied().filter(|id| *id != other).collect();
-    Ok(match left.is_empty() {
+    let met = match &left {
+        BlockedOn::Runs(left) => left.is_empty(),
+        BlockedOn::Pipelines(left) => left.is_empty(),
+        BlockedOn::Lock(_) | BlockedOn::Cap(_) => false,
+    };
+    Ok(match met {
         true => Decision::new().fact(PipelineUnblocked { id: run.id(), epoch: None }),
-        false => Decision::new().fact(PipelineBlocked { id: run.id(), on: BlockedOn::Runs(left) }),
+        false => Decision::new().fact(PipelineBlocked { id: run.id(), on: left }),
     })
 }
 
@@ -223,7 +254,8 @@ pub fn needed_failed(run: &Run, other: RunId, status: Status, given: &Given<'_>)
     pipeline::failed(run, duration_ms, None, Failure::new(Code::StepFailed, message))
 }
 
-/// Nothing of the run is leased until it is resumed. What is under way, goes on.
+/// Nothing of the run is leased until it is resumed, and nothing of the runs that it called. What is under way, goes on.
+/// It leaves the lines in which it waits for locks and slots, so that it keeps nobody waiting; what it holds, it keeps.
 ///
 /// # Errors
 /// It has ended, is suspended, or is being cancelled.
@@ -232,23 +264,43 @@ pub fn suspend(run: &Run, reason: Option<String>) -> Result<Decision, Error> {
     if run.suspended || run.stopping.is_some() {
         return Err(run.refuse("be suspended"));
     }
-    Ok(Decision::new().fact(PipelineSuspended { id: run.id(), reason }))
+    let asked = PipelineSuspend { id: run.id(), reason: reason.clone() };
+    let mut out = Decision::new().fact(asked).fact(PipelineSuspended { id: run.id(), reason });
+    if let Some(BlockedOn::Lock(lock)) = run.blocked.as_deref() {
+        out.effects.push(Effect::ReleaseLock { lock: run.scoped(lock), holder: run.holder() });
+    }
+    out.effects.extend(run.live().filter_map(|step| gate::leave_line(run, step)));
+    Ok(out)
+}
+
+/// A called run is suspended with its caller.
+pub(crate) fn suspend_called(caller: RunId, called: RunId) -> Command {
+    Command::Suspend { run: called, reason: Some(alloc::format!("its caller {caller} is suspended")) }
+}
+
+/// The runs that a run has called and that have not ended, as far as it knows.
+pub(crate) fn called(run: &Run) -> impl Iterator<Item = RunId> {
+    run.live().filter(|step| step.status == step::Status::Running).filter_map(Step::child)
 }
 
 /// A suspended run goes on; variables and a message may be changed on the way. A run that waits out a back-off is
-/// tried at once.
+/// tried at once. What changed variables mean for steps and approvals is `renewal`'s, in the same turn.
 ///
 /// # Errors
 /// It has ended, or there is nothing to resume.
 pub fn resume(
     run: &Run,
+    def: &Pipeline,
     message: Option<String>,
     vars: Option<Value>,
     given: &Given<'_>,
 ) -> Result<Decision, Error> {
     run.must_live()?;
-    let backoff: Vec<&Step> =
-        run.live().filter(|step| step.status == step::Status::FailedRetryable).collect();
+    let delayed = |step: &&Step| {
+        step.status == step::Status::FailedRetryable
+            || step.waiting.as_ref().is_some_and(|waiting| waiting.reason == Wait::Executor)
+    };
+    let backoff: Vec<&Step> = run.live().filter(delayed).collect();
     if !run.suspended && backoff.is_empty() && vars.is_none() && message.is_none() {
         let unknown = run.live().find(|step| step.status == step::Status::OutcomeUnknown);
         return Err(match unknown {
@@ -256,40 +308,38 @@ pub fn resume(
             None => run.refuse("be resumed"),
         });
     }
-    let mut out = Decision::new();
+    let mut out = Decision::new().fact(PipelineResume {
+        id: run.id(),
+        message: message.clone().map(Private::New),
+        vars: Private::New(vars.clone().unwrap_or_else(|| Value::Object(serde_json::Map::new()))),
+    });
     if let Some(vars) = vars {
-        variables_are_open(run)?;
-        out = out.fact(PipelineUpdated { id: run.id(), vars: Private::New(vars), message: None });
+        // Those of a called run are part of what was approved of its caller.
+        if run.born.parent.is_some() {
+            return Err(Error::Called(run.id()));
+        }
+        out = out.fact(PipelineUpdated {
+            id: run.id(),
+            vars: Private::New(vars),
+            message: None,
+            user: given.by.asker(),
+        });
     }
     if run.suspended {
         out = out.fact(PipelineResumed { id: run.id(), message: message.map(Private::New) });
+        if let Some(BlockedOn::Lock(lock)) = run.blocked.as_deref() {
+            out.effects.push(stand_in_line(run, def, lock));
+        }
+        out.effects.extend(run.live().filter_map(|step| gate::line_up(run, step)));
     } else if let Some(message) = message {
         out = out.fact(checkpoint_message(run, message));
     }
     for step in backoff {
-        let input = step::Input::Open { after: Wait::Backoff, on: None, epoch: None };
+        let after = step.waiting.as_ref().map_or(Wait::Backoff, |waiting| waiting.reason);
+        let input = step::Input::Open { after, on: None, epoch: None };
         out.facts.extend(step.decide(run.id(), &input, given.at)?.facts);
     }
     Ok(out)
-}
-
-/// Whether the variables of a run may still change. A shell step is given all of them, so a human who was asked about one
-/// was asked about them. A tool's action is rendered with them, and asks again where it changes. Those of a called run are
-/// part of what was approved of its caller.
-fn variables_are_open(run: &Run) -> Result<(), Error> {
-    let of_shell = |action: &crate::receipt::Action| {
-        let named = action.fields["steps"].as_array();
-        let alone = action.tool.as_str() == "approve" && named.is_none_or(Vec::is_empty);
-        alone
-            || action.tool.as_str() == "shell"
-            || named.into_iter().flatten().any(|step| step["action"]["tool"] == "shell")
-    };
-    let asked = |approval: &crate::approval::Approval| approval.action.as_ref().is_none_or(of_shell);
-    match (run.rare().approvals.values().any(asked), &run.born.parent) {
-        (true, _) => Err(Error::Settled(run.id(), "a human was asked to approve what it does with them")),
-        (false, Some(_)) => Err(Error::Settled(run.id(), "another run called it with them")),
-        (false, None) => Ok(()),
-    }
 }
 
 /// A message on the run.
@@ -312,8 +362,8 @@ pub fn checkpoint_message(run: &Run, message: String) -> CheckpointSaved {
 /// for, open approvals with it. A run that has not begun is over at once.
 ///
 /// # Errors
-/// It has ended. A second cancel is tolerated and changes nothing: people press twice. After a deadline the first
-/// one counts, because only a wish stops what handles the failure.
+/// It has ended. A second cancel is tolerated and changes nothing: people press twice. After a deadline or the loss of
+/// a lock the first one counts, because only a wish stops what handles the failure.
 pub fn cancel(
     run: &Run,
     initiator: Initiator,
@@ -322,10 +372,14 @@ pub fn cancel(
     given: &mut Given<'_>,
 ) -> Result<Decision, Error> {
     run.must_live()?;
-    if run.stopping.is_some() && !run.overdue() {
+    if run.stopping.is_some() && !run.stop_fails() {
         return Ok(Decision::new());
     }
-    let mut out = Decision::new().fact(PipelineCancelling { id: run.id(), initiator, user, reason });
+    let mut out = Decision::new();
+    if initiator.asks() {
+        out = out.fact(PipelineCancel { id: run.id(), reason: reason.clone() });
+    }
+    out = out.fact(PipelineCancelling { id: run.id(), initiator, user, reason });
     if run.started_at.is_none() {
         let duration_ms = given.at.since(run.born.created_at).0;
         out =
@@ -367,10 +421,15 @@ pub fn tick(run: &Run, def: &Pipeline, given: &mut Given<'_>) -> Result<Decision
         }
         return cancel(run, Initiator::Timeout, None, reason, given);
     }
+    if let Some(since) = run.silent_since().filter(|_| run.rare().orphaned_at.is_none())
+        && since + ORPHAN_AFTER <= given.at
+    {
+        return Ok(orphaned(run, def, Some(since)));
+    }
     for (id, approval) in &run.rare().approvals {
         if approval.due().is_some_and(|due| due <= given.at) {
             let Decision { facts, effects, .. } =
-                gate::decide_approval(run, *id, &crate::approval::Input::Expire, given)?;
+                gate::decide_approval(run, *id, &crate::approval::Input::Expire, false, given)?;
             return Ok(Decision { facts, effects, reply: () });
         }
     }
@@ -383,6 +442,13 @@ pub fn tick(run: &Run, def: &Pipeline, given: &mut Given<'_>) -> Result<Decision
         out.effects.extend(moved.effects);
     }
     Ok(out)
+}
+
+/// Whether a `wait` whose event did not come goes on all the same.
+fn continues_on_timeout(def: &Pipeline, step: &Step) -> bool {
+    def.node(step.node).is_some_and(|node| {
+        matches!(&node.kind, Kind::Wait { wait: WaitFor::Event { continue_on_timeout: true, .. } })
+    })
 }
 
 fn step_due(run: &Run, def: &Pipeline, step: &Step, given: &mut Given<'_>) -> Result<Decision, Error> {
@@ -398,6 +464,10 @@ fn step_due(run: &Run, def: &Pipeline, step: &Step, given: &mut Given<'_>) -> Re
             let input = step::Input::Open { after: Wait::Backoff, on: None, epoch: None };
             out.facts.extend(step.decide(run.id(), &input, given.at)?.facts);
         }
+        (step::Status::WaitingExternal, Some(Wait::Executor)) => {
+            let input = step::Input::Open { after: Wait::Executor, on: None, epoch: None };
+            out.facts.extend(step.decide(run.id(), &input, given.at)?.facts);
+        }
         (step::Status::WaitingExternal, Some(Wait::Timer)) => {
             pipeline::end(
                 run,
@@ -408,7 +478,7 @@ fn step_due(run: &Run, def: &Pipeline, step: &Step, given: &mut Given<'_>) -> Re
             );
         }
         (step::Status::WaitingExternal, Some(Wait::Event)) => {
-            let goes_on = pipeline::continues_on_timeout(def, step);
+            let goes_on = continues_on_timeout(def, step);
             let input = if goes_on {
                 let output = Some(serde_json::json!({ "timed_out": true }));
                 step::Input::Succeed { epoch, output, reused_from: None }
@@ -441,6 +511,31 @@ fn step_due(run: &Run, def: &Pipeline, step: &Step, given: &mut Given<'_>) -> Re
     Ok(out)
 }
 
+/// The facts of a run, each wait and each back-off among them with the timer that it begins.
+pub(crate) fn with_timers(run: RunId, facts: Vec<Event>) -> Vec<Event> {
+    let timer = |fact: &Event| {
+        let (step, until) = match fact {
+            Event::StepWaiting(e) if matches!(e.reason, Some(Wait::Timer | Wait::Event | Wait::Executor)) => {
+                (&e.step, e.until?)
+            }
+            Event::StepRetrying(e) => (&e.step, e.next_eligible_at),
+            // tidy: nothing else of a run begins a timer.
+            _ => return None,
+        };
+        let id = Name::clean(&alloc::format!("{run}/{step}"));
+        let (pipeline_id, step) = (Some(run), Some(step.clone()));
+        Some(Event::from(TimerStart { id, pipeline_id, step, until: Some(until) }))
+    };
+    if !facts.iter().any(|fact| timer(fact).is_some()) {
+        return facts;
+    }
+    let both = facts.into_iter().flat_map(|fact| {
+        let timer = timer(&fact);
+        core::iter::once(fact).chain(timer)
+    });
+    both.collect()
+}
+
 /// An external event arrives: for the step that waits for it, or kept until one does. A key must be the wait's own;
 /// without one the run is all that was named, and any wait of it for the event is meant.
 ///
@@ -451,7 +546,7 @@ pub fn signal(
     name: &Name,
     key: Option<&Name>,
     data: &Value,
-    event_id: Option<&Name>,
+    (event_id, source, asked_by): (Option<&Name>, Option<&Name>, Vec<Name>),
     given: &Given<'_>,
 ) -> Result<Decision, Error> {
     run.must_live()?;
@@ -471,9 +566,10 @@ pub fn signal(
         pipeline_id: run.id(),
         name: name.clone(),
         key: key.cloned(),
-        source: None,
+        source: source.cloned(),
         event_id: event_id.cloned(),
         data: Private::New(data.clone()),
+        asked_by: requesters::new_to(run, asked_by),
     });
     if let Some(step) = waiting {
         let (pipeline_id, id) = (run.id(), step.id.clone());
@@ -484,23 +580,28 @@ pub fn signal(
     Ok(out)
 }
 
-/// Recovery found the run's executor dead for longer than an orphan may be.
+/// The run's executor has been silent for longer than an orphan may be: recovery found it so, or nobody took its step since.
 #[must_use]
-pub fn orphaned(run: &Run, last_heartbeat_at: Option<Millis>) -> Decision {
-    let resumed = run.live().all(|step| crate::attempt::resume(run, step) != crate::attempt::Resume::Ask);
+pub fn orphaned(run: &Run, def: &Pipeline, last_heartbeat_at: Option<Millis>) -> Decision {
+    let asks = |step: &Step| attempt::resume(run, def.node(step.node), step) == attempt::Resume::Ask;
+    let resumed = !run.live().any(asks);
     Decision::new().fact(PipelineOrphaned { id: run.id(), last_heartbeat_at, resumed })
 }
 
 /// The facts of a run that goes on from another of its lineage: `from` absent retries what did not succeed, present
 /// goes on from that step. What succeeded before is taken over; of an item's result, where the new run has the same item.
+/// `back` are the steps that undos took back.
 ///
 /// # Errors
 /// A retry of a run that is not `failed`, or a step that is not there.
 pub fn descend(
     run: &Run,
+    def: &Pipeline,
     new: RunId,
     from: Option<&StepId>,
+    back: &BTreeSet<u32>,
     created: PipelineCreated,
+    by: Vec<Name>,
 ) -> Result<Decision, Error> {
     if from.is_none() && run.status() != Status::Failed {
         return Err(run.refuse("be retried"));
@@ -512,41 +613,74 @@ pub fn descend(
         ),
         None => None,
     };
-    // What was taken back has to be done again.
-    let undone: BTreeSet<u32> = run
-        .steps
-        .iter()
-        .filter(|step| step.status == step::Status::Succeeded)
-        .filter_map(|step| step.compensates)
-        .collect();
-    let same = created.runbook_hash == run.born.home.runbook;
-    let mut items = items::Known::default();
-    let mut kept = |(i, step): (usize, &Step)| {
-        let place = i as u32;
-        let before = cut.is_none_or(|cut| place < cut);
-        let worth = step.status == step::Status::Succeeded
-            && step.group.is_none()
-            && step.section == crate::run::Section::Main
-            && !undone.contains(&place)
-            // Who approved was shown the steps of one runbook; another one asks again.
-            && (same || step.tool.as_str() != "approve");
-        let of = (before && worth).then(|| items.of(run, step))?;
-        // An item that is no longer known is nobody's: its step is carried out again.
-        let of = of.ok()?;
-        Some(Inherited {
-            step: step.id.clone(),
-            from: items::inherited(run, &step.id, of).map_or(run.id(), |earlier| earlier.from),
-            output: step.output(),
-            items: of,
-        })
-    };
-    let steps: Vec<Inherited> = run.steps.iter().enumerate().filter_map(&mut kept).collect();
+    let steps = kept(run, def, (cut, back), created.runbook_hash == run.born.home.runbook);
     let before = run.born.lineage();
-    let lineage = Lineage { resumed_from: Some(run.id()), resume_count: before.resume_count + 1, ..before };
-    let created = PipelineCreated { id: new, lineage, ..created };
+    let lineage = Lineage {
+        resumed_from: Some(run.id()),
+        resume_count: before.resume_count + 1,
+        forked_at: from.cloned(),
+        ..before
+    };
+    // Whoever made the earlier run what it is, and whoever goes on from it.
+    let mut asked_by = run.rare().changed_by.clone();
+    requesters::add(&mut asked_by, by);
+    let asked_by = Some(asked_by).filter(|names| !names.is_empty());
+    let created = PipelineCreated { id: new, lineage, asked_by, ..created };
     let out = Decision::new().fact(created);
     if steps.is_empty() {
         return Ok(out);
     }
     Ok(out.fact(PipelineInherited { id: new, from: run.id(), steps: Private::New(steps) }))
+}
+
+/// What a run that goes on from this one takes over: what succeeded before the cut and was not taken back, by the run itself
+/// or by an undo (`back`). A group of which nothing is missing is taken over whole. `same` says that it has the same runbook.
+pub(crate) fn kept(
+    run: &Run,
+    def: &Pipeline,
+    (cut, back): (Option<u32>, &BTreeSet<u32>),
+    same: bool,
+) -> Vec<Inherited> {
+    let succeeded = |step: &&Step| step.status == step::Status::Succeeded;
+    // What was taken back has to be done again, and so has what stands in a group that was.
+    let mut undone: BTreeSet<u32> =
+        run.steps.iter().filter(succeeded).filter_map(|step| step.compensates).collect();
+    undone.extend(back);
+    let stands = |place: u32, step: &Step| {
+        cut.is_none_or(|cut| place < cut)
+            && !undone.contains(&place)
+            && !pipeline::around(run, step).any(|(group, _)| undone.contains(&group))
+            // Who approved was shown the steps of one runbook; another one asks again.
+            && (same && !run.asks_again(step) || step.tool.as_str() != "approve")
+    };
+    let each = || (0..).zip(&run.steps).filter(|(_, step)| step.section == Section::Main);
+    let missing =
+        |(place, step): &(u32, &Step)| cut == Some(*place) || succeeded(step) && !stands(*place, step);
+    // Of these groups something has to be done again.
+    let mut parts: BTreeSet<u32> = BTreeSet::new();
+    for (_, step) in each().filter(missing) {
+        parts.extend(pipeline::around(run, step).map(|(group, _)| group));
+    }
+    let mut items = items::Known::default();
+    let mut kept = |(place, step): (u32, &Step)| {
+        let worth = succeeded(&step) && stands(place, step) && !parts.contains(&place);
+        let of = worth.then(|| items.of(run, step))?;
+        // An item that is no longer known is nobody's: its step is carried out again.
+        let of = of.ok()?;
+        let made_of = || Some(items::made_of(def, def.node(step.node)?, step.item, step.input.as_ref()));
+        Some(Inherited {
+            step: step.id.clone(),
+            from: items::inherited(run, &step.id, of).map_or(run.id(), |earlier| earlier.from),
+            // A group gives what its members give.
+            output: step.output().filter(|_| step.group.is_none()),
+            items: of,
+            question: match step.group {
+                Some(_) => made_of(),
+                None => scope::question(run, def, step),
+            },
+            child: step.child(),
+            attempt: step.group.map(|_| step.attempt),
+        })
+    };
+    each().filter_map(&mut kept).collect()
 }

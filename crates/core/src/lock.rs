@@ -157,6 +157,12 @@ impl Lock {
         }
     }
 
+    /// A free lock of which nothing is known but that every epoch it had was at most this one.
+    #[must_use]
+    pub fn above(name: Scoped, epoch: u64) -> Lock {
+        Lock { epoch, ..Lock::new(name) }
+    }
+
     /// The present hold.
     #[must_use]
     pub fn hold(&self) -> Option<&Hold> {
@@ -176,6 +182,12 @@ impl Lock {
     #[must_use]
     pub fn position(&self, holder: &Holder) -> Option<usize> {
         self.waiters.iter().position(|waiter| waiter.holder == *holder).map(|index| index + 1)
+    }
+
+    /// When the present holder was last heard of; none where it does not beat, because its run says when it ends.
+    #[must_use]
+    pub fn last_heartbeat(&self, beats: &Beats) -> Option<Millis> {
+        self.hold().and_then(|hold| last_seen(&hold.holder, hold.acquired_at, beats))
     }
 
     /// When the present hold ends unless the holder beats: what `expires_at` is in answers.

@@ -4,7 +4,7 @@ use crate::digest::Digest;
 use crate::id::{Name, RunId, StepId};
 use crate::wire::{self, Reader, Wire, Writer, nested};
 use crate::word::words;
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -37,6 +37,34 @@ words! {
         Worker = "worker",
         /// Recovery after a start.
         Recovery = "recovery",
+        /// A lock that was taken away from its run.
+        Hold = "hold",
+    }
+}
+
+impl Initiator {
+    /// Whether it asks for things: a person, or a program outside. What it asks for is recorded as an action, before the
+    /// facts that come of it.
+    #[must_use]
+    pub const fn asks(self) -> bool {
+        match self {
+            Initiator::User | Initiator::Service | Initiator::Webhook | Initiator::Agent => true,
+            Initiator::System
+            | Initiator::Timeout
+            | Initiator::Policy
+            | Initiator::Approval
+            | Initiator::Executor
+            | Initiator::Schedule
+            | Initiator::Worker
+            | Initiator::Recovery
+            | Initiator::Hold => false,
+        }
+    }
+
+    /// Whether a run that is stopped by it fails. What anything else stops is cancelled.
+    #[must_use]
+    pub const fn fails(self) -> bool {
+        matches!(self, Initiator::Timeout | Initiator::Hold)
     }
 }
 
@@ -59,6 +87,8 @@ words! {
         Call = "call",
         /// The web page.
         Ui = "ui",
+        /// A custom event that a trigger matched.
+        Event = "event",
     }
 }
 
@@ -77,13 +107,14 @@ words! {
 }
 
 impl Section {
-    /// Whether a run that is stopped by this starts nothing more here. A wish stops everything that goes forward; a
-    /// deadline stops the steps it is set for, and what handles the failure runs; what cleans up runs in any case.
+    /// Whether a run that is stopped by this starts nothing more here. A wish stops everything that goes forward. A
+    /// deadline or a lost lock stops the steps themselves, and what handles the failure runs. What cleans up runs in any
+    /// case.
     #[must_use]
     pub fn stopped_by(self, initiator: Initiator) -> bool {
         match self {
             Section::Main => true,
-            Section::OnFailure => initiator != Initiator::Timeout,
+            Section::OnFailure => !initiator.fails(),
             Section::Compensate | Section::Finally => false,
         }
     }
@@ -101,6 +132,12 @@ pub struct Actor {
 impl Actor {
     /// The engine itself.
     pub const SYSTEM: Actor = Actor { initiator: Initiator::System, id: None };
+
+    /// Who it is, where it is somebody who asks for things.
+    #[must_use]
+    pub fn asker(&self) -> Option<Name> {
+        self.id.clone().filter(|_| self.initiator.asks())
+    }
 
     /// An actor with a name.
     #[must_use]
@@ -179,6 +216,9 @@ pub struct Trigger {
     /// The trace that it belongs to, as W3C's `traceparent` spells it, where the request came with one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<Name>,
+    /// The worker or the schedule, where one made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<Name>,
 }
 
 /// What a run is about, where it is about a repository.
@@ -211,13 +251,30 @@ pub struct Lineage {
     /// outside is the same effect when the caller, or its step, is tried again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub within: Option<Name>,
+    /// The step from which it goes on, where it is a fork: that step and what follows it run anew.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forked_at: Option<StepId>,
 }
 
 impl Lineage {
     /// The lineage of a run that begins one.
     #[must_use]
     pub const fn first(run: RunId) -> Lineage {
-        Lineage { root_run: run, resumed_from: None, resume_count: 0, within: None }
+        Lineage { root_run: run, resumed_from: None, resume_count: 0, within: None, forked_at: None }
+    }
+
+    /// The lineage of what a step of the run is about: of a run that it calls, or of an effect that it takes back.
+    #[must_use]
+    pub(crate) fn below(&self, step: &str) -> Lineage {
+        let step = crate::receipt::without_rounds(step);
+        let path = match &self.within {
+            Some(above) => alloc::format!("{above}>{step}"),
+            None => step,
+        };
+        // A path that is too long for a name is known by its hash.
+        let hash = || Name::clean(&Digest::of(&[b"windlass call path v1\n", path.as_bytes()]).to_string());
+        let within = Name::new(&path).unwrap_or_else(|_| hash());
+        Lineage { within: Some(within), ..Lineage::first(self.root_run) }
     }
 }
 
@@ -229,6 +286,8 @@ pub enum BlockedOn {
     Runs(Vec<RunId>),
     /// The pipeline's lock.
     Lock(Name),
+    /// Pipelines that never ran: a run of each must complete.
+    Pipelines(Vec<Name>),
     /// The tenant or the pipeline runs as much as it may.
     Cap(Name),
 }
@@ -248,6 +307,16 @@ pub struct Inherited {
     /// was such a field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub items: Option<Digest>,
+    /// What was asked, where it is an `approve` step: its yes is good for the same question only. What it is made of, where
+    /// it is a group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub question: Option<Digest>,
+    /// The run that it called.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub child: Option<RunId>,
+    /// The attempt at which it succeeded, where it is a group: it is taken over whole, with the members of that attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
 }
 
-nested! { Trigger = "trigger", Subject = "subject", Lineage = "lineage", BlockedOn = "blocked on", Inherited = "inherited step" }
+nested! { Trigger = "trigger", Subject = "subject", Lineage = "lineage", BlockedOn = "blocked on", Inherited = "inherited step" of |it| alloc::vec![it.output.as_ref()] }

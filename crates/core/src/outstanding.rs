@@ -26,7 +26,7 @@ use crate::approval::{self, Approval};
 use crate::attempt;
 use crate::effect::{Effect, Notice};
 use crate::gate;
-use crate::id::{NoticeId, StepId};
+use crate::id::NoticeId;
 use crate::run::{Run, Section, Wanted};
 use crate::runbook::{Pipeline, Runbook};
 use crate::state::{Body, State};
@@ -34,7 +34,6 @@ use crate::step::{FailFast, Status, Step, Wait};
 use crate::stream::StreamId;
 use crate::task;
 use crate::workspace::session::{self, Session};
-use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 /// What a run still needs from the outside.
@@ -88,6 +87,7 @@ fn of_step(run: &Run, def: &Pipeline, step: &Step) -> Option<Effect> {
         | Wait::Timer
         | Wait::Budget
         | Wait::Escalation
+        | Wait::Executor
         | Wait::Backoff => None,
     }
 }
@@ -110,9 +110,9 @@ fn message(run: &Run, notice: NoticeId, wanted: &Wanted) -> Option<Effect> {
     let session =
         || wanted.step.as_ref().and_then(|step| run.rare().tasks.get(step)).and_then(|task| task.session);
     match wanted.kind {
-        Notice::Notify | Notice::Escalation => Some(Effect::Notify {
+        Notice::Notify | Notice::Escalation | Notice::Approval | Notice::Failed => Some(Effect::Notify {
             notice,
-            title: title(wanted.kind, wanted.step.as_ref()),
+            title: crate::notice::title(wanted.kind, wanted.step.as_ref()),
             message: wanted.message.clone(),
             sound: true,
         }),
@@ -121,21 +121,8 @@ fn message(run: &Run, notice: NoticeId, wanted: &Wanted) -> Option<Effect> {
             let (session, input) = (session()?, wanted.message.clone());
             Some(Effect::Send { session, input, notice: Some(notice) })
         }
-        // An open approval stands for itself.
-        Notice::Approval | Notice::Reminder => None,
-    }
-}
-
-/// The title of a message to people.
-#[must_use]
-pub fn title(kind: Notice, step: Option<&StepId>) -> String {
-    match (kind, step) {
-        (Notice::Escalation, Some(step)) => alloc::format!("{step} needs a human"),
-        (Notice::Notify, _) => "Outcome unknown".to_string(),
-        (
-            Notice::Escalation | Notice::Approval | Notice::Reminder | Notice::Nudge | Notice::Send,
-            None | Some(_),
-        ) => "Windlass".to_string(),
+        // An open approval stands for itself, and people are reminded of it where its card is.
+        Notice::Reminder => None,
     }
 }
 
@@ -168,8 +155,10 @@ impl State {
                 | Body::Runbook(_)
                 | Body::Deployment(_)
                 | Body::Tenant(_)
+                | Body::Tokens(_)
                 | Body::System(_)
-                | Body::Signal(_) => {}
+                | Body::Signal(_)
+                | Body::Retired(_) => {}
             }
         }
         out

@@ -6,12 +6,13 @@
 
 use crate::wire::{self, Reader, Wire, Writer};
 use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
-use serde::de::{IgnoredAny, SeqAccess, Visitor};
+use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::Value;
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 /// A JSON value as its text.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -43,6 +44,16 @@ impl Packed {
         found
     }
 
+    /// The value; of a map only these fields, without building the others.
+    #[must_use]
+    pub fn fields(&self, wanted: &BTreeSet<String>) -> Value {
+        if !self.0.starts_with('{') {
+            return self.get();
+        }
+        let mut text = serde_json::Deserializer::from_str(&self.0);
+        text.deserialize_map(Fields(wanted)).unwrap_or(Value::Null)
+    }
+
     /// The text.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -56,8 +67,9 @@ impl core::fmt::Debug for Packed {
     }
 }
 
-/// How long the text of a value is; less where something in it is escaped. So that the text is written where it stays.
-fn text_len(value: &Value) -> usize {
+/// How long the text of a value is at most, nearly all of it where it is long. So that the text is written where it stays.
+#[must_use]
+pub fn text_len(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(true) => 4,
         Value::Bool(false) => 5,
@@ -65,10 +77,10 @@ fn text_len(value: &Value) -> usize {
             Some(whole) => whole.checked_ilog10().unwrap_or(0) as usize + 1,
             None => 24,
         },
-        Value::String(text) => text.len() + 2,
+        Value::String(text) => wire::quoted_len(text),
         Value::Array(list) => list.iter().map(|item| text_len(item) + 1).sum::<usize>().max(1) + 1,
         Value::Object(map) => {
-            map.iter().map(|(key, item)| key.len() + text_len(item) + 4).sum::<usize>().max(1) + 1
+            map.iter().map(|(key, item)| wire::quoted_len(key) + text_len(item) + 2).sum::<usize>().max(1) + 1
         }
     }
 }
@@ -97,6 +109,29 @@ impl<'de> Visitor<'de> for Nth<'_> {
     }
 }
 
+/// Reads some fields of a map.
+struct Fields<'a>(&'a BTreeSet<String>);
+
+impl<'de> Visitor<'de> for Fields<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("a map")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        let mut found = Map::new();
+        while let Some(key) = map.next_key::<String>()? {
+            if self.0.contains(&key) {
+                found.insert(key, map.next_value()?);
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(Value::Object(found))
+    }
+}
+
 /// As the value itself is written. What is read is not looked into: its depth is found out by whoever asks for the value.
 impl Wire for Packed {
     fn kind() -> &'static str {
@@ -107,6 +142,9 @@ impl Wire for Packed {
     }
     fn get(r: &mut Reader<'_>) -> Result<Self, wire::Error> {
         r.nested()
+    }
+    fn weight(&self) -> usize {
+        wire::WEIGHT_MIN + self.0.len()
     }
 }
 
@@ -160,6 +198,12 @@ mod tests {
             for i in 0..8 {
                 prop_assert_eq!(packed.item(i), packed.get().as_array().and_then(|list| list.get(i).cloned()));
             }
+            let wanted: BTreeSet<String> = packed.get().as_object().iter().flat_map(|map| map.keys().step_by(2).cloned()).collect();
+            let picked = match packed.get() {
+                Value::Object(map) => map.into_iter().filter(|(key, _)| wanted.contains(key)).collect(),
+                other => other,
+            };
+            prop_assert_eq!(packed.fields(&wanted), picked);
             let saved = serde_json::to_string(&packed).unwrap();
             prop_assert_eq!(serde_json::from_str::<Packed>(&saved).unwrap(), packed);
         }

@@ -11,6 +11,8 @@
 //!   └─cancelled──────────────▶ compensate ──▶ finally ──▶ cancelled
 //! ```
 
+mod stops;
+
 use crate::attempt;
 use crate::binding;
 use crate::code::Code;
@@ -22,17 +24,23 @@ use crate::gate;
 use crate::id::{Name, RunId, StepId};
 use crate::items;
 use crate::machine::{Decision, Given};
+use crate::packed::Packed;
 use crate::private::Private;
-use crate::run::{Run, Section};
-use crate::runbook::{Compensate, ITEMS_MAX, Kind, Node, Pipeline, StepDef, WaitFor};
+use crate::renewal;
+use crate::reversal;
+use crate::run::{self, Run, Section};
+use crate::runbook::{ITEMS_MAX, Kind, Node, Pipeline, STEPS_MAX, StepDef, WaitFor};
 use crate::scope;
-use crate::step::{self, FailFast, Failure, Gate, GroupKind, Shape, Skip, Status, Step, Wait};
+use crate::step::{self, FailFast, Failure, GroupKind, Shape, Skip, Status, Step, Wait};
 use crate::strategy;
 use crate::time::Span;
 use alloc::boxed::Box;
-use alloc::string::ToString;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use serde_json::Value;
+
+pub(crate) use stops::{around, halted, kill_members};
+use stops::{overdue, stop, stopping};
 
 /// What the engine itself carries out bears this name as its lease's owner.
 pub const OWN: &str = "windlass";
@@ -53,6 +61,16 @@ pub fn advance(run: &Run, def: &Pipeline, given: &mut Given<'_>) -> Decision {
     let mut effects = Vec::new();
     for place in run.flow().iter() {
         let Some(step) = run.at(place) else { continue };
+        if run.is_stale(step) {
+            let node = def.node(step.node);
+            let renewed = node.map(|node| renewal::renew(run, def, node, step, given));
+            let Decision { facts, effects: more, .. } = renewed.unwrap_or_default();
+            effects.extend(more);
+            if !facts.is_empty() {
+                return Decision { facts, effects, reply: () };
+            }
+            continue;
+        }
         let moved = match step.status {
             // Nothing opens in a group that is being stopped.
             Status::Ready | Status::Running if halted(run, step, given) => {
@@ -84,22 +102,6 @@ pub fn advance(run: &Run, def: &Pipeline, given: &mut Given<'_>) -> Decision {
     let moved = root(run, def, given);
     effects.extend(moved.effects);
     Decision { facts: moved.facts, effects, reply: () }
-}
-
-/// Ends what a cancelled run need not wait for. Executors are told to stop by the command that cancels; what they
-/// still report, counts.
-fn stop(run: &Run, given: &mut Given<'_>) -> Decision {
-    let mut out = Decision::new();
-    for step in run.live() {
-        let under_way = match step.group {
-            Some(group) => group.open > 0,
-            None => matches!(step.status, Status::Running | Status::OutcomeUnknown),
-        };
-        if !under_way {
-            wind_up(run, step, given, &mut out);
-        }
-    }
-    out
 }
 
 /// Ends a step that nobody carries out at the moment. One that is done but for its guards after has had its effect:
@@ -244,12 +246,25 @@ fn group(run: &Run, def: &Pipeline, place: u32, step: &Step, given: &mut Given<'
     if stopping(step, given) && group.open > 0 {
         return kill_members(run, place, given);
     }
+    if let Some(lost) = step.lost_hold() {
+        let mut out = Decision::new();
+        let input = step::Input::Fail { epoch: step.epoch, failure: lost.clone(), retry_at: None };
+        end(run, step, input, given, &mut out);
+        return out;
+    }
     if overdue {
         let failure = Failure::new(Code::TimedOut, "the group took longer than its `timeout`");
-        return close(run, place, step, Some(failure), node, given);
+        return close(run, def, place, step, Some(failure), node, given);
     }
     if group.open == 0 && group.shape.kind == GroupKind::Strategy && group.next > 0 {
         return strategy::flow::next(run, def, place, step, node, given);
+    }
+    if group.may_open() && is_full(run) {
+        if group.open > 0 {
+            return Decision::new();
+        }
+        let failure = Failure::new(Code::CapExceeded, "the run has as many steps as a run may have");
+        return close(run, def, place, step, Some(failure), node, given);
     }
     if group.may_open() {
         return open(run, def, Some(place), member(node, step, group.next), group.next, given);
@@ -264,6 +279,7 @@ fn group(run: &Run, def: &Pipeline, place: u32, step: &Step, given: &mut Given<'
     let failure = first.and_then(|s| s.error.as_deref().cloned());
     close(
         run,
+        def,
         place,
         step,
         failed.then(|| failure.unwrap_or_else(|| Failure::new(Code::Cancelled, "a member was cancelled"))),
@@ -272,16 +288,15 @@ fn group(run: &Run, def: &Pipeline, place: u32, step: &Step, given: &mut Given<'
     )
 }
 
+/// Whether a run has as many steps as it may have. Those of a pipeline itself are fewer; items and tries make more.
+fn is_full(run: &Run) -> bool {
+    let most = if run.section == Section::Main { STEPS_MAX } else { 2 * STEPS_MAX };
+    run.steps.len() >= most
+}
+
 /// A group's time is up: its members are stopped, and it fails when they are.
 pub(crate) fn group_overdue(run: &Run, def: &Pipeline, step: &Step, given: &mut Given<'_>) -> Decision {
     run.place(&step.id).map_or_else(Decision::new, |place| group(run, def, place, step, given))
-}
-
-/// Whether a `wait` whose event did not come goes on all the same.
-pub(crate) fn continues_on_timeout(def: &Pipeline, step: &Step) -> bool {
-    def.node(step.node).is_some_and(|node| {
-        matches!(&node.kind, Kind::Wait { wait: WaitFor::Event { continue_on_timeout: true, .. } })
-    })
 }
 
 /// The definition of a group's member: a `foreach` repeats its own.
@@ -297,52 +312,11 @@ pub(crate) fn is_foreach(node: &StepDef, step: &Step) -> bool {
     node.foreach.is_some() && step.item.is_none()
 }
 
-/// Ends the members of a group that nobody carries out, then tells the executors of the others to stop. They are told
-/// again whenever the flow comes by: a stop names its epoch, so a repeat does nothing.
-pub(crate) fn kill_members(run: &Run, place: u32, given: &mut Given<'_>) -> Decision {
-    let mut out = Decision::new();
-    let leased = |step: &Step| step.status == Status::Running && step.group.is_none();
-    for step in run.live().filter(|step| under(run, step, place) && !leased(step)) {
-        if step.group.is_none_or(|group| group.open == 0) && step.status != Status::OutcomeUnknown {
-            wind_up(run, step, given, &mut out);
-        }
-    }
-    if out.facts.is_empty() {
-        let under_way = run.live().filter(|step| under(run, step, place) && leased(step));
-        out.effects.extend(under_way.map(|step| gate::stop(run, step)));
-    }
-    out
-}
-
-/// The groups around a step, from the inside out.
-pub(crate) fn around<'a>(run: &'a Run, step: &Step) -> impl Iterator<Item = (u32, &'a Step)> {
-    let group = |place: u32| Some((place, run.at(place)?));
-    core::iter::successors(step.parent.and_then(group), move |(_, step)| step.parent.and_then(group))
-}
-
-/// Whether a step belongs to a group, at any depth.
-fn under(run: &Run, step: &Step, place: u32) -> bool {
-    around(run, step).any(|(around, _)| around == place)
-}
-
-fn overdue(step: &Step, given: &Given<'_>) -> bool {
-    step.timeout_at.is_some_and(|timeout| timeout <= given.at)
-}
-
-/// Whether a group's members are stopped: its time is up, or one failed and it kills the others.
-fn stopping(step: &Step, given: &Given<'_>) -> bool {
-    let kills = |group: step::Group| group.failed > 0 && group.shape.fail_fast == FailFast::Kill;
-    step.group.is_some_and(|group| kills(group) || overdue(step, given))
-}
-
-/// Whether a group around the step is being stopped.
-pub(crate) fn halted(run: &Run, step: &Step, given: &Given<'_>) -> bool {
-    around(run, step).any(|(_, group)| stopping(group, given))
-}
-
-/// Ends a group: with what its members gave, or with the failure, or with another try.
+/// Ends a group: with what its members gave, or with the failure, or with another try. One that is taken over whole gives
+/// what it gave.
 pub(crate) fn close(
     run: &Run,
+    def: &Pipeline,
     place: u32,
     step: &Step,
     failure: Option<Failure>,
@@ -350,8 +324,13 @@ pub(crate) fn close(
     given: &mut Given<'_>,
 ) -> Decision {
     let epoch = step.epoch;
-    let input = match failure {
-        None => {
+    let stood = items::stood(run, def, step).filter(|_| failure.is_none());
+    let input = match (stood, failure) {
+        (Some(stood), _) => {
+            let output = scope::group_output(run, place, step);
+            Ok(step::Input::Succeed { epoch, output, reused_from: Some(stood.from) })
+        }
+        (None, None) => {
             // Every item of a `foreach` was held to what is declared; their list is not.
             let output = scope::group_output(run, place, step);
             if is_foreach(node, step) {
@@ -360,11 +339,11 @@ pub(crate) fn close(
                 attempt::done(run, node, step, epoch, output, given)
             }
         }
-        Some(failure) => Ok(attempt::failing(run, node, step, epoch, failure, true, given)),
+        (None, Some(failure)) => Ok(attempt::failing(run, node, step, epoch, failure, true, given)),
     };
     // The callers close what is running, which takes all of these; were one wrong, nothing would be recorded.
     input
-        .map_err(crate::run::Error::from)
+        .map_err(run::Error::from)
         .and_then(|input| attempt::settle(run, node, step, &input, Decision::new(), given))
         .unwrap_or_default()
 }
@@ -382,7 +361,7 @@ fn root(run: &Run, def: &Pipeline, given: &mut Given<'_>) -> Decision {
                 open(run, def, None, def.on_failure.get(next as usize).copied(), next, given)
             }
             Section::Finally => open(run, def, None, def.finally.get(next as usize).copied(), next, given),
-            Section::Compensate => match compensable(run, def).get(next as usize) {
+            Section::Compensate => match reversal::compensable(run, def).get(next as usize) {
                 Some(&(step, node)) => open_compensation(run, def, step, node, given),
                 None => next_section(run, def, given),
             },
@@ -391,28 +370,11 @@ fn root(run: &Run, def: &Pipeline, given: &mut Given<'_>) -> Decision {
     next_section(run, def, given)
 }
 
-/// What succeeded and can be taken back, latest first.
-fn compensable<'a>(run: &'a Run, def: &Pipeline) -> Vec<(&'a Step, Node)> {
-    let mut list: Vec<_> = run
-        .steps
-        .iter()
-        .filter(|step| step.status == Status::Succeeded && step.section != Section::Compensate)
-        .filter_map(|step| {
-            let node = def.node(step.node)?;
-            match node.compensate {
-                Compensate::With(with) if !is_foreach(node, step) => Some((step, with)),
-                Compensate::With(_) | Compensate::Exempt | Compensate::Undeclared => None,
-            }
-        })
-        .collect();
-    list.sort_unstable_by_key(|(step, _)| core::cmp::Reverse(step.ended));
-    list
-}
-
 fn next_section(run: &Run, def: &Pipeline, given: &mut Given<'_>) -> Decision {
-    let cancelled = run.stopping.is_some() && !run.overdue();
+    let cancelled = run.stopping.is_some() && !run.stop_fails();
     let mut failure = first_failure(run);
-    if failure.is_none() && !cancelled && run.section == Section::Main {
+    let takes_back = run.born.takes_back.is_some();
+    if failure.is_none() && !cancelled && !takes_back && run.section == Section::Main {
         // Outputs that cannot be made are a failure like any other, so they are tried before what follows on one.
         let broken = scope::outputs(run, def, given).err();
         failure = broken.map(|message| (None, Failure::new(Code::ExpressionFailed, message)));
@@ -423,8 +385,10 @@ fn next_section(run: &Run, def: &Pipeline, given: &mut Given<'_>) -> Decision {
     for &section in &order[passed + 1..] {
         let steps = match section {
             Section::Main => 0,
+            Section::Compensate if failed || cancelled || takes_back => reversal::compensable(run, def).len(),
+            // What another run began and ended properly is not begun or ended again.
+            Section::OnFailure | Section::Finally if takes_back => 0,
             Section::OnFailure if failed && !cancelled => def.on_failure.len(),
-            Section::Compensate if failed || cancelled => compensable(run, def).len(),
             Section::OnFailure | Section::Compensate => 0,
             Section::Finally => def.finally.len(),
         };
@@ -439,8 +403,8 @@ fn first_failure(run: &Run) -> Option<(Option<StepId>, Failure)> {
     if let Some(failure) = &run.failure {
         return Some((**failure).clone());
     }
-    if run.overdue() {
-        return Some((None, Failure::new(Code::TimedOut, "the run's deadline passed")));
+    if let Some(failure) = run.stopping.as_deref().and_then(stops::failure) {
+        return Some((None, failure));
     }
     if run.root.failed == 0 {
         return None;
@@ -455,6 +419,14 @@ fn first_failure(run: &Run) -> Option<(Option<StepId>, Failure)> {
     let failure = step.and_then(|step| step.error.as_deref().cloned());
     let failure = failure.unwrap_or_else(|| Failure::new(Code::Cancelled, "a step was cancelled"));
     Some((step.map(|step| step.id.clone()), failure))
+}
+
+/// How a run that has done with its steps is about to end, as far as that is known.
+pub(crate) fn outcome(run: &Run) -> run::Status {
+    if run.stopping.is_some() && !run.stop_fails() {
+        return run::Status::Cancelled;
+    }
+    if first_failure(run).is_some() { run::Status::Failed } else { run::Status::Completed }
 }
 
 fn enter(run: &Run, section: Section, steps: u32, failure: Option<(Option<StepId>, Failure)>) -> Decision {
@@ -472,7 +444,7 @@ fn enter(run: &Run, section: Section, steps: u32, failure: Option<(Option<StepId
 /// The end of a run: everything it holds goes back.
 fn finish(run: &Run, def: &Pipeline, given: &mut Given<'_>) -> Decision {
     let duration_ms = given.at.since(run.born.created_at).0;
-    let ended = if run.stopping.is_some() && !run.overdue() {
+    let ended = if run.stopping.is_some() && !run.stop_fails() {
         let compensated = run
             .steps
             .iter()
@@ -481,7 +453,8 @@ fn finish(run: &Run, def: &Pipeline, given: &mut Given<'_>) -> Decision {
             .collect();
         Decision::new().fact(PipelineCancelled { id: run.id(), duration_ms, compensated })
     } else {
-        match (first_failure(run), scope::outputs(run, def, given)) {
+        let outputs = if run.born.takes_back.is_some() { Ok(None) } else { scope::outputs(run, def, given) };
+        match (first_failure(run), outputs) {
             (Some((step, failure)), _) => failed(run, duration_ms, step, failure),
             (None, Err(message)) => {
                 failed(run, duration_ms, None, Failure::new(Code::ExpressionFailed, message))
@@ -509,18 +482,28 @@ pub(crate) fn failed(run: &Run, duration_ms: u64, step: Option<StepId>, failure:
 
 fn open_compensation(run: &Run, def: &Pipeline, of: &Step, node: Node, given: &mut Given<'_>) -> Decision {
     let (Some(def_of), Some(def_node)) = (def.node(of.node), def.node(node)) else { return Decision::new() };
+    if node == of.node {
+        let place = Place {
+            id: reversal::name(run, def, of),
+            node,
+            parent: None,
+            item: of.item,
+            compensates: Some(of),
+        };
+        return Decision::new().fact(reversal::reached(of, blank(run, def_node, &place)));
+    }
     let id = Name::clean(&alloc::format!("{}{}", def_node.id, of.suffix(&def_of.id)));
     let place = Place { id, node, parent: None, item: None, compensates: Some(of) };
     reach(run, def, def_node, &place, given)
 }
 
 /// Where a step comes to stand in the run.
-struct Place<'a> {
-    id: StepId,
-    node: Node,
-    parent: Option<&'a Step>,
-    item: Option<u32>,
-    compensates: Option<&'a Step>,
+pub(crate) struct Place<'a> {
+    pub(crate) id: StepId,
+    pub(crate) node: Node,
+    pub(crate) parent: Option<&'a Step>,
+    pub(crate) item: Option<u32>,
+    pub(crate) compensates: Option<&'a Step>,
 }
 
 pub(crate) fn open(
@@ -569,35 +552,73 @@ fn reach(run: &Run, def: &Pipeline, node: &StepDef, place: &Place<'_>, given: &m
         node,
         def: Some(def),
     };
-    let section = (run.section != Section::Main).then_some(run.section);
+    let whole = place.parent.is_some_and(|group| items::stood(run, def, group).is_some());
+    let known = taken_over(run, place);
+    if whole && known.is_none() {
+        return skip(run, node, place, Skip::TakenOver);
+    }
+    // Whether a member of what is taken over whole runs was said in the earlier run.
     if place.item.is_none()
+        && !whole
         && let Some(when) = &node.when
     {
         match scope::evaluate(run, &context, when, given) {
             Ok(Value::Bool(true)) => {}
-            Ok(Value::Bool(false)) => {
-                return Decision::new().fact(StepSkipped {
-                    pipeline_id: run.id(),
-                    step: place.id.clone(),
-                    node: place.node,
-                    parent: place.parent.map(|parent| parent.id.clone()),
-                    section,
-                    reason: Skip::When,
-                    tool: tool(run, node),
-                    item: place.item,
-                });
-            }
+            Ok(Value::Bool(false)) => return skip(run, node, place, Skip::When),
             Ok(_) => return stillborn(run, node, place, "`when` is neither true nor false", given),
             Err(message) => return stillborn(run, node, place, &message, given),
         }
     }
-    let prepared = match scope::prepare(run, &context, given) {
-        Ok(prepared) => prepared,
+    let advanced = match prepare(run, def, &context, place, given) {
+        Ok(advanced) => advanced,
         Err(message) => return stillborn(run, node, place, &message, given),
     };
+    let inherited = known.filter(|inherited| {
+        let now = match advanced.group {
+            // A group is taken over whole where it is made of the same, and member by member otherwise.
+            Some(_) => {
+                let list = advanced.input.as_ref().and_then(Private::value).map(Packed::of);
+                Some(items::made_of(def, node, place.item, list.as_ref()))
+            }
+            // A yes is good for the question that it was given to.
+            None => scope::question(run, def, &fresh(run, place, &advanced)),
+        };
+        inherited.question == now
+    });
+    let reached = Decision::new().fact(advanced);
+    match inherited {
+        Some(inherited) => inherit(run, place, node, reached, inherited, given),
+        None => reached,
+    }
+}
+
+/// A step that is reached and passed by.
+fn skip(run: &Run, node: &StepDef, place: &Place<'_>, reason: Skip) -> Decision {
+    Decision::new().fact(StepSkipped {
+        pipeline_id: run.id(),
+        step: place.id.clone(),
+        node: place.node,
+        parent: place.parent.map(|parent| parent.id.clone()),
+        section: (run.section != Section::Main).then_some(run.section),
+        reason,
+        tool: tool(run, node),
+        item: place.item,
+    })
+}
+
+/// What a step that is reached, or prepared anew, is given.
+pub(crate) fn prepare(
+    run: &Run,
+    def: &Pipeline,
+    context: &scope::Context<'_>,
+    place: &Place<'_>,
+    given: &Given<'_>,
+) -> Result<PipelineAdvanced, String> {
+    let node = context.node;
+    let prepared = scope::prepare(run, context, given)?;
     let items = prepared.input.as_ref().and_then(Value::as_array).map_or(0, Vec::len);
     if items > ITEMS_MAX {
-        return stillborn(run, node, place, "the list has more than 1000 items", given);
+        return Err("the list has more than 1000 items".to_string());
     }
     let mut advanced = blank(run, node, place);
     advanced.group = shape(node, place, items as u32);
@@ -610,12 +631,17 @@ fn reach(run: &Run, def: &Pipeline, node: &StepDef, place: &Place<'_>, given: &m
         advanced.max_attempts = Some(attempt::tries(node)).filter(|&tries| tries != 1);
     }
     advanced.input = prepared.input.map(Private::New);
-    tie(run, def, &context, place, &mut advanced, given);
-    let reached = Decision::new().fact(advanced);
-    match taken_over(run, place) {
-        Some(inherited) => inherit(run, place, node, reached, inherited, given),
-        None => reached,
-    }
+    tie(run, def, context, place, &mut advanced, given);
+    Ok(advanced)
+}
+
+/// A step as it was prepared, before that is recorded.
+pub(crate) fn fresh(run: &Run, place: &Place<'_>, advanced: &PipelineAdvanced) -> Step {
+    let mut step = Step::pending(place.id.clone(), place.node, advanced.tool.clone());
+    step.parent = place.parent.and_then(|parent| run.place(&parent.id));
+    let input = advanced.input.as_ref().and_then(Private::value);
+    step.prepare(advanced.action_hash, input, run.edition);
+    step
 }
 
 /// Ties a step to approvals: an `approve` step to those it names, and a named one to what it is held to.
@@ -637,15 +663,12 @@ fn tie(
         advanced.input = Some(Private::New(shown));
         return;
     }
-    let mut step = Step::pending(place.id.clone(), place.node, advanced.tool.clone());
-    step.parent = place.parent.and_then(|parent| run.place(&parent.id));
-    let input = advanced.input.as_ref().and_then(Private::value);
-    step.prepare(advanced.action_hash, input);
+    let step = fresh(run, place, advanced);
     advanced.bound = binding::bound(run, def, context.node, &step);
 }
 
 /// The result of an earlier run of the lineage that is this step's: for an item, that of an equal one.
-fn taken_over<'a>(run: &'a Run, place: &Place<'_>) -> Option<&'a crate::run::Inherited> {
+fn taken_over<'a>(run: &'a Run, place: &Place<'_>) -> Option<&'a run::Inherited> {
     if run.rare().inherited.is_empty() || place.compensates.is_some() {
         return None;
     }
@@ -654,20 +677,26 @@ fn taken_over<'a>(run: &'a Run, place: &Place<'_>) -> Option<&'a crate::run::Inh
     items::inherited(run, &place.id, items)
 }
 
-/// A result of an earlier run of the lineage serves: the step begins and ends in one commit.
+/// A result of an earlier run of the lineage serves: the step begins and ends in one commit. A group begins at the attempt
+/// at which it succeeded, and ends when its members stand as they stood.
 fn inherit(
     run: &Run,
     place: &Place<'_>,
     node: &StepDef,
     reached: Decision,
-    inherited: &crate::run::Inherited,
+    inherited: &run::Inherited,
     given: &Given<'_>,
 ) -> Decision {
     let mut step = Step::pending(place.id.clone(), place.node, tool(run, node));
     step = reached.facts.iter().fold(step, |step, fact| step.apply(fact, given.at));
     step.gates = Box::default();
     let mut out = reached;
-    let started = start(run, &step, Some(Name::clean(OWN)), None, None, given);
+    if let Some(attempt) = inherited.attempt.filter(|_| step.group.is_some()) {
+        (step.attempt, step.epoch) = (attempt, u64::from(attempt));
+        out.facts.extend(start(run, &step, None, None, None, given).facts);
+        return out;
+    }
+    let started = start(run, &step, Some(Name::clean(OWN)), inherited.child, None, given);
     step = started.facts.iter().fold(step, |step, fact| step.apply(fact, given.at));
     out.facts.extend(started.facts);
     let input = step::Input::Succeed {
@@ -698,7 +727,7 @@ fn tool(run: &Run, node: &StepDef) -> Name {
     last.or_else(known).cloned().unwrap_or_else(|| Name::clean(text))
 }
 
-fn blank(run: &Run, node: &StepDef, place: &Place<'_>) -> PipelineAdvanced {
+pub(crate) fn blank(run: &Run, node: &StepDef, place: &Place<'_>) -> PipelineAdvanced {
     PipelineAdvanced {
         id: run.id(),
         step: place.id.clone(),
@@ -717,6 +746,7 @@ fn blank(run: &Run, node: &StepDef, place: &Place<'_>) -> PipelineAdvanced {
         input: None,
         bindings: None,
         bound: None,
+        edition: Some(run.edition).filter(|&edition| edition > 0),
     }
 }
 
@@ -749,14 +779,4 @@ fn shape(node: &StepDef, place: &Place<'_>, items: u32) -> Option<Shape> {
         | Kind::Approve { .. }
         | Kind::Wait { .. } => None,
     }
-}
-
-/// What a step needs to pass, and what it is given: evaluated once, when it is reached.
-#[derive(Debug, Default)]
-pub(crate) struct Prepared {
-    pub(crate) gates: Vec<Gate>,
-    pub(crate) key: Option<Name>,
-    pub(crate) action_hash: Option<crate::digest::Digest>,
-    pub(crate) semantics: Option<crate::receipt::Semantics>,
-    pub(crate) input: Option<Value>,
 }

@@ -44,6 +44,26 @@ words! {
     }
 }
 
+words! {
+    /// What a command or a read is for that is no step of a run, and is asked about for itself.
+    Purpose {
+        /// A guard looks at the world.
+        Guard = "guard",
+        /// A guard asks which issues there are.
+        Issues = "issues",
+        /// The other side is asked whether an effect happened.
+        Reconcile = "reconcile",
+        /// An external queue is listed.
+        List = "list",
+        /// An item of an external queue is taken.
+        Take = "take",
+        /// People are told something.
+        Notice = "notice",
+        /// The other side is asked what is left of an effect that somebody wants to take back.
+        Undo = "undo",
+    }
+}
+
 /// The most rules, and the most reasons, that a decision keeps.
 pub const REASONS_MAX: usize = 64;
 /// The most bytes of an evaluator's message that become a reason.
@@ -102,7 +122,7 @@ pub fn combine(results: impl IntoIterator<Item = Verdict>) -> Verdict {
 /// write to the outside is denied. A shell or an agent may do as the user may; that is what they are for.
 #[must_use]
 pub fn builtin(tool: &str, writes: bool) -> Verdict {
-    let here = matches!(tool, "shell" | "agent" | "transform" | "wait") || LOCAL_GIT.contains(&tool);
+    let here = matches!(tool, "shell" | "agent" | "transform" | "emit" | "wait") || LOCAL_GIT.contains(&tool);
     if here || !writes { Verdict::Allow } else { Verdict::Deny }
 }
 
@@ -244,6 +264,7 @@ impl Decision {
             two_person: self.two_person,
             approvers: self.approvers.clone(),
             expires_ms: self.expires.map(|span| span.0),
+            purpose: None,
         }
     }
 }
@@ -293,11 +314,16 @@ pub struct Ledger {
     pub tools: Map<Name, Box<Decision>>,
     /// What holds for a step that has not ended, with the tool it was said about.
     pub steps: Map<StepId, (Name, Box<Decision>)>,
+    /// What was said last of a command or read beside a step that has not ended, by its action. It is asked again each
+    /// time; this only tells whether the answer is on record already.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub asides: Map<Digest, (StepId, Box<Decision>)>,
 }
 
 impl Ledger {
     /// What a run has before policy was asked.
-    pub const EMPTY: Ledger = Ledger { version: None, tools: Map::new(), steps: Map::new() };
+    pub const EMPTY: Ledger =
+        Ledger { version: None, tools: Map::new(), steps: Map::new(), asides: Map::new() };
 
     /// The decision that stands for a step, if there is one about this very tool and action under this
     /// policy. Whoever acts on it also looks at its verdict and, with [`fresh`], at the approvals it saw.
@@ -330,6 +356,15 @@ impl Ledger {
         same.map(|(tool, decision)| decision.event(run, None, tool.clone())).collect()
     }
 
+    /// Whether an answer about a command or read beside a step is the last on record about it.
+    #[must_use]
+    pub fn has_aside(&self, decided: &PolicyDecided) -> bool {
+        let known = decided.action_hash.as_ref().and_then(|action| self.asides.get(action));
+        known.is_some_and(|(step, decision)| {
+            Some(step) == decided.step.as_ref() && **decision == Decision::from(decided)
+        })
+    }
+
     /// What a fact does: decisions are remembered, those of ended steps forgotten.
     #[must_use]
     pub fn apply(mut self, event: &Event, _at: Millis) -> Ledger {
@@ -340,6 +375,13 @@ impl Ledger {
     /// [`Ledger::apply`] in place.
     pub(crate) fn fold(&mut self, event: &Event) {
         match event {
+            // It stands for no step, and for nothing but the one command.
+            Event::PolicyDecided(e) if e.purpose.is_some() => {
+                if let (Some(step), Some(action)) = (&e.step, &e.action_hash) {
+                    let told = (step.clone(), Box::new(Decision::from(&**e)));
+                    remember(&mut self.asides, action, told);
+                }
+            }
             Event::PolicyDecided(e) => {
                 self.version = Some(e.policy_version);
                 match &e.step {
@@ -349,25 +391,28 @@ impl Ledger {
                     None => remember(&mut self.tools, &e.tool, Box::new(Decision::from(&**e))),
                 }
             }
-            Event::StepCompleted(e) => forget(&mut self.steps, &e.step),
-            Event::StepFailed(e) => forget(&mut self.steps, &e.step),
-            Event::StepSkipped(e) => forget(&mut self.steps, &e.step),
-            Event::StepCancelled(e) => forget(&mut self.steps, &e.step),
+            Event::StepCompleted(e) => self.forget(&e.step),
+            Event::StepFailed(e) => self.forget(&e.step),
+            Event::StepSkipped(e) => self.forget(&e.step),
+            Event::StepCancelled(e) => self.forget(&e.step),
             // The run's stream holds much else.
             _ => {}
         }
     }
+
+    fn forget(&mut self, step: &StepId) {
+        self.steps.remove(step);
+        if !self.asides.is_empty() {
+            self.asides.retain(|_, (about, _)| about != step);
+        }
+    }
 }
 
-fn remember<T>(map: &mut Map<Name, T>, key: &Name, value: T) {
+fn remember<K: Ord + Clone, T>(map: &mut Map<K, T>, key: &K, value: T) {
     if map.len() >= LEDGER_MAX && !map.contains_key(key) {
         map.pop_first();
     }
     map.insert(key.clone(), value);
-}
-
-fn forget<T>(map: &mut Map<Name, T>, key: &Name) {
-    map.remove(key);
 }
 
 #[cfg(test)]
@@ -430,7 +475,7 @@ mod tests {
 
     #[test]
     fn without_configured_policy_every_outside_write_is_denied() {
-        for tool in ["shell", "agent", "transform", "wait", "git.merge"] {
+        for tool in ["shell", "agent", "transform", "emit", "wait", "git.merge"] {
             assert_eq!(builtin(tool, true), Verdict::Allow, "{tool}");
         }
         for tool in ["http", "github.comment", "slack.post", "git.push", "model", "Shell", ""] {

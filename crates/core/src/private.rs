@@ -104,6 +104,11 @@ fn get_private<T: Wire>(this: &mut Private<T>, key: &'static str, r: &mut Reader
     Ok(())
 }
 
+/// With its digest and salt.
+fn weight<T: Wire>(this: &Private<T>) -> usize {
+    4 * crate::wire::WEIGHT_MIN + this.value().map_or(0, Wire::weight)
+}
+
 impl<T: Wire> Field for Private<T> {
     fn kind() -> String {
         alloc::format!("private {}", T::kind())
@@ -123,6 +128,9 @@ impl<T: Wire> Field for Private<T> {
     }
     fn get_private(&mut self, key: &'static str, r: &mut Reader<'_>) -> Result<(), Error> {
         get_private(self, key, r)
+    }
+    fn weight(&self) -> usize {
+        weight(self)
     }
 }
 
@@ -152,5 +160,8 @@ impl<T: Wire> Field for Option<Private<T>> {
             Some(private) => get_private(private, key, r),
             None => Ok(()),
         }
+    }
+    fn weight(&self) -> usize {
+        self.as_ref().map_or(0, weight)
     }
 }

@@ -146,7 +146,10 @@ pub struct Reversal {
     pub fields: Value,
 }
 
-nested! { Action = "action", Reversal = "reversal" }
+nested! {
+    Action = "action" of |it| alloc::vec![Some(&it.fields)],
+    Reversal = "reversal" of |it| alloc::vec![Some(&it.fields)],
+}
 
 /// A record of an effect: what was asked, what came back, and how it can be taken back.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

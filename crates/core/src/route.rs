@@ -1,5 +1,6 @@
 //! Routing: what one stream's decision means for the others, in the same turn.
 
+use crate::calls;
 use crate::code::Code;
 use crate::command::{Command, Create, Outcome, Refusal, Reply};
 use crate::effect::{Effect, Route, Told};
@@ -8,14 +9,17 @@ use crate::id::{Holder, ItemId, Name, Scoped, StepId};
 use crate::lifecycle;
 use crate::lock::{self, Lock};
 use crate::machine::{Decision, Given};
+use crate::reversal;
 use crate::run::{Initiator, Run, Section, Source, Status, Trigger};
 use crate::semaphore::{self, Semaphore};
 use crate::step::Failure;
 use crate::stream::StreamId;
+use crate::system;
 use crate::trace;
-use crate::turn::{View, lock_of, of_run, of_stream, run_of, semaphore_of, tenant_of};
+use crate::turn::{View, lock_of, name_of, of_run, of_stream, run_of, semaphore_of, tenant_of};
 use crate::workspace::Workspace;
 use crate::workspace::session::Session;
+use alloc::borrow::Cow;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use serde_json::Value;
@@ -29,7 +33,9 @@ pub(crate) fn effects(effects: Vec<Effect>, run: &Run, out: &mut Outcome) {
                 own_fact(run, lifecycle::checkpoint_message(run, message).into(), out);
             }
             Effect::StartChild { run: id, parent, step, pipeline, vars } => {
-                let forward = run.step(&step).is_some_and(|step| step.section == Section::Main);
+                let caller = run.step(&step);
+                let forward = caller.is_some_and(|step| step.section == Section::Main);
+                let takes_back = caller.and_then(|step| reversal::takes_back(run, step));
                 let create = Create {
                     id,
                     tenant: run.born.home.tenant.clone(),
@@ -45,6 +51,7 @@ pub(crate) fn effects(effects: Vec<Effect>, run: &Run, out: &mut Outcome) {
                         user: run.born.trigger.user.clone(),
                         event_id: None,
                         traceparent: Some(handed_on(run, &step)),
+                        of: None,
                     },
                     subject: run.born.subject.as_deref().cloned(),
                     correlation_id: run.born.correlation_id.clone(),
@@ -56,6 +63,7 @@ pub(crate) fn effects(effects: Vec<Effect>, run: &Run, out: &mut Outcome) {
                     deadline_at: run.born.deadline_at.filter(|_| forward),
                     workspace: run.born.workspace(),
                     policy: run.policy().for_child(id),
+                    takes_back,
                 };
                 out.follow.push(Command::Create(Box::new(create)));
             }
@@ -138,7 +146,9 @@ pub(crate) fn run_ended(
         let told = Told::RunEnded { run: id, step, status, outputs, error };
         out.follow.push(Command::Tell { run: *parent, told });
     }
-    for dependent in view.dependents(id) {
+    // Nobody needs a run that takes another one back.
+    let dependents = if run.born.takes_back.is_some() { Vec::new() } else { view.dependents(run) };
+    for dependent in dependents {
         let told = Told::RunEnded { run: id, step: None, status, outputs: None, error: None };
         out.follow.push(Command::Tell { run: dependent, told });
     }
@@ -148,7 +158,8 @@ pub(crate) fn run_ended(
         out.follow.push(Command::Workspace { workspace, tenant, input });
     }
     let trigger = &run.born.trigger;
-    match (trigger.source, &trigger.key, &trigger.event_id) {
+    // Runs of older versions have the name as their key.
+    match (trigger.source, trigger.of.as_ref().or(trigger.key.as_ref()), &trigger.event_id) {
         (Source::Queue, Some(worker), Some(item)) => {
             if let Ok(item) = ItemId::parse(item.as_str()) {
                 let (worker, error) = (run.scoped(worker), error.map(|failure| failure.message));
@@ -165,6 +176,7 @@ pub(crate) fn run_ended(
             | Source::Cli
             | Source::Api
             | Source::Webhook
+            | Source::Event
             | Source::Slack
             | Source::Call
             | Source::Ui,
@@ -216,6 +228,10 @@ fn oust(view: &dyn View, lock: &Scoped, by: &Holder, given: &mut Given<'_>) -> R
     let Some(id) = known.holder().and_then(Holder::run).filter(|run| by.run() != Some(*run)) else {
         return Ok(nothing);
     };
+    // A run that was called does not cancel the one that called it: it has the lock.
+    if from_above(view, by, |above| calls::lock(known, above))?.is_some() {
+        return Ok(nothing);
+    }
     let Some(run) = run_of(view, &id)? else { return Ok(nothing) };
     let reason = Some(alloc::format!("{by} takes its lock {}", lock.name()));
     match lifecycle::cancel(run, Initiator::System, None, reason, given) {
@@ -231,15 +247,27 @@ fn on_lock(
     input: &lock::Input,
     given: &Given<'_>,
 ) -> Result<Outcome, Refusal> {
-    let decided = match lock_of(view, lock)? {
-        Some(known) => known.decide(input, view.beats(), given.at),
-        None => Lock::new(lock.clone()).decide(input, view.beats(), given.at),
+    if let (lock::Input::Acquire(ask), Some(known)) = (input, lock_of(view, lock)?)
+        && let Some(epoch) = from_above(view, &ask.holder, |above| calls::lock(known, above))?
+    {
+        let lock = name_of(lock);
+        return Ok(has_already(&ask.holder, |step| Some(Told::LockGranted { step, lock, epoch })));
+    }
+    let known = match lock_of(view, lock)? {
+        Some(known) => Cow::Borrowed(known),
+        None => Cow::Owned(Lock::above(lock.clone(), system::epochs(view)?)),
     };
-    let Decision { facts, effects, reply } = match (decided, input) {
+    let Decision { mut facts, effects, reply } = match (known.decide(input, view.beats(), given.at), input) {
         (Ok(decision), _) => decision,
         (Err(error), lock::Input::Acquire(ask)) => return refused(&ask.holder, error.into()),
         (Err(error), _) => return Err(error.into()),
     };
+    // A grant says its epoch itself.
+    if let (Cow::Owned(new), Some(Event::LockConfigured(_))) = (&known, facts.first())
+        && new.epoch > 0
+    {
+        facts.splice(0..0, serde_json::to_value(new).map(system::carried));
+    }
     let mut out = of_stream(StreamId::Lock(lock.clone()), &tenant_of(lock), facts, Reply::Lock(reply));
     effects.into_iter().for_each(|effect| other(effect, &mut out));
     Ok(out)
@@ -251,19 +279,55 @@ fn on_semaphore(
     input: &semaphore::Input,
     given: &Given<'_>,
 ) -> Result<Outcome, Refusal> {
-    let decided = match semaphore_of(view, semaphore)? {
-        Some(known) => known.decide(input, view.beats(), given.at),
-        None => Semaphore::new(semaphore.clone()).decide(input, view.beats(), given.at),
+    if let (semaphore::Input::Acquire(ask), Some(known)) = (input, semaphore_of(view, semaphore)?)
+        && let Some(epoch) = from_above(view, &ask.holder, |above| calls::slots(known, ask.weight, above))?
+    {
+        let semaphore = name_of(semaphore);
+        let told = |step: Option<StepId>| Some(Told::SlotsGranted { step: step?, semaphore, epoch });
+        return Ok(has_already(&ask.holder, told));
+    }
+    let known = match semaphore_of(view, semaphore)? {
+        Some(known) => Cow::Borrowed(known),
+        None => Cow::Owned(Semaphore::above(semaphore.clone(), system::epochs(view)?)),
     };
-    let Decision { facts, effects, reply } = match (decided, input) {
+    let decided = known.decide(input, view.beats(), given.at);
+    let Decision { mut facts, effects, reply } = match (decided, input) {
         (Ok(decision), _) => decision,
         (Err(error), semaphore::Input::Acquire(ask)) => return refused(&ask.holder, error.into()),
         (Err(error), _) => return Err(error.into()),
     };
+    if let (Cow::Owned(new), Some(Event::SemaphoreConfigured(_))) = (&known, facts.first())
+        && new.epoch > 0
+    {
+        facts.splice(0..0, serde_json::to_value(new).map(system::carried));
+    }
     let stream = StreamId::Semaphore(semaphore.clone());
     let mut out = of_stream(stream, &tenant_of(semaphore), facts, Reply::Semaphore(reply));
     effects.into_iter().for_each(|effect| other(effect, &mut out));
     Ok(out)
+}
+
+/// What a run or step has from those above it on its chain of calls.
+fn from_above(
+    view: &dyn View,
+    holder: &Holder,
+    has: impl FnOnce(&[Holder]) -> Option<u64>,
+) -> Result<Option<u64>, Refusal> {
+    let above = holder.run().map(|run| calls::above(view, run)).transpose()?;
+    Ok(above.filter(|above| !above.is_empty()).and_then(|above| has(&above)))
+}
+
+/// A run or step that has something from above is told so. The lock or semaphore itself does not change.
+fn has_already(holder: &Holder, told: impl FnOnce(Option<StepId>) -> Option<Told>) -> Outcome {
+    let (run, told) = match holder {
+        Holder::Run(run) => (*run, told(None)),
+        Holder::Step(run, step) => (*run, told(Some(step.clone()))),
+        // Nobody calls these.
+        Holder::Worker(_) | Holder::Outside(_) => return Outcome::reply(Reply::Nothing),
+    };
+    let mut out = Outcome::reply(Reply::Nothing);
+    out.follow.extend(told.map(|told| Command::Tell { run, told }));
+    out
 }
 
 /// A run or step that cannot even stand in line is told, or it would wait for ever; anybody else is refused.

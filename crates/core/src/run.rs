@@ -15,25 +15,28 @@
 //! begins, stops and ends runs, [`crate::pipeline`] moves them through their definition, [`crate::gate`] lets
 //! steps pass, [`crate::attempt`] leases them and takes reports.
 
+mod alive;
 mod born;
+mod editions;
 mod fold;
 mod places;
+mod rare;
 mod saved;
-use crate::small::Map;
+pub use alive::ORPHAN_AFTER;
 pub use born::{Born, Home};
 pub use places::Places;
+pub use rare::{Checkpoint, Kept, Rare, Undoing, Wanted};
 use saved::Saved;
 
 use crate::approval::Approval;
 use crate::budget::{Budget, Limits};
 use crate::code::Code;
 use crate::digest::Digest;
-use crate::id::{ApprovalId, Holder, Name, NoticeId, RunId, Scoped, StepId};
+use crate::id::{Holder, Name, RunId, Scoped, StepId};
 use crate::packed::Packed;
 use crate::policy::Ledger;
 use crate::pool::Pool;
 use crate::step::{self, FailFast, Failure, Group, GroupKind, Shape, Step};
-use crate::task::Task;
 use crate::time::Millis;
 use crate::word::words;
 use alloc::borrow::Cow;
@@ -110,7 +113,7 @@ impl Status {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cancellation {
-    /// What stops it: a deadline (`timeout`) makes it fail, everything else makes it cancelled.
+    /// What stops it: a deadline (`timeout`) or a lost lock (`hold`) makes it fail, everything else makes it cancelled.
     pub initiator: Initiator,
     /// Who.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -139,93 +142,6 @@ pub struct Ending {
     pub deleted: bool,
 }
 
-/// An external event that nobody waited for yet.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Kept {
-    /// Its name.
-    pub name: Name,
-    /// Its key.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key: Option<Name>,
-    /// What came with it.
-    pub data: Value,
-}
-
-/// A step's saved progress.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Checkpoint {
-    /// When.
-    pub at: Millis,
-    /// Whether its output serves instead of a repeat.
-    pub resumable: bool,
-    /// Whether a repeat is safe.
-    pub idempotent: bool,
-    /// What was saved.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub data: Option<Value>,
-    /// What was said.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub message: Option<String>,
-}
-
-/// A message to the outside that was asked for and not sent.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Wanted {
-    /// What it is for.
-    pub kind: crate::effect::Notice,
-    /// The step it is about.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub step: Option<StepId>,
-    /// What it says.
-    pub message: String,
-}
-
-/// What few runs have; kept apart so that the many are small.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Rare {
-    /// Approvals by their ids.
-    #[serde(default, skip_serializing_if = "Map::is_empty")]
-    pub approvals: Map<ApprovalId, Approval>,
-    /// External events that came early.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub signals: Vec<Kept>,
-    /// Results of earlier runs of the lineage.
-    #[serde(default, skip_serializing_if = "Map::is_empty")]
-    pub inherited: Map<StepId, Inherited>,
-    /// The last checkpoint of each step.
-    #[serde(default, skip_serializing_if = "Map::is_empty")]
-    pub checkpoints: Map<StepId, Checkpoint>,
-    /// The last messages put on the run.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub messages: Vec<Checkpoint>,
-    /// Agents at work, by their steps.
-    #[serde(default, skip_serializing_if = "Map::is_empty")]
-    pub tasks: Map<StepId, Task>,
-    /// Messages to the outside that were asked for and not sent.
-    #[serde(default, skip_serializing_if = "Map::is_empty")]
-    pub notices: Map<NoticeId, Wanted>,
-    /// Guards that gave up waiting at this time.
-    #[serde(default, skip_serializing_if = "Map::is_empty")]
-    pub guards: Map<StepId, Millis>,
-}
-
-impl Rare {
-    const EMPTY: Rare = Rare {
-        approvals: Map::new(),
-        signals: Vec::new(),
-        inherited: Map::new(),
-        checkpoints: Map::new(),
-        messages: Vec::new(),
-        tasks: Map::new(),
-        notices: Map::new(),
-        guards: Map::new(),
-    };
-}
-
 /// The most early events a run keeps.
 pub const SIGNALS_MAX: usize = 1_000;
 /// The most messages a run keeps.
@@ -239,6 +155,8 @@ pub struct Run {
     pub born: Box<Born>,
     /// Its variables.
     pub vars: Packed,
+    /// How often they were changed.
+    pub edition: u32,
     /// When its last fact was recorded.
     pub updated_at: Millis,
     /// When it began.
@@ -306,11 +224,14 @@ pub enum Error {
         "run {0} cannot be resumed: nobody knows what step `{1}` did. Find out, and settle it with `windlass resolve {0} {1} done|retry|fail`"
     )]
     Unknown(RunId, StepId),
-    /// Its variables were approved, or are its caller's: what was shown is what runs.
+    /// Its variables are its caller's, who may have been approved with them.
     #[error(
-        "the variables of run {0} stay as they are: {1}. Cancel it, and start a run with the variables that you want"
+        "the variables of run {0} stay as they are: another run called it with them. Change those of its caller"
     )]
-    Settled(RunId, &'static str),
+    Called(RunId),
+    /// It is suspended with its caller.
+    #[error("run {0} goes on with its caller, which is suspended: resume run {1}")]
+    CallerSuspended(RunId, RunId),
     /// A step refuses it.
     #[error(transparent)]
     Step(#[from] step::Error),
@@ -340,7 +261,9 @@ impl Error {
     pub fn code(&self) -> Code {
         match self {
             Error::Terminal { .. } => Code::RunTerminalState,
-            Error::Transition { .. } | Error::Settled(..) => Code::RunInvalidTransition,
+            Error::Transition { .. } | Error::Called(_) | Error::CallerSuspended(..) => {
+                Code::RunInvalidTransition
+            }
             Error::Unknown(..) => Code::RunResumeFailed,
             Error::Step(error) => error.code(),
             Error::Missing(..) => Code::NotFound,
@@ -376,7 +299,8 @@ impl Run {
     pub fn create(e: &crate::event::PipelineCreated, tenant: &Name, at: Millis) -> Run {
         Run {
             born: Box::new(Born::new(e, tenant)),
-            vars: Packed::of(e.vars.value().unwrap_or(&Value::Null)),
+            vars: e.vars.get().unwrap_or_else(|| Packed::of(&Value::Null)),
+            edition: 0,
             updated_at: at,
             started_at: None,
             blocked: None,
@@ -394,7 +318,7 @@ impl Run {
                 .map(|limits| Box::new(Budget::new(e.id, limits))),
             writes: 0,
             approvers: Box::default(),
-            rare: None,
+            rare: e.asked_by.clone().map(|changed_by| Box::new(Rare { changed_by, ..Rare::EMPTY })),
             index: Vec::new(),
             flow: Places::default(),
             ready: Places::default(),
@@ -526,10 +450,10 @@ impl Run {
         self.ending.is_some()
     }
 
-    /// Whether a deadline stops it, rather than somebody's wish.
+    /// Whether it is stopped by what makes it fail, a deadline or the loss of its lock, rather than by somebody's wish.
     #[must_use]
-    pub fn overdue(&self) -> bool {
-        self.stopping.as_ref().is_some_and(|stop| stop.initiator == Initiator::Timeout)
+    pub fn stop_fails(&self) -> bool {
+        self.stopping.as_ref().is_some_and(|stop| stop.initiator.fails())
     }
 
     /// Whether it is being stopped, and this section with it.
@@ -551,6 +475,8 @@ impl Run {
         for step in self.live() {
             match step.status {
                 step::Status::Ready if !self.suspended => return Status::Running,
+                // What it called is suspended with it.
+                step::Status::Running if self.suspended && step.child().is_some() => external = true,
                 step::Status::Running if step.group.is_none() => return Status::Running,
                 step::Status::WaitingApproval | step::Status::OutcomeUnknown => human = true,
                 step::Status::WaitingExternal => external = true,
@@ -590,9 +516,16 @@ impl Run {
         }
         match self.blocked.as_deref() {
             Some(BlockedOn::Runs(runs)) => return Some(alloc::format!("{} other runs", runs.len())),
+            Some(BlockedOn::Pipelines(names)) => {
+                let names: Vec<&str> = names.iter().map(Name::as_str).collect();
+                return Some(alloc::format!("pipeline {}", names.join(", ")));
+            }
             Some(BlockedOn::Lock(lock)) => return Some(alloc::format!("lock {lock}")),
             Some(BlockedOn::Cap(cap)) => return Some(alloc::format!("cap {cap}")),
             None => {}
+        }
+        if let Some(failure) = self.orphaned() {
+            return Some(failure.code.to_string());
         }
         self.live().find_map(|step| {
             let waiting = step.waiting.as_ref()?;
@@ -649,6 +582,8 @@ impl Run {
         let deadline = self.born.deadline_at.filter(|_| self.stopping.is_none());
         let steps = self.live().filter_map(Step::due);
         let approvals = self.rare().approvals.values().filter_map(Approval::due);
+        let orphan = self.silent_since().filter(|_| self.rare().orphaned_at.is_none());
+        let steps = steps.chain(orphan.map(|since| since + ORPHAN_AFTER));
         deadline.into_iter().chain(steps).chain(approvals).filter(move |_| open)
     }
 
@@ -679,12 +614,16 @@ impl Run {
     fn reindex(&mut self, i: u32) {
         let Some(step) = self.steps.get(i as usize) else { return };
         let live = !step.status.is_terminal();
+        let stale = self.is_stale(step);
         let (flow, lease) = match step.status {
             step::Status::Ready => {
                 let lease = self.is_leasable(step);
                 (!lease, lease)
             }
-            step::Status::Running => (step.group.is_some_and(|group| group.wants_attention()), false),
+            step::Status::Running => {
+                let wants = step.group.is_some_and(|group| group.wants_attention());
+                (wants || step.lost_hold().is_some(), false)
+            }
             step::Status::Pending
             | step::Status::WaitingApproval
             | step::Status::WaitingExternal
@@ -695,6 +634,8 @@ impl Run {
             | step::Status::Failed
             | step::Status::Cancelled => (false, false),
         };
+        // Whatever it waits for, the flow prepares it anew first.
+        let (flow, lease) = if stale { (true, false) } else { (flow, lease) };
         for (set, member) in [(&mut self.live, live), (&mut self.flow, flow), (&mut self.ready, lease)] {
             set.set(i, member);
         }
@@ -707,6 +648,7 @@ impl Run {
             && !matches!(step.tool.as_str(), "call" | "approve" | "wait")
             && self.allowed(step, None)
             && self.released(step)
+            && self.is_answered(step)
     }
 
     /// Whether policy allows the step's action, and a human approved it where policy says so. With a version, only

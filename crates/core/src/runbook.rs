@@ -24,6 +24,7 @@ use crate::time::Span;
 use crate::word::words;
 use crate::workspace::Keep;
 use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
@@ -36,6 +37,8 @@ pub type Node = u32;
 pub const NODES_MAX: usize = 10_000;
 /// The most items a `foreach` may have.
 pub const ITEMS_MAX: usize = 1_000;
+/// The most steps of a run, those of all items and tries together. What ends a run may have as many again.
+pub const STEPS_MAX: usize = 50_000;
 /// How deep groups may be nested.
 pub const DEPTH_MAX: u32 = 32;
 /// How deep runs may call runs.
@@ -78,6 +81,37 @@ pub struct Runbook {
     /// What it may cost at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Limits>,
+    /// Of which of its runs a bundle of evidence is made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evidence: Option<Evidence>,
+    /// The command that lists issues, for guards that ask about them; the configuration's where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub issues: Option<String>,
+}
+
+words! {
+    /// Of which runs a bundle of evidence is made, where it is not only of those with an effect, an approval or a denial.
+    Evidence {
+        /// Of every run.
+        Always = "always",
+    }
+}
+
+impl Runbook {
+    /// The secrets that its steps name, wherever they may stand.
+    #[must_use]
+    pub fn secrets(&self) -> BTreeSet<Name> {
+        let mut names = BTreeSet::new();
+        for step in self.pipelines.iter().flat_map(|(_, pipeline)| &pipeline.nodes) {
+            step.env.iter().for_each(|(_, template)| template.secrets(&mut names));
+            for kind in [Some(&step.kind), step.reconcile.as_deref()].into_iter().flatten() {
+                if let Kind::Tool { with, .. } = kind {
+                    with.secrets(&mut names);
+                }
+            }
+        }
+        names
+    }
 }
 
 /// A named sequence of steps.
@@ -415,6 +449,8 @@ pub enum Compensate {
     Exempt,
     /// This step, which sees `output`.
     With(Node),
+    /// Nothing of its own: the pipeline that the step calls has compensations, and its run is taken back by those.
+    Called,
 }
 
 words! {
@@ -595,7 +631,7 @@ pub struct ScheduleDef {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TriggerDef {
-    /// The source: `github`, `slack`, or a hook's name.
+    /// The source: `github`, `slack`, a hook's name, or `custom` for custom events.
     pub source: Name,
     /// The event or command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -618,6 +654,9 @@ pub struct TriggerDef {
     /// The key of the signal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<Template>,
+    /// How long the same event of the same thing is taken for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dedupe_window: Option<Span>,
 }
 
 /// A semaphore.

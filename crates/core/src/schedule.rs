@@ -145,15 +145,18 @@ pub enum State {
 }
 
 /// A slot that waits for the run before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Held {
     /// When it was due.
     pub slot: Millis,
     /// The run it will make.
     pub run: RunId,
-    /// Whether a human asked for it.
+    /// Whether somebody asked for it.
     pub manual: bool,
+    /// Who did. Nobody asked for a slot that the clock made.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub asked_by: Vec<Name>,
 }
 
 /// A schedule.
@@ -209,6 +212,8 @@ pub enum Input {
     RunNow {
         /// Its id.
         run: RunId,
+        /// Who counts as having asked for it. The turn says so, by who sent the command.
+        asked_by: Vec<Name>,
     },
     /// A slot's run is terminal.
     Settle {
@@ -335,8 +340,12 @@ impl Schedule {
                 }))
             }
 
-            (State::Active(settings), Input::RunNow { run }) => self.run_now(settings, *run, true, at),
-            (State::Paused(settings), Input::RunNow { run }) => self.run_now(settings, *run, false, at),
+            (State::Active(settings), Input::RunNow { run, asked_by }) => {
+                self.run_now(settings, (*run, asked_by), true, at)
+            }
+            (State::Paused(settings), Input::RunNow { run, asked_by }) => {
+                self.run_now(settings, (*run, asked_by), false, at)
+            }
 
             (State::Active(settings), Input::Settle { run }) => Ok(self.settle(*run, Some(settings))),
             // What waits, waits on until the schedule is resumed.
@@ -440,7 +449,7 @@ impl Schedule {
                 continue;
             }
             let run = ids.next().filter(|run| !self.knows(*run) && used.insert(*run)).ok_or(Error::Runs)?;
-            let queued = Held { slot, run, manual: false };
+            let queued = Held { slot, run, manual: false, asked_by: Vec::new() };
             if let Fate::Hold = fate {
                 held += 1;
                 decision = decision.fact(self.queued(queued, next_at));
@@ -484,14 +493,14 @@ impl Schedule {
     fn run_now(
         &self,
         settings: &Settings,
-        run: RunId,
+        (run, asked_by): (RunId, &[Name]),
         may_wait: bool,
         at: Millis,
     ) -> Result<Decision, Error> {
         if self.knows(run) {
             return Ok(Decision::new());
         }
-        let queued = Held { slot: at, run, manual: true };
+        let queued = Held { slot: at, run, manual: true, asked_by: asked_by.to_vec() };
         match self.fate(settings.overlap, true, false, !self.live.is_empty(), self.held.len()) {
             Fate::Fire => {
                 let decision = self.cancel_live(Decision::new(), settings);
@@ -534,7 +543,8 @@ impl Schedule {
                 self.next_at = Some(e.next_at);
             }
             Event::ScheduleQueued(e) if e.schedule.as_str() == self.id.name() => {
-                self.held.push_back(Held { slot: e.slot, run: e.pipeline_id, manual: e.manual });
+                let asked_by = e.asked_by.clone().unwrap_or_default();
+                self.held.push_back(Held { slot: e.slot, run: e.pipeline_id, manual: e.manual, asked_by });
                 self.pass(e.slot, e.manual, e.next_at);
             }
             Event::ScheduleSkipped(e) if e.schedule.as_str() == self.id.name() => {

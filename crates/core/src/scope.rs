@@ -1,23 +1,31 @@
 //! Scope: what names in expressions mean, and what is evaluated when a step is reached.
 //!
-//! `vars`, `steps.ID.output`, `steps.ID.status`, `item`, `run.id`, `output` (in a compensation) and `error` (after a
-//! failure). It is built only where there is an expression at all. Inside a group that is repeated, `steps.ID`
-//! means the instance of the same repetition.
+//! `vars`, `steps.ID.output`, `steps.ID.status`, `item`, `run.id`, `output` (in a compensation), `error` (after a
+//! failure) and `run.status` (in `on_failure` and `finally`: how the run is about to end). Of each only what an expression names is built. Inside a group that is repeated, `steps.ID` means the
+//! instance of the same repetition.
 
 use crate::digest::Digest;
+use crate::guard::Guard;
 use crate::id::{Name, StepId};
 use crate::machine::Given;
-use crate::pipeline::Prepared;
-use crate::receipt::{Action, Semantics};
-use crate::run::Run;
+use crate::packed::Packed;
+use crate::pipeline;
+use crate::receipt::{Action, Semantics, without_rounds};
+use crate::run::{Run, Section};
 use crate::runbook::{Kind, Pipeline, StepDef, WaitFor};
 use crate::small;
 use crate::step::{Gate, GroupKind, Status, Step};
-use crate::template::{Evaluate, Template};
-use alloc::collections::BTreeMap;
+use crate::template::{Evaluate, Scope, Template, VALUES_LEN_MAX};
+use alloc::borrow::Cow;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use serde_json::{Map, Value, json};
+
+/// So many bytes are read over in the time in which an expression looks at one.
+const OVER: usize = 2;
+/// How much work it is to see whether a step is one that an expression names.
+const STEP_WORK: usize = 32;
 
 /// Where an expression stands.
 pub struct Context<'a> {
@@ -41,15 +49,12 @@ pub struct Context<'a> {
 /// # Errors
 /// The evaluator's message.
 pub fn evaluate(run: &Run, context: &Context<'_>, expr: &str, given: &Given<'_>) -> Result<Value, String> {
-    given.evaluate.evaluate(expr, &names(run, context.def, Some(context)))
+    given.evaluate.evaluate(expr, &Names::of(run, context))
 }
 
-/// The value of a template. Literal ones cost no scope.
+/// The value of a template.
 fn render(run: &Run, context: &Context<'_>, template: &Template, given: &Given<'_>) -> Result<Value, String> {
-    if template.is_literal() {
-        return template.render(given.evaluate, &Map::new());
-    }
-    template.render(given.evaluate, &names(run, context.def, Some(context)))
+    template.render(given.evaluate, &Names::of(run, context))
 }
 
 fn render_name(
@@ -58,10 +63,7 @@ fn render_name(
     template: &Template,
     given: &Given<'_>,
 ) -> Result<Name, String> {
-    if template.is_literal() {
-        return template.render_name(given.evaluate, &Map::new());
-    }
-    template.render_name(given.evaluate, &names(run, context.def, Some(context)))
+    template.render_name(given.evaluate, &Names::of(run, context))
 }
 
 fn render_map<K: ToString>(
@@ -73,27 +75,63 @@ fn render_map<K: ToString>(
     map.iter().map(|(key, t)| Ok((key.to_string(), render(run, context, t, given)?))).collect()
 }
 
-/// Everything an expression can name.
-fn names(run: &Run, def: Option<&Pipeline>, context: Option<&Context<'_>>) -> Map<String, Value> {
-    let mut names = Map::new();
-    names.insert("vars".to_string(), run.vars.get());
-    names.insert("run".to_string(), json!({ "id": run.id().to_string() }));
-    let suffix = context.map_or("", |c| c.id.as_str().strip_prefix(c.node.id.as_str()).unwrap_or(""));
-    names.insert("steps".to_string(), Value::Object(steps(run, def, suffix)));
-    if let Some(failure) = &run.failure {
-        let step = failure.0.as_ref().map(ToString::to_string);
-        let error = json!({ "code": failure.1.code.as_str(), "message": failure.1.message, "step": step });
-        names.insert("error".to_string(), error);
+/// Everything an expression can name. Nothing of it is built before an expression names it.
+struct Names<'a> {
+    run: &'a Run,
+    vars: &'a Packed,
+    def: Option<&'a Pipeline>,
+    context: Option<&'a Context<'a>>,
+}
+
+impl<'a> Names<'a> {
+    fn of(run: &'a Run, context: &'a Context<'a>) -> Names<'a> {
+        Names { run, vars: &run.vars, def: context.def, context: Some(context) }
     }
-    if let Some(context) = context {
-        if let Some(item) = item(run, context) {
-            names.insert("item".to_string(), item);
-        }
-        if let Some(step) = undone(run, context) {
-            names.insert("output".to_string(), shown(step.output()));
+
+    fn steps(&self, wanted: Option<&BTreeSet<String>>) -> Result<Value, String> {
+        let suffix =
+            self.context.map_or("", |c| c.id.as_str().strip_prefix(c.node.id.as_str()).unwrap_or(""));
+        steps(self.run, self.def, suffix, wanted).map(Value::Object)
+    }
+}
+
+impl Scope for Names<'_> {
+    fn get(&self, name: &str, fields: Option<&BTreeSet<String>>) -> Result<Option<Cow<'_, Value>>, String> {
+        let Names { run, vars, context, .. } = *self;
+        let value = match name {
+            "vars" => Some(fields.map_or_else(|| vars.get(), |fields| vars.fields(fields))),
+            "run" => Some(match run.section {
+                Section::Main | Section::Compensate => json!({ "id": run.id().to_string() }),
+                Section::OnFailure | Section::Finally => {
+                    json!({ "id": run.id().to_string(), "status": pipeline::outcome(run).as_str() })
+                }
+            }),
+            "steps" => Some(self.steps(fields)?),
+            "error" => run.failure.as_ref().map(|failure| {
+                let step = failure.0.as_ref().map(ToString::to_string);
+                json!({ "code": failure.1.code.as_str(), "message": failure.1.message, "step": step })
+            }),
+            "item" => context.and_then(|context| item(run, context)),
+            "output" => context.and_then(|context| undone(run, context)).map(|step| shown(step.output())),
+            // tidy: there are no other names.
+            _ => None,
+        };
+        Ok(value.map(Cow::Owned))
+    }
+
+    fn reads(&self, name: &str) -> usize {
+        match name {
+            // What is not wanted is read over.
+            "vars" => self.vars.as_str().len() / OVER,
+            "item" => {
+                let items = self.context.and_then(|context| around_item(self.run, context));
+                items.map_or(0, |(list, _)| list.as_str().len() / OVER)
+            }
+            "steps" => self.run.steps.len() * STEP_WORK,
+            // tidy: the others are found at once.
+            _ => 0,
         }
     }
-    names
 }
 
 /// What a step gave, for expressions: one that gave nothing has an empty map, so that `has` can ask about it.
@@ -101,39 +139,69 @@ fn shown(output: Option<Value>) -> Value {
     output.filter(|output| !output.is_null()).unwrap_or_else(|| Value::Object(Map::new()))
 }
 
-/// The steps an expression can see: of several instances of one definition, the one of the nearest item, and of
-/// several tries the last. One that was not reached is `pending`: what runs at the end can ask about every step.
-fn steps(run: &Run, def: Option<&Pipeline>, suffix: &str) -> Map<String, Value> {
+/// The steps an expression can see, or those of them that it names: of several instances of one definition, the one of
+/// the nearest item, and of several tries the last. One that was not reached is `pending`: what runs at the end can ask
+/// about every step.
+fn steps(
+    run: &Run,
+    def: Option<&Pipeline>,
+    suffix: &str,
+    wanted: Option<&BTreeSet<String>>,
+) -> Result<Map<String, Value>, String> {
+    let is_wanted = |id: &str| wanted.is_none_or(|wanted| wanted.contains(id));
     let mut seen: BTreeMap<&str, (String, &Step)> = BTreeMap::new();
     let suffix = items_of(suffix);
     for step in &run.steps {
         let id = step.id.as_str();
         let base = id.find(['[', '#']).map_or(id, |at| &id[..at]);
+        if !is_wanted(base) {
+            continue;
+        }
         let own = items_of(&id[base.len()..]);
         if suffix.starts_with(&own) && seen.get(base).is_none_or(|(other, _)| other.len() <= own.len()) {
             seen.insert(base, (own, step));
         }
     }
+    let mut room = VALUES_LEN_MAX;
+    for (base, (_, step)) in &seen {
+        room = room.checked_sub(output_len(run, step)).ok_or_else(|| {
+            alloc::format!("what `steps.{base}` and others gave is too large; let a step pick what is needed")
+        })?;
+    }
     let entry = |id: &str, output: Option<Value>, status: Status| {
         (id.to_string(), json!({ "output": shown(output), "status": status.as_str() }))
     };
     let nodes = def.map_or(&[][..], |def| &def.nodes);
-    let unseen = nodes.iter().map(|node| node.id.as_str()).filter(|id| !seen.contains_key(id));
+    let unseen =
+        nodes.iter().map(|node| node.id.as_str()).filter(|id| is_wanted(id) && !seen.contains_key(id));
     let mut steps: Map<String, Value> = unseen.map(|id| entry(id, None, Status::Pending)).collect();
     steps.extend(seen.iter().map(|(base, (_, step))| entry(base, output(run, step), step.status)));
-    steps
+    Ok(steps)
 }
 
 /// What a step gave. A `foreach` that did not succeed recorded nothing; what its items gave is still there.
 #[must_use]
 pub fn output(run: &Run, step: &Step) -> Option<Value> {
-    let partial = || {
-        let failed = matches!(step.status, Status::Failed | Status::Cancelled);
-        let foreach = step.group.is_some_and(|group| group.shape.kind == GroupKind::Foreach);
-        let place = run.place(&step.id).filter(|_| failed && foreach)?;
-        group_output(run, place, step)
-    };
-    step.output().or_else(partial)
+    step.output().or_else(|| partial(run, step).and_then(|place| group_output(run, place, step)))
+}
+
+/// How long the text is of what a step gave.
+fn output_len(run: &Run, step: &Step) -> usize {
+    match &step.output {
+        Some(output) => output.as_str().len(),
+        None => {
+            let recorded = step.status == Status::Succeeded && step.group.is_some();
+            let place = partial(run, step).or_else(|| run.place(&step.id).filter(|_| recorded));
+            place.map_or(0, |place| members_len(run, place))
+        }
+    }
+}
+
+/// The place of a `foreach` that ended without success.
+fn partial(run: &Run, step: &Step) -> Option<u32> {
+    let failed = matches!(step.status, Status::Failed | Status::Cancelled);
+    let foreach = step.group.is_some_and(|group| group.shape.kind == GroupKind::Foreach);
+    run.place(&step.id).filter(|_| failed && foreach)
 }
 
 /// The items in a name's suffix, without the tries: `[0]#2[3]` is for `[0][3]`.
@@ -148,8 +216,23 @@ fn items_of(suffix: &str) -> String {
 
 /// The step that a compensation around takes back.
 fn undone<'a>(run: &'a Run, context: &Context<'a>) -> Option<&'a Step> {
-    let mut group = context.parent;
-    let mut undone = context.compensates;
+    undone_from(run, context.compensates, context.parent)
+}
+
+/// The step that a step takes back, or the group around it.
+pub(crate) fn undone_by<'a>(run: &'a Run, step: &'a Step) -> Option<&'a Step> {
+    if step.section != Section::Compensate {
+        return None;
+    }
+    let at = |place: Option<u32>| place.and_then(|place| run.at(place));
+    undone_from(run, at(step.compensates), at(step.parent))
+}
+
+fn undone_from<'a>(
+    run: &'a Run,
+    mut undone: Option<&'a Step>,
+    mut group: Option<&'a Step>,
+) -> Option<&'a Step> {
     while let (None, Some(around)) = (undone, group) {
         undone = around.compensates.and_then(|i| run.at(i));
         group = around.parent.and_then(|p| run.at(p));
@@ -159,11 +242,17 @@ fn undone<'a>(run: &'a Run, context: &Context<'a>) -> Option<&'a Step> {
 
 /// The item of the nearest `foreach` around.
 fn item(run: &Run, context: &Context<'_>) -> Option<Value> {
+    let (items, index) = around_item(run, context)?;
+    items.item(index as usize)
+}
+
+/// The items of the nearest `foreach` around, and which of them this is.
+fn around_item<'a>(run: &'a Run, context: &Context<'a>) -> Option<(&'a Packed, u32)> {
     let (mut index, mut group) = (context.item, context.parent);
     let mut undone = undone(run, context);
     loop {
         if let (Some(index), Some(around)) = (index, group) {
-            return around.input.as_ref()?.item(index as usize);
+            return Some((around.input.as_ref()?, index));
         }
         // A compensation stands where the step it takes back stood.
         let around = match group {
@@ -173,6 +262,16 @@ fn item(run: &Run, context: &Context<'_>) -> Option<Value> {
         index = around.item;
         group = around.parent.and_then(|p| run.at(p));
     }
+}
+
+/// What a step needs to pass, and what it is given: evaluated once, when it is reached.
+#[derive(Debug, Default)]
+pub(crate) struct Prepared {
+    pub(crate) gates: Vec<Gate>,
+    pub(crate) key: Option<Name>,
+    pub(crate) action_hash: Option<Digest>,
+    pub(crate) semantics: Option<Semantics>,
+    pub(crate) input: Option<Value>,
 }
 
 /// What a step needs to pass and what it is given.
@@ -202,6 +301,8 @@ pub(crate) fn prepare(run: &Run, context: &Context<'_>, given: &Given<'_>) -> Re
     match &node.kind {
         Kind::Run { .. } => {
             out.input = Some(surroundings()?).filter(|map| !map.is_empty()).map(Value::Object);
+            // One that names its effect has one: at-least-once, as every command, where nothing else is said.
+            out.semantics = node.effect.or(out.key.as_ref().map(|_| Semantics::Idempotent));
         }
         Kind::Tool { tool, operation, target, with, writes, risk } => {
             let action = Action {
@@ -250,7 +351,8 @@ pub fn reading(run: &Run, def: &Pipeline, step: &Step, evaluate: &dyn Evaluate) 
     let Some(node) = def.node(step.node) else { return Err("its definition is not there".to_string()) };
     let Some(read) = &node.reconcile else { return Ok(Reading::Own) };
     let context = standing(run, def, node, step);
-    let names = names(run, context.def, Some(&context));
+    // What is asked is what became of the attempt, which had these variables.
+    let names = Names { vars: run.vars_of(step), ..Names::of(run, &context) };
     match &**read {
         Kind::Run { command } => Ok(Reading::Command(command.clone())),
         Kind::Tool { tool, operation, target, with, risk, .. } => Ok(Reading::Tool(Action {
@@ -270,11 +372,43 @@ pub fn reading(run: &Run, def: &Pipeline, step: &Step, evaluate: &dyn Evaluate) 
     }
 }
 
+/// The guards before or after a step, with what their expressions give in their place; none of them is evaluated where there
+/// is no expression.
+///
+/// # Errors
+/// The first expression that fails, for people.
+pub fn guards(
+    run: &Run,
+    def: &Pipeline,
+    step: &Step,
+    after: bool,
+    evaluate: &dyn Evaluate,
+) -> Result<Vec<Guard>, String> {
+    let Some(node) = def.node(step.node) else { return Ok(Vec::new()) };
+    let guards = if after { &node.after } else { &node.before };
+    if !guards.iter().any(|guard| guard.condition.is_made()) {
+        return Ok(guards.clone());
+    }
+    let context = standing(run, def, node, step);
+    let names = Names { vars: run.vars_of(step), ..Names::of(run, &context) };
+    let render = |template: &Template| template.render(evaluate, &names);
+    let asked = |guard: &Guard| -> Result<Guard, String> {
+        Ok(Guard { condition: guard.condition.evaluated(&render)?, ..guard.clone() })
+    };
+    guards.iter().map(asked).collect()
+}
+
 /// Where the expressions of a step that was reached stand.
 fn standing<'a>(run: &'a Run, def: &'a Pipeline, node: &'a StepDef, step: &'a Step) -> Context<'a> {
     let parent = step.parent.and_then(|place| run.at(place));
     let compensates = step.compensates.and_then(|place| run.at(place));
     Context { parent, item: step.item, compensates, id: &step.id, node, def: Some(def) }
+}
+
+/// The environment variable in which a command finds a variable of its run.
+fn variable(name: &str) -> String {
+    let upper = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
+    alloc::format!("WL_VAR_{}", name.chars().map(upper).collect::<String>())
 }
 
 /// The compensation of a step with everything in it rendered, so that another run can carry it out; none where its
@@ -297,7 +431,7 @@ pub fn compensation(
         node: with,
         def: Some(pipeline),
     };
-    let names = names(run, context.def, Some(&context));
+    let names = Names::of(run, &context);
     let mut def = with.clone();
     if let Some(when) = def.when.take() {
         match evaluate.evaluate(&when, &names)? {
@@ -313,7 +447,13 @@ pub fn compensation(
         Ok(())
     };
     match &mut def.kind {
-        Kind::Run { .. } => {}
+        // The run that carries it out has variables of its own: the command is given those of this one.
+        Kind::Run { .. } => {
+            for (name, value) in run.vars.get().as_object().into_iter().flatten() {
+                let text = value.as_str().map_or_else(|| value.to_string(), ToString::to_string);
+                def.env.insert(variable(name), Template::Literal(Value::String(text)));
+            }
+        }
         Kind::Tool { target, with, .. } => {
             fix(target)?;
             fix(with)?;
@@ -395,12 +535,22 @@ pub(crate) fn members(run: &Run, place: u32) -> impl Iterator<Item = &Step> {
     all().skip(all().count().saturating_sub(now))
 }
 
-/// What a group gives: a list for a `foreach`, a map for steps side by side, else what the last one gave.
+/// How long the texts are of what the members of a group gave.
+fn members_len(run: &Run, place: u32) -> usize {
+    members(run, place).filter_map(|step| step.output.as_ref()).map(|output| output.as_str().len()).sum()
+}
+
+/// What a group gives: a list for a `foreach`, a map for steps side by side, else what the last one gave. Where that
+/// is more than any expression could look at it is not put together: each member keeps what it gave.
 #[must_use]
 pub(crate) fn group_output(run: &Run, place: u32, step: &Step) -> Option<Value> {
+    let shape = step.group?.shape;
+    let gathers = matches!(shape.kind, GroupKind::Foreach | GroupKind::Parallel);
+    if gathers && members_len(run, place) > VALUES_LEN_MAX {
+        return None;
+    }
     let members = members(run, place);
     let output = |s: &Step| s.output().unwrap_or(Value::Null);
-    let shape = step.group?.shape;
     match shape.kind {
         GroupKind::Foreach => {
             let mut list: Vec<Value> = members.map(output).collect();
@@ -429,16 +579,17 @@ pub(crate) fn outputs(run: &Run, def: &Pipeline, given: &Given<'_>) -> Result<Op
     if def.outputs.is_empty() {
         return Ok(None);
     }
-    let names = names(run, Some(def), None);
+    let names = Names { run, vars: &run.vars, def: Some(def), context: None };
     let rendered: Result<Map<_, _>, String> =
         def.outputs.iter().map(|(key, t)| Ok((key.to_string(), t.render(given.evaluate, &names)?))).collect();
     rendered.map(|map| Some(Value::Object(map)))
 }
 
 /// The proposed action of a step: what policy sees and a human approves. Made from what was recorded when the step
-/// was reached and from the pinned definition, so it is the same whenever it is asked for.
+/// was prepared and from the pinned definition, so it is the same whenever it is asked for. Everything that a command is
+/// given is part of it: text, directory, shell, `env:` and the variables.
 #[must_use]
-pub fn action(node: &StepDef, step: &Step) -> Action {
+pub fn action(run: &Run, node: &StepDef, step: &Step) -> Action {
     if let (Kind::Tool { .. }, Some(input)) = (&node.kind, &step.input)
         && let Ok(action) = serde_json::from_str(input.as_str())
     {
@@ -446,21 +597,32 @@ pub fn action(node: &StepDef, step: &Step) -> Action {
     }
     let input = step.input();
     let (operation, what) = match &node.kind {
-        Kind::Run { command } => ("run", json!({ "command": command, "input": input })),
+        Kind::Run { command } => ("run", of_command(run, node, step, command)),
         Kind::Agent { agent, .. } => ("work", json!({ "agent": agent, "input": input })),
         // One that speaks for others has what it shows of them in its input.
         Kind::Approve { steps, .. } if !steps.is_empty() => ("approve", json!(input)),
-        Kind::Approve { steps, .. } => ("approve", json!({ "message": input, "steps": steps })),
+        // A plain one lets everything after it go on, with the variables that there are.
+        Kind::Approve { .. } => {
+            let mut what = json!({ "message": input });
+            if let Some(vars) = shown_vars(run, step) {
+                what["vars"] = vars;
+            }
+            ("approve", what)
+        }
         Kind::Tool { .. } => ("call", json!({ "input": input })),
         Kind::Call { pipeline, .. } => ("call", json!({ "pipeline": pipeline, "vars": input })),
         Kind::Parallel { .. } | Kind::Steps { .. } | Kind::Strategy { .. } | Kind::Wait { .. } => {
             ("none", Value::Null)
         }
     };
+    // Another try at the group around a command with an effect means the same action.
+    let declares = node.effect.is_some() || node.idempotency_key.is_some();
+    let effective = declares && matches!(node.kind, Kind::Run { .. });
+    let target = if effective { Name::clean(&without_rounds(step.id.as_str())) } else { step.id.clone() };
     Action {
         tool: step.tool.clone(),
         operation: Name::clean(operation),
-        target: step.id.clone(),
+        target,
         fields: what,
         risk: node.risk.unwrap_or(crate::policy::Risk::Low),
     }
@@ -468,6 +630,66 @@ pub fn action(node: &StepDef, step: &Step) -> Action {
 
 /// The hash of [`action`]: the recorded one where the step has it.
 #[must_use]
-pub fn action_hash(node: &StepDef, step: &Step) -> Digest {
-    step.action_hash().copied().unwrap_or_else(|| action(node, step).hash())
+pub fn action_hash(run: &Run, node: &StepDef, step: &Step) -> Digest {
+    step.action_hash().copied().unwrap_or_else(|| action(run, node, step).hash())
+}
+
+/// What an `approve` step asks about; none of any other step.
+#[must_use]
+pub fn question(run: &Run, def: &Pipeline, step: &Step) -> Option<Digest> {
+    let node = def.node(step.node).filter(|node| matches!(node.kind, Kind::Approve { .. }))?;
+    Some(action_hash(run, node, step))
+}
+
+fn of_command(run: &Run, node: &StepDef, step: &Step, command: &str) -> Value {
+    let mut what = Map::new();
+    what.insert("command".to_string(), json!(command));
+    let input = step.input();
+    let part = |name: &str| input.as_ref().and_then(|input| input.get(name)).cloned();
+    let (cwd, dir) = (run.born.home.cwd.as_str(), part("dir"));
+    let dir = match dir.as_ref().and_then(Value::as_str) {
+        Some(dir) if dir.starts_with('/') || cwd.is_empty() => dir.to_string(),
+        Some(dir) => alloc::format!("{cwd}/{dir}"),
+        None => cwd.to_string(),
+    };
+    if !dir.is_empty() {
+        what.insert("dir".to_string(), Value::String(dir));
+    }
+    let rest = [
+        ("shell", node.shell.as_ref().map(|shell| json!(shell))),
+        ("env", part("env")),
+        ("vars", shown_vars(run, step)),
+    ];
+    what.extend(rest.into_iter().filter_map(|(name, value)| Some((name.to_string(), value?))));
+    Value::Object(what)
+}
+
+/// The most bytes of a variable's value that an action holds as they are, and of all of them. What is longer is there as
+/// its hash and its beginning: nobody reads it on a card, and it cannot be exchanged all the same.
+pub const SHOWN_LEN_MAX: usize = 1_024;
+/// The most bytes of all values.
+pub const SHOWN_SUM_MAX: usize = 8 * 1_024;
+/// How many characters of a longer value are shown.
+const BEGINS: usize = 128;
+
+/// The variables that a step is given, as its action holds them.
+fn shown_vars(run: &Run, step: &Step) -> Option<Value> {
+    let Value::Object(vars) = run.vars_of(step).get() else { return None };
+    let mut left = SHOWN_SUM_MAX;
+    let mut shown = Map::new();
+    // In the order of their names, whatever order the map has: which values are shortened is the same in every process.
+    let vars: BTreeMap<String, Value> = vars.into_iter().collect();
+    for (name, value) in vars {
+        let bytes = crate::canonical::bytes(&value);
+        let whole = bytes.len() <= SHOWN_LEN_MAX.min(left);
+        left = left.saturating_sub(if whole { bytes.len() } else { BEGINS });
+        let short = || {
+            let text = value.as_str().map_or_else(|| value.to_string(), ToString::to_string);
+            let begins: String = text.chars().take(BEGINS).collect();
+            json!({ "begins": begins, "bytes": bytes.len(), "sha256": Digest::of(&[&bytes]) })
+        };
+        let value = if whole { value } else { short() };
+        shown.insert(name, value);
+    }
+    (!shown.is_empty()).then_some(Value::Object(shown))
 }

@@ -155,6 +155,12 @@ impl Semaphore {
         Semaphore { name, config: Config::default(), epoch: 0, holders, waiters }
     }
 
+    /// One of which nothing is known but that every epoch it had was at most this one.
+    #[must_use]
+    pub fn above(name: Scoped, epoch: u64) -> Semaphore {
+        Semaphore { epoch, ..Semaphore::new(name) }
+    }
+
     fn phase(&self) -> Phase {
         match (self.waiters.is_empty(), self.holders.is_empty(), self.config.capacity) {
             (false, _, _) => Phase::Contended,
@@ -191,6 +197,12 @@ impl Semaphore {
     #[must_use]
     pub fn position(&self, holder: &Holder) -> Option<usize> {
         self.waiters.iter().position(|waiter| waiter.holder == *holder).map(|index| index + 1)
+    }
+
+    /// When a holder was last heard of; none where it does not beat, because its run says when it ends.
+    #[must_use]
+    pub fn last_heartbeat(&self, holder: &Holder, beats: &Beats) -> Option<Millis> {
+        self.holders.get(holder).and_then(|hold| last_seen(holder, hold.acquired_at, beats))
     }
 
     /// When a holder loses its slots unless it beats: what `expires_at` is in answers.

@@ -9,15 +9,19 @@
 //! Events of one name and key, in one tenant and namespace, are one stream. What is kept is bounded in number and in
 //! time: a day is long enough for a run that is about to wait, and an older event is news to nobody.
 
+use crate::caps;
 use crate::code::Code;
 use crate::command::{self, Outcome, Refusal, Signal};
 use crate::event::{Event, SignalExpired, SignalKept, SignalTaken};
 use crate::id::{Name, RunId, Scoped, StepId};
 use crate::lifecycle;
 use crate::machine::{Decision, Given, Row, table};
-use crate::packed::Packed;
+use crate::origin::Initiator;
+use crate::packed::{Packed, text_len};
 use crate::private::Private;
+use crate::requesters;
 use crate::run::Run;
+use crate::runbook::Runbook;
 use crate::step::{Step, Wait, Waiting};
 use crate::stream::StreamId;
 use crate::time::{Millis, Span};
@@ -55,10 +59,16 @@ pub struct Kept {
     /// The source's own id of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_id: Option<Name>,
+    /// Where it came from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Name>,
     /// Until when.
     pub expires_at: Millis,
     /// What came with it.
     pub data: Packed,
+    /// Who counts as having asked for what is made of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub asked_by: Vec<Name>,
 }
 
 /// The events that are kept under one name and key, oldest first.
@@ -75,7 +85,14 @@ pub struct Signals {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Input {
     /// An event came, and nobody waits for it.
-    Keep { name: Name, key: Option<Name>, event_id: Option<Name>, data: Value },
+    Keep {
+        name: Name,
+        key: Option<Name>,
+        event_id: Option<Name>,
+        source: Option<Name>,
+        data: Value,
+        asked_by: Vec<Name>,
+    },
     /// A step waits for one.
     Take { name: Name, key: Option<Name>, run: RunId, step: StepId },
     /// The clock is looked at.
@@ -88,7 +105,7 @@ pub enum Reply {
     /// It is kept, or was already.
     Kept,
     /// It is the step's now.
-    Taken { event_id: Option<Name>, data: Value },
+    Taken { event_id: Option<Name>, source: Option<Name>, data: Value, asked_by: Vec<Name> },
     /// There was nothing.
     Nothing,
 }
@@ -128,19 +145,55 @@ pub fn awaited(run: &Run, step: &Step) -> Option<Scoped> {
     Some(stream(&home.tenant, &home.namespace, waiting.on.as_ref()?, waiting.key.as_ref()))
 }
 
+/// Where an event comes from, as far as the one who brings it says: a webhook by its name, the API, or a step.
+pub(crate) fn source(given: &Given<'_>) -> Option<Name> {
+    let by = &given.by;
+    match by.initiator {
+        Initiator::Webhook => by.id.clone(),
+        Initiator::User | Initiator::Service => Some(Name::clean("api")),
+        Initiator::Executor | Initiator::Agent => Some(Name::clean("step")),
+        Initiator::System
+        | Initiator::Timeout
+        | Initiator::Policy
+        | Initiator::Approval
+        | Initiator::Schedule
+        | Initiator::Worker
+        | Initiator::Recovery
+        | Initiator::Hold => None,
+    }
+}
+
+/// The source of the event that a wait is for, where the runbook's own triggers say so with one voice.
+pub(crate) fn expected(runbook: &Runbook, event: &Name) -> Option<Name> {
+    let mut sources = runbook.triggers.values().filter(|trigger| trigger.signal.as_ref() == Some(event));
+    let first = &sources.next()?.source;
+    sources.all(|trigger| trigger.source == *first).then(|| first.clone())
+}
+
 /// An event arrives by its key: for the runs that wait for it, or kept until one does.
 pub(crate) fn arrive(view: &dyn View, signal: &Signal, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
-    let Signal { tenant, namespace, name, key, data, event_id } = signal;
+    let Signal { tenant, namespace, name, key, data, event_id, user } = signal;
+    let asked_by = requesters::of_signal(view, given, user.as_ref(), data)?;
     let mut out = Outcome::reply(Reply::Kept.into());
     let hints = view.awaiting(tenant, namespace, name, key.as_ref());
     if hints.len() > RUNS_MAX {
         let message = alloc::format!("more than {RUNS_MAX} runs wait for this event; give it a key");
         return Err(Refusal::new(Code::CapExceeded, message));
     }
+    let len = text_len(data) as u64;
+    if hints.len() > 1 && len.saturating_mul(hints.len() as u64) > caps::FAN_OUT_LEN_MAX {
+        let message = alloc::format!(
+            "{} runs wait for this event, and each would get its {len} bytes: send less with it, or give it a key",
+            hints.len()
+        );
+        return Err(Refusal::new(Code::CapExceeded, message));
+    }
     let mut reached = false;
     for hint in hints {
         let Some(run) = run_of(view, &hint)?.filter(|run| waits(run, name, key.as_ref())) else { continue };
-        let signalled = lifecycle::signal(run, name, key.as_ref(), data, event_id.as_ref(), given)?;
+        let from = source(given);
+        let came = (event_id.as_ref(), from.as_ref(), asked_by.clone());
+        let signalled = lifecycle::signal(run, name, key.as_ref(), data, came, given)?;
         let one = of_run(view, run, signalled, command::Reply::Done);
         out.facts.extend(one.facts);
         out.effects.extend(one.effects);
@@ -152,12 +205,21 @@ pub(crate) fn arrive(view: &dyn View, signal: &Signal, given: &mut Given<'_>) ->
         return Ok(out);
     }
     let id = stream(tenant, namespace, name, key.as_ref());
-    let input =
-        Input::Keep { name: name.clone(), key: key.clone(), event_id: event_id.clone(), data: data.clone() };
+    let input = Input::Keep {
+        name: name.clone(),
+        key: key.clone(),
+        event_id: event_id.clone(),
+        source: source(given),
+        data: data.clone(),
+        asked_by,
+    };
     let decided = match signals_of(view, &id)? {
         Some(known) => known.decide(&input, given.at)?,
         None => Signals::new(id.clone()).decide(&input, given.at)?,
     };
+    if !decided.facts.is_empty() {
+        view.kept(tenant).admit_signal(len)?;
+    }
     Ok(of_stream(StreamId::Signal(id), tenant, decided.facts, Reply::Kept.into()))
 }
 
@@ -182,8 +244,9 @@ pub(crate) fn take(
     let input =
         Input::Take { name: name.clone(), key: waiting.key.clone(), run: run.id(), step: step.id.clone() };
     let Decision { facts, reply, .. } = known.decide(&input, given.at)?;
-    let Reply::Taken { event_id, data } = reply else { return Ok(nothing) };
-    let signalled = lifecycle::signal(run, name, waiting.key.as_ref(), &data, event_id.as_ref(), given)?;
+    let Reply::Taken { event_id, source, data, asked_by } = reply else { return Ok(nothing) };
+    let came = (event_id.as_ref(), source.as_ref(), asked_by);
+    let signalled = lifecycle::signal(run, name, waiting.key.as_ref(), &data, came, given)?;
     let mut out = of_run(view, run, signalled, command::Reply::Done);
     out.facts
         .extend(of_stream(StreamId::Signal(id), &run.born.home.tenant, facts, command::Reply::Done).facts);
@@ -214,6 +277,13 @@ impl Signals {
         Signals { id, kept: Vec::new() }
     }
 
+    /// How much is kept.
+    #[must_use]
+    pub(crate) fn size(&self) -> caps::Kept {
+        let len = self.kept.iter().map(|kept| kept.data.as_str().len() as u64).sum();
+        caps::Kept { signals: self.kept.len() as u64, signals_len: len, ..caps::Kept::default() }
+    }
+
     /// Its state, as the table names it.
     #[must_use]
     pub fn state_name(&self) -> &'static str {
@@ -239,7 +309,7 @@ impl Signals {
     /// [`Error::Full`].
     pub fn decide(&self, input: &Input, at: Millis) -> Result<Decision<Reply>, Error> {
         match input {
-            Input::Keep { name, key, event_id, data } => {
+            Input::Keep { name, key, event_id, source, data, asked_by } => {
                 let live = || self.kept.iter().filter(|kept| kept.expires_at > at);
                 let same = |kept: &Kept| kept.name == *name && kept.key == *key && kept.event_id == *event_id;
                 if event_id.is_some() && live().any(same) {
@@ -258,13 +328,20 @@ impl Signals {
                     event_id: event_id.clone(),
                     expires_at: at + TTL,
                     data: Private::New(data.clone()),
+                    source: source.clone(),
+                    asked_by: Some(asked_by.clone()).filter(|names| !names.is_empty()),
                 }))
             }
             Input::Take { name, key, run, step } => {
                 let Some(kept) = self.first(name, key.as_ref(), at) else {
                     return Ok(Decision::reply(Reply::Nothing));
                 };
-                let reply = Reply::Taken { event_id: kept.event_id.clone(), data: kept.data.get() };
+                let reply = Reply::Taken {
+                    event_id: kept.event_id.clone(),
+                    source: kept.source.clone(),
+                    data: kept.data.get(),
+                    asked_by: kept.asked_by.clone(),
+                };
                 Ok(Decision::reply(reply).fact(SignalTaken {
                     name: name.clone(),
                     key: key.clone(),
@@ -291,8 +368,10 @@ impl Signals {
                 name: e.name.clone(),
                 key: e.key.clone(),
                 event_id: e.event_id.clone(),
+                source: e.source.clone(),
                 expires_at: e.expires_at,
                 data: Packed::of(e.data.value().unwrap_or(&Value::Null)),
+                asked_by: e.asked_by.clone().unwrap_or_default(),
             }),
             Event::SignalTaken(e) => {
                 let taken =
@@ -324,7 +403,8 @@ mod tests {
 
     fn keep(event: &str, data: i32) -> Input {
         let (key, event_id) = (Some(name("17")), Some(name(event)));
-        Input::Keep { name: name("merged"), key, event_id, data: json!(data) }
+        let source = Some(name("github"));
+        Input::Keep { name: name("merged"), key, event_id, source, data: json!(data), asked_by: Vec::new() }
     }
 
     fn take() -> Input {
@@ -367,10 +447,26 @@ mod tests {
         let signals = after(&[(keep("e1", 1), AT), (keep("e2", 2), AT), (keep("e1", 1), AT)]);
         assert_eq!(signals.kept.len(), 2, "the source said one of them twice");
         let (signals, first) = feed(&signals, &take(), AT).unwrap();
-        assert_eq!(first, Reply::Taken { event_id: Some(name("e1")), data: json!(1) });
+        assert_eq!(
+            first,
+            Reply::Taken {
+                event_id: Some(name("e1")),
+                source: Some(name("github")),
+                data: json!(1),
+                asked_by: Vec::new()
+            }
+        );
         assert_eq!(feed(&signals, &take(), AT + TTL).unwrap().1, Reply::Nothing);
         let (signals, second) = feed(&signals, &take(), AT + TTL - Span(1)).unwrap();
-        assert_eq!(second, Reply::Taken { event_id: Some(name("e2")), data: json!(2) });
+        assert_eq!(
+            second,
+            Reply::Taken {
+                event_id: Some(name("e2")),
+                source: Some(name("github")),
+                data: json!(2),
+                asked_by: Vec::new()
+            }
+        );
         assert_eq!(feed(&signals, &take(), AT).unwrap().1, Reply::Nothing);
         let other = Input::Take { name: name("merged"), key: None, run: RunId(1), step: name("w") };
         assert_eq!(feed(&after(&[(keep("e1", 1), AT)]), &other, AT).unwrap().1, Reply::Nothing);

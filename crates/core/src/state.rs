@@ -4,6 +4,11 @@
 //! and a snapshot of each stream with its version plus the records after it give the whole. The indexes are
 //! derived: they are rebuilt from the streams and never saved. What they say are hints; the streams decide.
 
+mod saved;
+mod tenant;
+pub use saved::Snapshot;
+pub use tenant::Tenant;
+
 use crate::audit::Sealer;
 use crate::caps::Caps;
 use crate::deployment::Active;
@@ -21,7 +26,7 @@ use crate::receipt::key::EffectKey;
 use crate::record::{Decoder, Record};
 use crate::run::Run;
 use crate::runbook::Runbook;
-use crate::schedule::Schedule;
+use crate::schedule::{self, Schedule};
 use crate::semaphore::Semaphore;
 use crate::signal::Signals;
 use crate::stream::{StreamId, StreamMap};
@@ -38,6 +43,7 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// What a stream is folded into. What is large stands in a box, so that all of them are small.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -71,26 +77,14 @@ pub enum Body {
     Session(Box<Session>),
     /// A tenant.
     Tenant(Box<Tenant>),
+    /// A tenant's tokens, with those that were good until lately.
+    Tokens(Box<BTreeMap<TokenId, Token>>),
     /// The installation.
     System(Box<Sealer>),
     /// Events that are kept.
     Signal(Box<Signals>),
-}
-
-/// What is known of a tenant.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Tenant {
-    /// What it may do at most.
-    pub caps: Caps,
-    /// Its share when others want to run too.
-    pub weight: u32,
-    /// The policy in force.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub policy_version: Option<Digest>,
-    /// Its tokens, with those that were good until lately.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub tokens: BTreeMap<TokenId, Token>,
+    /// How many runs left.
+    Retired(u64),
 }
 
 /// A stream: its body, and where its records are.
@@ -107,40 +101,6 @@ pub struct Stream {
     pub tenant: Name,
     /// What they fold to.
     pub body: Body,
-}
-
-/// The saved form of one stream.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Snapshot {
-    /// The version of this form.
-    pub form: u32,
-    /// Which stream.
-    pub stream: StreamId,
-    /// What it was folded to, and up to where.
-    pub state: Stream,
-}
-
-impl Snapshot {
-    /// The form that this version writes, and the only one it reads: one of another form is left alone, and what it would
-    /// have told is read from the log. It is raised whenever what is saved of any stream changes, which the file
-    /// `tests/golden/saved.txt` tells.
-    pub const FORM: u32 = 5;
-
-    /// Lets the stream share what it has in common with others that were read.
-    pub fn share(&mut self, pool: &mut Pool) {
-        let Stream { tenant, body, .. } = &mut self.state;
-        match body {
-            Body::Item(item) => share_item(item, tenant, pool),
-            Body::Run(run) => {
-                run.share(pool);
-                run.share_names(pool);
-                *tenant = run.born.home.tenant.clone();
-            }
-            // tidy: of the others there are few.
-            _ => {}
-        }
-    }
 }
 
 /// Why a record does not follow, or a snapshot cannot be read.
@@ -167,6 +127,14 @@ pub enum Error {
     /// A runbook in the log that this version does not understand.
     #[error("the runbook in {stream} cannot be read: {message}")]
     Runbook {
+        /// Which stream.
+        stream: StreamId,
+        /// Why.
+        message: String,
+    },
+    /// What a stream came to before, as this version does not understand it.
+    #[error("what {stream} goes on with cannot be read: {message}")]
+    Carried {
         /// Which stream.
         stream: StreamId,
         /// Why.
@@ -212,6 +180,9 @@ impl PartialEq for State {
 
 /// The stream that a first record makes.
 fn begin(stream: &StreamId, event: &Event, tenant: &Name, at: Millis) -> Result<Body, Error> {
+    if let Event::StreamCarried(e) = event {
+        return go_on(stream, &e.state);
+    }
     let refuse = || Error::Beginning { stream: stream.clone(), tag: event.tag() };
     Ok(match (stream, event) {
         (StreamId::Run(id), Event::PipelineCreated(e)) if *id == e.id => {
@@ -236,8 +207,10 @@ fn begin(stream: &StreamId, event: &Event, tenant: &Name, at: Millis) -> Result<
         (StreamId::Workspace(id), _) => Body::Workspace(Box::new(Workspace::new(*id))),
         (StreamId::Session(id), _) => Body::Session(Box::new(Session::new(*id))),
         (StreamId::Tenant(_), _) => Body::Tenant(Box::new(Tenant { weight: 1, ..Tenant::default() })),
+        (StreamId::Tokens(_), _) => Body::Tokens(Box::default()),
         (StreamId::System, _) => Body::System(Box::default()),
         (StreamId::Signal(id), _) => Body::Signal(Box::new(Signals::new(id.clone()))),
+        (StreamId::Retired(_), _) => Body::Retired(0),
     })
 }
 
@@ -281,37 +254,130 @@ impl Body {
             Body::Workspace(place) => through!(&mut **place, Workspace::new(place.id), event, at),
             Body::Session(session) => through!(&mut **session, Session::new(session.id), event, at),
             Body::Tenant(tenant) => tenant.apply(event, at),
+            Body::Tokens(tokens) => crate::token::fold(tokens, event, at),
             Body::System(sealer) => through!(&mut **sealer, Sealer::default(), event, at),
             Body::Signal(kept) => through!(&mut **kept, Signals::new(kept.id.clone()), event, at),
+            Body::Retired(runs) => *runs += u64::from(matches!(event, Event::PipelineDeleted(_))),
         }
     }
 }
 
-impl Tenant {
-    fn apply(&mut self, event: &Event, at: Millis) {
-        match event {
-            Event::TokenCreated(e) => {
-                self.tokens.retain(|_, token| !token.is_forgotten(at));
-                self.tokens.insert(e.token, Token::new(e, at));
+impl Body {
+    /// Whether nothing will happen to a stream that users name unless somebody asks for it again: it may leave memory and be
+    /// read back then.
+    #[must_use]
+    pub fn is_at_rest(&self) -> bool {
+        use crate::receipt::key;
+        match self {
+            // Time is looked at when it is claimed again.
+            Body::Trigger(key) => !matches!(key.state, crate::idempotency::State::Processing { .. }),
+            Body::Effect(key) => match key.state {
+                key::State::Free { .. } | key::State::Succeeded { .. } | key::State::Failed { .. } => true,
+                key::State::Intended { .. } | key::State::Unknown { .. } => false,
+            },
+            // What a runbook declares is few, and stays.
+            Body::Lock(lock) => {
+                lock.hold().is_none()
+                    && lock.waiters.is_empty()
+                    && lock.config == crate::lock::Config::default()
             }
-            Event::TokenRevoked(e) => {
-                if let Some(token) = self.tokens.get_mut(&e.token) {
-                    token.revoked_at = Some(at);
-                }
+            Body::Semaphore(held) => {
+                held.holders.is_empty()
+                    && held.waiters.is_empty()
+                    && held.config == Semaphore::new(held.name.clone()).config
             }
-            Event::TenantConfigured(e) => {
-                self.caps = Caps {
-                    max_concurrency: e.max_concurrency,
-                    max_runs_per_min: e.max_runs_per_min,
-                    max_writes_per_run: e.max_writes_per_run,
-                };
-                self.weight = e.weight.max(1);
-            }
-            Event::PolicyLoaded(e) => self.policy_version = Some(e.policy_version),
-            // tidy: nothing else happens to a tenant.
-            _ => {}
+            Body::Signal(kept) => kept.kept.is_empty(),
+            Body::Run(_)
+            | Body::Queue(_)
+            | Body::Item(_)
+            | Body::Worker(_)
+            | Body::Schedule(_)
+            | Body::Runbook(_)
+            | Body::Deployment(_)
+            | Body::Workspace(_)
+            | Body::Session(_)
+            | Body::Tenant(_)
+            | Body::Tokens(_)
+            | Body::System(_)
+            | Body::Retired(_) => false,
         }
     }
+
+    /// What the stream comes to, where the stream itself never ends and all of it may be read by everybody who may read the log:
+    /// what it was before may then leave the log.
+    #[must_use]
+    pub fn carried(&self) -> Option<Value> {
+        let shown = match self {
+            Body::Queue(queue) => serde_json::to_value(queue),
+            // What holders say about themselves is private.
+            Body::Lock(lock) => {
+                let said = lock.hold().is_some_and(|hold| hold.metadata.is_some());
+                if said || lock.waiters.iter().any(|waiter| waiter.metadata.is_some()) {
+                    return None;
+                }
+                serde_json::to_value(lock)
+            }
+            Body::Semaphore(held) => serde_json::to_value(held),
+            Body::Worker(worker) => serde_json::to_value(worker),
+            // Variables are private.
+            Body::Schedule(plan) => match &plan.state {
+                schedule::State::Active(settings) | schedule::State::Paused(settings)
+                    if settings.vars.as_object().is_some_and(|vars| !vars.is_empty()) =>
+                {
+                    return None;
+                }
+                schedule::State::Absent
+                | schedule::State::Active(_)
+                | schedule::State::Paused(_)
+                | schedule::State::Removed => serde_json::to_value(plan),
+            },
+            Body::Tokens(tokens) => serde_json::to_value(tokens),
+            Body::Retired(runs) => serde_json::to_value(runs),
+            // They end, or proofs need them from their beginning.
+            Body::Run(_)
+            | Body::Item(_)
+            | Body::Trigger(_)
+            | Body::Effect(_)
+            | Body::Runbook(_)
+            | Body::Deployment(_)
+            | Body::Workspace(_)
+            | Body::Session(_)
+            | Body::Tenant(_)
+            | Body::System(_)
+            | Body::Signal(_) => return None,
+        };
+        shown.ok()
+    }
+}
+
+/// The stream that goes on with what its records came to before they left the log.
+fn go_on(stream: &StreamId, state: &Value) -> Result<Body, Error> {
+    fn read<T: serde::de::DeserializeOwned>(state: &Value) -> Result<T, serde_json::Error> {
+        T::deserialize(state)
+    }
+    let body = match stream {
+        StreamId::Queue(_) => read(state).map(Body::Queue),
+        StreamId::Lock(_) => read(state).map(Body::Lock),
+        StreamId::Semaphore(_) => read(state).map(Body::Semaphore),
+        StreamId::Worker(_) => read(state).map(Body::Worker),
+        StreamId::Schedule(_) => read(state).map(Body::Schedule),
+        StreamId::Tokens(_) => read(state).map(Body::Tokens),
+        StreamId::Retired(_) => read(state).map(Body::Retired),
+        StreamId::Run(_)
+        | StreamId::Item(_)
+        | StreamId::Trigger(_)
+        | StreamId::Effect(_)
+        | StreamId::Runbook(_)
+        | StreamId::Deployment(_)
+        | StreamId::Workspace(_)
+        | StreamId::Session(_)
+        | StreamId::Tenant(_)
+        | StreamId::System
+        | StreamId::Signal(_) => {
+            return Err(Error::Beginning { stream: stream.clone(), tag: "stream:carried" });
+        }
+    };
+    body.map_err(|error| Error::Carried { stream: stream.clone(), message: error.to_string() })
 }
 
 impl State {
@@ -385,6 +451,11 @@ impl State {
         self.streams.others_from(from)
     }
 
+    /// The streams that are neither runs nor items, in order.
+    pub fn others(&self) -> impl Iterator<Item = (StreamId, &Stream)> {
+        self.streams.others()
+    }
+
     /// The indexes behind `pick`.
     #[must_use]
     pub fn indexes(&self) -> &Indexes {
@@ -407,26 +478,29 @@ impl State {
         event: &Event,
         at: Millis,
     ) -> Result<u64, Error> {
-        self.fold(id, tenant, event, at).map(|stream| stream.ver)
+        self.fold(id, tenant, event, at, 0).map(|stream| stream.ver)
     }
 
-    /// What a fact does to its stream, which it may make.
+    /// What a fact does to its stream, which it may make: then `before` records of it are no longer there.
     fn fold(
         &mut self,
         id: &StreamId,
         tenant: &Name,
         event: &Event,
         at: Millis,
+        before: u64,
     ) -> Result<&mut Stream, Error> {
         let State { streams, pool, .. } = self;
         let (stream, made) = streams.get_or_make(id, || {
             let body = begin(id, event, tenant, at)?;
-            Ok(Stream { ver: 0, head: Digest::default(), at, tenant: tenant.clone(), body })
+            Ok(Stream { ver: before, head: Digest::default(), at, tenant: tenant.clone(), body })
         })?;
         stream.ver += 1;
-        // The first fact of a run or a runbook makes it whole; to others it happens as every later one does.
-        if !made || !matches!(stream.body, Body::Run(_) | Body::Runbook(_)) {
-            stream.at = at.never_before(stream.at);
+        stream.at = at.never_before(stream.at);
+        // The first fact of a run or a runbook makes it whole, and one that carries a stream on says what it is; to others it
+        // happens as every later one does.
+        let whole = made && matches!(stream.body, Body::Run(_) | Body::Runbook(_));
+        if !whole && !matches!(event, Event::StreamCarried(_)) {
             stream.body.apply(event, stream.at);
         }
         if let (Event::PipelineCreated(_) | Event::PolicyDecided(_), Body::Run(run)) =
@@ -496,14 +570,21 @@ impl State {
 
     /// What a record does to its stream; says whether it was news.
     fn fold_record(&mut self, record: &Record) -> Result<bool, Error> {
-        let have = self.streams.get(&record.stream).map_or(0, |stream| stream.ver);
+        let have = self.streams.get(&record.stream).map(|stream| stream.ver);
+        // What was before a record that carries a stream on may have left the log.
+        let before = match (&record.event, record.ver.checked_sub(1)) {
+            (Event::StreamCarried(_), Some(before)) if have.is_none() => before,
+            // tidy: every other record follows the one before.
+            (_, _) => 0,
+        };
+        let have = have.unwrap_or(before);
         if record.ver <= have {
             return Ok(false);
         }
         if record.ver != have + 1 {
             return Err(Error::Gap { stream: record.stream.clone(), have, ver: record.ver });
         }
-        let stream = self.fold(&record.stream, &record.tenant, &record.event, record.at)?;
+        let stream = self.fold(&record.stream, &record.tenant, &record.event, record.at, before)?;
         stream.head = record.chain;
         Ok(true)
     }
@@ -622,8 +703,8 @@ impl View for State {
         &self.beats
     }
 
-    fn dependents(&self, run: RunId) -> Vec<RunId> {
-        self.indexes.dependents(run)
+    fn dependents(&self, run: &Run) -> Vec<RunId> {
+        self.indexes.dependents(run.id(), &run.born.home)
     }
 
     fn best(&self, queue: &Scoped, n: usize) -> Vec<crate::id::ItemId> {
@@ -664,13 +745,18 @@ impl View for State {
         self.indexes.caps(tenant)
     }
 
+    fn kept(&self, tenant: &Name) -> crate::caps::Kept {
+        self.indexes.kept(tenant)
+    }
+
     fn newest_run(&self, tenant: &Name, namespace: &Name, pipeline: &Name) -> Option<RunId> {
         let mut newest = self.runs_between(RunId(0), RunId(u128::MAX)).rev();
         let wanted = |home: &crate::run::Home| {
             home.pipeline == *pipeline && home.namespace == *namespace && home.tenant == *tenant
         };
         newest
-            .find(|(_, stream)| matches!(&stream.body, Body::Run(run) if wanted(&run.born.home)))
+            // A run that takes another one back is no run of its pipeline's work.
+            .find(|(_, stream)| matches!(&stream.body, Body::Run(run) if wanted(&run.born.home) && run.born.takes_back.is_none()))
             .map(|(id, _)| id)
     }
 }

@@ -14,14 +14,19 @@
 
 mod fold;
 mod parts;
-pub use parts::{FailFast, Gate, Group, GroupKind, Resolution, Shape, Skip, Status, Wait};
+mod taken;
+use parts::Ties;
+pub use parts::{
+    FailFast, Gate, Group, GroupKind, Leased, OutputLost, Resolution, Shape, Skip, Status, Wait, Waiting,
+};
+pub use taken::{Taken, Values};
 
 use crate::binding::{Binding, Bound};
 use crate::code::Code;
 use crate::digest::Digest;
 use crate::event::{
-    Event, PipelineAdvanced, StepCancelled, StepCompleted, StepExpired, StepFailed, StepReady, StepResolved,
-    StepRetrying, StepReturned, StepSkipped, StepStarted, StepUnknown, StepWaiting,
+    Event, PipelineAdvanced, StepCancelled, StepCompleted, StepExpired, StepFailed, StepPrepared, StepReady,
+    StepResolved, StepRetrying, StepReturned, StepSkipped, StepStarted, StepUnknown, StepWaiting,
 };
 use crate::id::{AgentId, Holder, Name, RunId, StepId};
 use crate::machine::{Decision, Row, table};
@@ -32,7 +37,6 @@ use crate::run::Section;
 use crate::time::{Millis, Span};
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
-use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -42,6 +46,8 @@ pub const TABLE: &[Row] = table! {
     "pending": "skip" => "skipped";
     "pending": "cancel" => "cancelled";
     "ready": "lease" => "running";
+    "ready": "prepare" => "ready";
+    "ready": "confirm" => "ready";
     "ready": "wait_approval" => "waiting_approval";
     "ready": "wait_external" => "waiting_external";
     "ready": "cancel" => "cancelled";
@@ -54,9 +60,13 @@ pub const TABLE: &[Row] = table! {
     "running": "return" => "ready";
     "running": "cancel" => "cancelled";
     "waiting_approval": "open" => "ready";
+    "waiting_approval": "prepare" => "ready";
+    "waiting_approval": "confirm" => "waiting_approval";
     "waiting_approval": "fail" => "failed";
     "waiting_approval": "cancel" => "cancelled";
     "waiting_external": "open" => "ready";
+    "waiting_external": "prepare" => "ready";
+    "waiting_external": "confirm" => "waiting_external";
     "waiting_external": "succeed" => "succeeded";
     "waiting_external": "skip" => "skipped";
     "waiting_external": "fail" => "failed";
@@ -69,6 +79,8 @@ pub const TABLE: &[Row] = table! {
     "outcome_unknown": "resolve_fail" => "failed";
     "outcome_unknown": "succeed" => "succeeded";
     "outcome_unknown": "cancel" => "cancelled";
+    "succeeded": "prepare" => "succeeded";
+    "succeeded": "confirm" => "succeeded";
 };
 
 /// A lease that is lost this often ends the step: something about it kills its executors.
@@ -90,43 +102,12 @@ impl Failure {
     pub fn new(code: Code, message: impl Into<String>) -> Failure {
         Failure { code: code.name(), message: message.into() }
     }
-}
 
-/// What a step waits for.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Waiting {
-    /// What kind of thing.
-    pub reason: Wait,
-    /// Which one: a lock, a semaphore, an event, a guard.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub on: Option<Name>,
-    /// The event's key.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key: Option<Name>,
-    /// When something happens by itself.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub until: Option<Millis>,
-    /// Since when.
-    pub since: Millis,
-}
-
-/// A lease in force.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Leased {
-    /// Who has it.
-    pub owner: Name,
-    /// When it ends unless it is extended.
-    pub expires_at: Millis,
-}
-
-/// What binds a step to approvals: as one that speaks for others, or as one of those.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Ties {
-    bindings: Vec<Binding>,
-    bound: Option<Bound>,
+    /// That of whoever loses a lock or slots before it gives them back.
+    #[must_use]
+    pub fn hold_lost(name: &Name) -> Failure {
+        Failure::new(Code::LockBusy, alloc::format!("the hold on `{name}` was taken away"))
+    }
 }
 
 /// A step of a run.
@@ -191,6 +172,9 @@ pub struct Step {
     /// The rendered input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<Packed>,
+    /// Which edition of the run's variables it is given.
+    #[serde(default, skip_serializing_if = "parts::is_first")]
+    pub edition: u32,
     /// What came of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Packed>,
@@ -215,8 +199,18 @@ pub struct Step {
     /// When it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Millis>,
+    /// When the executor of a lost attempt was last heard of, until another has the step; of a group, when it lost its hold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost_at: Option<Millis>,
     /// The place among the run's ended steps, from 1: compensations go through it backwards.
     pub ended: u32,
+    /// Whether it acted to its end and failed only at its guards after: its effect is there, and is taken back like that
+    /// of a step that succeeded.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub acted: bool,
+    /// What the last attempt wrote that could not be kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_lost: Option<Box<OutputLost>>,
 }
 
 /// What can happen to a step.
@@ -224,6 +218,8 @@ pub struct Step {
 pub enum Input {
     /// The flow reached it.
     Reach(Box<PipelineAdvanced>),
+    /// The run's variables changed before it began.
+    Prepare(Box<StepPrepared>),
     /// The flow passed it by.
     Skip(Box<StepSkipped>),
     /// Somebody carries it out, or the flow starts a group.
@@ -244,8 +240,8 @@ pub enum Input {
     Fail { epoch: u64, failure: Failure, retry_at: Option<Millis> },
     /// The executor hands its lease back unused.
     Return { epoch: u64, reason: Option<String> },
-    /// The lease ran out, or the executor is known to be dead.
-    Lose { epoch: u64, last_seen: Option<Millis> },
+    /// The lease ran out, or the executor is known to be dead. `again`: a checkpoint says that a repeat is safe.
+    Lose { epoch: u64, last_seen: Option<Millis>, again: bool },
     /// A human or a probe says what became of it.
     Resolve {
         epoch: u64,
@@ -264,6 +260,8 @@ impl Input {
     pub fn name(&self) -> &'static str {
         match self {
             Input::Reach(_) => "reach",
+            Input::Prepare(prepared) if prepared.changed => "prepare",
+            Input::Prepare(_) => "confirm",
             Input::Skip(_) => "skip",
             Input::Lease { .. } => "lease",
             Input::Wait { reason: Wait::Approval | Wait::Budget | Wait::Escalation, .. } => "wait_approval",
@@ -373,6 +371,7 @@ impl Step {
             action_hash: None,
             semantics: None,
             input: None,
+            edition: 0,
             output: None,
             error: None,
             group: None,
@@ -381,7 +380,10 @@ impl Step {
             ties: None,
             started_at: None,
             completed_at: None,
+            lost_at: None,
             ended: 0,
+            acted: false,
+            output_lost: None,
         }
     }
 
@@ -422,9 +424,17 @@ impl Step {
     }
 
     /// What was rendered for it, before it is reached.
-    pub(crate) fn prepare(&mut self, action_hash: Option<Digest>, input: Option<&Value>) {
+    pub(crate) fn prepare(&mut self, action_hash: Option<Digest>, input: Option<&Value>, edition: u32) {
+        self.edition = edition;
         self.action_hash = action_hash.map(Box::new);
         self.input = input.map(Packed::of);
+    }
+
+    /// Why a group fails that lost what it held, once its members have ended.
+    #[must_use]
+    pub fn lost_hold(&self) -> Option<&Failure> {
+        let lost = self.group.is_some() && self.status == Status::Running && self.lost_at.is_some();
+        self.error.as_deref().filter(|_| lost)
     }
 
     /// The child run of a `call`.
@@ -537,6 +547,11 @@ impl Step {
             // A step whose lock is held, and whose `overlap` says skip, is passed by after it was reached.
             (S::Pending | S::WaitingExternal, Input::Skip(skipped)) => Ok(done.fact((**skipped).clone())),
 
+            // One that succeeded is an `approve` step: only what it asks is another question.
+            (S::Ready | S::WaitingApproval | S::WaitingExternal | S::Succeeded, Input::Prepare(prepared)) => {
+                Ok(done.fact((**prepared).clone()))
+            }
+
             (S::Ready, Input::Lease { owner, ttl, timeout, agent, child }) => {
                 if let Some(gate) = self.next_gate() {
                     return Err(Error::GateClosed { step: self.id.clone(), gate: gate.clone() });
@@ -618,9 +633,9 @@ impl Step {
                 }))
             }
 
-            (S::Running, Input::Lose { epoch, last_seen }) => {
+            (S::Running, Input::Lose { epoch, last_seen, again }) => {
                 self.fenced(*epoch)?;
-                Ok(done.fact(self.lost(run, *last_seen, at)))
+                Ok(done.fact(self.lost(run, *last_seen, at, *again)))
             }
 
             (S::OutcomeUnknown, Input::Resolve { epoch, resolution, probed, output, reason }) => {
@@ -695,6 +710,7 @@ impl Step {
                 | S::Failed
                 | S::Cancelled,
                 Input::Reach(_)
+                | Input::Prepare(_)
                 | Input::Skip(_)
                 | Input::Lease { .. }
                 | Input::Wait { .. }
@@ -723,6 +739,7 @@ impl Step {
             duration_ms: self.duration(at),
             reused_from,
             output: output.or_else(|| self.output()).map(Private::New),
+            asked_by: None,
         }
     }
 
@@ -739,8 +756,8 @@ impl Step {
     }
 
     /// A lost attempt of a plain step is run again; of an outside write it depends on what can be known.
-    fn lost(&self, run: RunId, last_seen: Option<Millis>, at: Millis) -> Event {
-        match self.semantics {
+    fn lost(&self, run: RunId, last_seen: Option<Millis>, at: Millis, again: bool) -> Event {
+        match self.semantics.filter(|_| !again) {
             Some(semantics @ (Semantics::AtMostOnce | Semantics::Reconcile)) => StepUnknown {
                 pipeline_id: run,
                 step: self.id.clone(),

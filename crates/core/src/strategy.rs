@@ -358,6 +358,7 @@ mod tests {
             duration_ms: 1,
             reused_from: None,
             output: None,
+            asked_by: None,
         }
         .into()
     }

@@ -39,12 +39,16 @@ pub enum StreamId {
     Workspace(WorkspaceId),
     /// A live session.
     Session(SessionId),
-    /// A tenant: its caps, weights, tokens and policy versions.
+    /// A tenant: its caps, weights and policy versions.
     Tenant(Name),
+    /// The tokens of a tenant. Nobody who proves a run needs them.
+    Tokens(Name),
     /// The installation itself: starts, seals, keys.
     System,
     /// External events of one name and key that nobody waited for yet.
     Signal(Scoped),
+    /// What left by retention, of one tenant.
+    Retired(Name),
 }
 
 impl StreamId {
@@ -66,8 +70,10 @@ impl StreamId {
             StreamId::Workspace(_) => "workspace",
             StreamId::Session(_) => "session",
             StreamId::Tenant(_) => "tenant",
+            StreamId::Tokens(_) => "tokens",
             StreamId::System => "system",
             StreamId::Signal(_) => "signal",
+            StreamId::Retired(_) => "retired",
         }
     }
 
@@ -94,7 +100,9 @@ impl StreamId {
             "workspace" => StreamId::Workspace(WorkspaceId::parse(rest)?),
             "session" => StreamId::Session(SessionId::parse(rest)?),
             "tenant" => StreamId::Tenant(Name::new(rest)?),
+            "tokens" => StreamId::Tokens(Name::new(rest)?),
             "signal" => StreamId::Signal(Scoped::parse(rest)?),
+            "retired" => StreamId::Retired(Name::new(rest)?),
             "system" if text == "system" => StreamId::System,
             _ => return Err(Error::Stream(wire::shorten(text))),
         })
@@ -102,6 +110,44 @@ impl StreamId {
 }
 
 impl StreamId {
+    /// The tenant whose it is, where its name says so.
+    #[must_use]
+    pub fn owner(&self) -> Option<Name> {
+        match self {
+            StreamId::Queue(scoped)
+            | StreamId::Lock(scoped)
+            | StreamId::Semaphore(scoped)
+            | StreamId::Worker(scoped)
+            | StreamId::Schedule(scoped)
+            | StreamId::Trigger(scoped)
+            | StreamId::Effect(scoped)
+            | StreamId::Deployment(scoped)
+            | StreamId::Signal(scoped) => Some(Name::clean(scoped.tenant())),
+            StreamId::Tenant(name) | StreamId::Tokens(name) | StreamId::Retired(name) => Some(name.clone()),
+            StreamId::Run(_)
+            | StreamId::Item(_)
+            | StreamId::Runbook(_)
+            | StreamId::Workspace(_)
+            | StreamId::Session(_)
+            | StreamId::System => None,
+        }
+    }
+
+    /// Whether it goes on for as long as its name is used: what it came to may stand for its earlier records.
+    #[must_use]
+    pub fn goes_on(&self) -> bool {
+        matches!(
+            self,
+            StreamId::Queue(_)
+                | StreamId::Lock(_)
+                | StreamId::Semaphore(_)
+                | StreamId::Worker(_)
+                | StreamId::Schedule(_)
+                | StreamId::Tokens(_)
+                | StreamId::Retired(_)
+        )
+    }
+
     /// The place of its kind among the others.
     #[inline]
     fn rank(&self) -> u8 {
@@ -120,8 +166,10 @@ impl StreamId {
             StreamId::Workspace(_) => 11,
             StreamId::Session(_) => 12,
             StreamId::Tenant(_) => 13,
-            StreamId::System => 14,
-            StreamId::Signal(_) => 15,
+            StreamId::Tokens(_) => 14,
+            StreamId::System => 15,
+            StreamId::Signal(_) => 16,
+            StreamId::Retired(_) => 17,
         }
     }
 
@@ -133,7 +181,9 @@ impl StreamId {
             StreamId::Workspace(id) => (id.0, &[]),
             StreamId::Session(id) => (id.0, &[]),
             StreamId::Runbook(hash) => (0, &hash.0),
-            StreamId::Tenant(name) => (0, name.as_str().as_bytes()),
+            StreamId::Tenant(name) | StreamId::Tokens(name) | StreamId::Retired(name) => {
+                (0, name.as_str().as_bytes())
+            }
             StreamId::System => (0, &[]),
             StreamId::Queue(scoped)
             | StreamId::Lock(scoped)
@@ -174,7 +224,9 @@ impl fmt::Display for StreamId {
             StreamId::Runbook(hash) => write!(f, "runbook/{hash}"),
             StreamId::Workspace(id) => write!(f, "workspace/{id}"),
             StreamId::Session(id) => write!(f, "session/{id}"),
-            StreamId::Tenant(name) => write!(f, "tenant/{name}"),
+            StreamId::Tenant(name) | StreamId::Tokens(name) | StreamId::Retired(name) => {
+                write!(f, "{}/{name}", self.kind())
+            }
             StreamId::System => f.write_str("system"),
             StreamId::Queue(s)
             | StreamId::Lock(s)
@@ -225,7 +277,7 @@ mod tests {
     use alloc::string::ToString;
 
     /// One of each kind, in their order.
-    fn one_of_each() -> [StreamId; 16] {
+    fn one_of_each() -> [StreamId; 18] {
         let scoped = Scoped::parse("acme/prod/a b/c").unwrap();
         [
             StreamId::Run(RunId(1)),
@@ -242,8 +294,10 @@ mod tests {
             StreamId::Workspace(WorkspaceId(1)),
             StreamId::Session(SessionId(1)),
             StreamId::Tenant(Name::clean("acme")),
+            StreamId::Tokens(Name::clean("acme")),
             StreamId::System,
             StreamId::Signal(scoped),
+            StreamId::Retired(Name::clean("acme")),
         ]
     }
 

@@ -7,7 +7,8 @@
 use crate::audit::{Input, Rotation, Sealer};
 use crate::code::Code;
 use crate::command::{Outcome, Refusal, Reply};
-use crate::event::{Event, KeyRotated, SealCreated};
+use crate::digest::Digest;
+use crate::event::{EpochsRaised, Event, KeyRotated, SealCreated, StreamCarried};
 use crate::id::Name;
 use crate::state::Body;
 use crate::stream::StreamId;
@@ -15,6 +16,7 @@ use crate::time::Millis;
 use crate::turn::{Found, View, of_stream};
 use alloc::vec;
 use alloc::vec::Vec;
+use serde_json::Value;
 
 /// Whose the facts of the installation are: nobody's.
 #[must_use]
@@ -51,6 +53,41 @@ pub(crate) fn rotate(view: &dyn View, new: &KeyRotated, at: Millis) -> Result<Ou
     let decided = sealer(view)?.decide(&Input::Rotate(Rotation::recorded(new)), at);
     let decision = decided.map_err(|error| Refusal::new(error.code(), alloc::format!("{error}")))?;
     Ok(facts(decision.facts))
+}
+
+/// The epoch that a lock or semaphore of which nothing is known must be above.
+pub(crate) fn epochs(view: &dyn View) -> Result<u64, Refusal> {
+    match view.find(&StreamId::System) {
+        Found::Here(Body::System(sealer)) => Ok(sealer.epochs),
+        Found::Here(_) | Found::Absent => Ok(0),
+        Found::Unloaded => Err(Refusal::Need(vec![StreamId::System])),
+    }
+}
+
+/// Locks and semaphores with epochs up to this one are about to leave the log.
+pub(crate) fn raise_epochs(view: &dyn View, floor: u64) -> Result<Outcome, Refusal> {
+    if floor <= epochs(view)? {
+        return Ok(Outcome::reply(Reply::Done));
+    }
+    Ok(facts(vec![EpochsRaised { floor }.into()]))
+}
+
+/// Says what a stream came to, so that its earlier records may leave the log. The log adds the chain value before.
+pub(crate) fn carry(view: &dyn View, stream: &StreamId) -> Result<Outcome, Refusal> {
+    let state = match view.find(stream) {
+        Found::Here(body) => body.carried(),
+        Found::Absent => None,
+        Found::Unloaded => return Err(Refusal::Need(vec![stream.clone()])),
+    };
+    Ok(match (state, stream.owner()) {
+        (Some(state), Some(tenant)) => of_stream(stream.clone(), &tenant, vec![carried(state)], Reply::Done),
+        (_, _) => Outcome::reply(Reply::Done),
+    })
+}
+
+/// A stream goes on, or begins, with this.
+pub(crate) fn carried(state: Value) -> Event {
+    StreamCarried { prior: Digest::default(), state }.into()
 }
 
 /// Notes what the installation itself did or found.

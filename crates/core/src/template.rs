@@ -5,8 +5,11 @@
 
 use crate::id::Name;
 use crate::small;
+use alloc::borrow::Cow;
+use alloc::collections::BTreeSet;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use core::cell::Cell;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -41,18 +44,47 @@ pub enum Part {
     Expr(Expr),
 }
 
+/// What the names in an expression mean. A value is made when an expression asks for it, and only as much of it as it asks
+/// for: a run may have thousands of steps, and most expressions name one.
+pub trait Scope {
+    /// The value of a name, none where it means nothing. Of a map, fields that are not among these may be left out.
+    ///
+    /// # Errors
+    /// The value is larger than an expression may look at.
+    fn get(&self, name: &str, fields: Option<&BTreeSet<String>>) -> Result<Option<Cow<'_, Value>>, String>;
+
+    /// How much work it is to find the value of a name, beside what it takes to look at it.
+    fn reads(&self, _name: &str) -> usize {
+        0
+    }
+
+    /// The evaluator says how much work an evaluation was.
+    fn spent(&self, _work: usize) {}
+}
+
+impl Scope for Map<String, Value> {
+    fn get(&self, name: &str, _: Option<&BTreeSet<String>>) -> Result<Option<Cow<'_, Value>>, String> {
+        Ok(Map::get(self, name).map(Cow::Borrowed))
+    }
+}
+
 /// Evaluates expressions: total, fuelled, without a clock. The core brings none of its own.
 pub trait Evaluate {
-    /// The value of `expr`, where `scope` has what its names mean.
+    /// The value of `expr`, where `scope` has what its names mean. It tells the scope how much work it was.
     ///
     /// # Errors
     /// What is wrong with the expression or the values, for people.
-    fn evaluate(&self, expr: &str, scope: &Map<String, Value>) -> Result<Value, String>;
+    fn evaluate(&self, expr: &str, scope: &dyn Scope) -> Result<Value, String>;
 
     /// Whether a text matches a pattern: a regular expression that was checked when the runbook was loaded. Whoever has
     /// no pattern engine matches nothing.
     fn matches(&self, _pattern: &str, _text: &str) -> bool {
         false
+    }
+
+    /// How much work it is to look for the pattern in the text.
+    fn match_work(&self, _pattern: &str, _text: &str) -> usize {
+        0
     }
 }
 
@@ -60,8 +92,73 @@ pub trait Evaluate {
 pub struct NoExpressions;
 
 impl Evaluate for NoExpressions {
-    fn evaluate(&self, expr: &str, _: &Map<String, Value>) -> Result<Value, String> {
+    fn evaluate(&self, expr: &str, _: &dyn Scope) -> Result<Value, String> {
         Err(alloc::format!("no evaluator for `{}`", crate::wire::shorten(expr)))
+    }
+}
+
+/// How large the values that an expression names may be, in bytes of text and sixteen bytes for each value.
+pub const VALUES_LEN_MAX: usize = 4 * 1024 * 1024;
+/// How much work the expressions of one decision may be together, such as all those of a step that is reached. It is
+/// little more than what one expression may be.
+pub const WORK_MAX: usize = 10 * 1024 * 1024;
+/// The least work that any evaluation counts as.
+const WORK_MIN: usize = 1_024;
+
+/// An evaluator that bounds the sum of its evaluations.
+pub struct Metered<'a> {
+    evaluate: &'a dyn Evaluate,
+    left: Cell<usize>,
+}
+
+impl<'a> Metered<'a> {
+    /// An evaluator for one decision.
+    #[must_use]
+    pub fn new(evaluate: &'a dyn Evaluate) -> Metered<'a> {
+        Metered { evaluate, left: Cell::new(WORK_MAX) }
+    }
+}
+
+impl Evaluate for Metered<'_> {
+    fn evaluate(&self, expr: &str, scope: &dyn Scope) -> Result<Value, String> {
+        if self.left.get() == 0 {
+            return Err("the expressions here are too much work together; let a step do it".to_string());
+        }
+        let scope = Meter { scope, left: &self.left };
+        scope.spent(WORK_MIN);
+        self.evaluate.evaluate(expr, &scope)
+    }
+
+    fn matches(&self, pattern: &str, text: &str) -> bool {
+        // What is too much matches nothing; callers that ask by themselves have been told so before.
+        let left = self.left.get().checked_sub(self.evaluate.match_work(pattern, text));
+        self.left.set(left.unwrap_or(0));
+        left.is_some() && self.evaluate.matches(pattern, text)
+    }
+
+    fn match_work(&self, pattern: &str, text: &str) -> usize {
+        self.evaluate.match_work(pattern, text)
+    }
+}
+
+/// A scope that keeps count.
+struct Meter<'a> {
+    scope: &'a dyn Scope,
+    left: &'a Cell<usize>,
+}
+
+impl Scope for Meter<'_> {
+    fn get(&self, name: &str, fields: Option<&BTreeSet<String>>) -> Result<Option<Cow<'_, Value>>, String> {
+        self.scope.get(name, fields)
+    }
+
+    fn reads(&self, name: &str) -> usize {
+        self.scope.reads(name)
+    }
+
+    fn spent(&self, work: usize) {
+        self.left.set(self.left.get().saturating_sub(work));
+        self.scope.spent(work);
     }
 }
 
@@ -78,7 +175,7 @@ impl Template {
     ///
     /// # Errors
     /// The evaluator's message.
-    pub fn fixed(&self, evaluate: &dyn Evaluate, scope: &Map<String, Value>) -> Result<Template, String> {
+    pub fn fixed(&self, evaluate: &dyn Evaluate, scope: &dyn Scope) -> Result<Template, String> {
         Ok(match self {
             Template::Literal(_) | Template::Secret(_) => self.clone(),
             Template::Expr(_) | Template::Text(_) => Template::Literal(self.render(evaluate, scope)?),
@@ -110,7 +207,7 @@ impl Template {
     ///
     /// # Errors
     /// The first expression that fails.
-    pub fn render(&self, evaluate: &dyn Evaluate, scope: &Map<String, Value>) -> Result<Value, String> {
+    pub fn render(&self, evaluate: &dyn Evaluate, scope: &dyn Scope) -> Result<Value, String> {
         match self {
             Template::Literal(value) => Ok(value.clone()),
             Template::Secret(name) => Ok(secret_reference(name)),
@@ -141,11 +238,21 @@ impl Template {
         }
     }
 
+    /// The secrets that it names.
+    pub fn secrets(&self, names: &mut BTreeSet<Name>) {
+        match self {
+            Template::Secret(name) => drop(names.insert(name.clone())),
+            Template::List(list) => list.iter().for_each(|template| template.secrets(names)),
+            Template::Map(map) => map.iter().for_each(|(_, template)| template.secrets(names)),
+            Template::Literal(_) | Template::Expr(_) | Template::Text(_) => {}
+        }
+    }
+
     /// The value as a name.
     ///
     /// # Errors
     /// A failing expression, or a value that is no name.
-    pub fn render_name(&self, evaluate: &dyn Evaluate, scope: &Map<String, Value>) -> Result<Name, String> {
+    pub fn render_name(&self, evaluate: &dyn Evaluate, scope: &dyn Scope) -> Result<Name, String> {
         let value = self.render(evaluate, scope)?;
         let text = match value {
             Value::String(text) => text,

@@ -11,9 +11,11 @@ use crate::id::{Name, TokenId};
 use crate::machine::Given;
 use crate::origin::Actor;
 use crate::state::Tenant;
+use crate::stream::StreamId;
 use crate::time::{Millis, Span};
 use crate::wire::shorten;
 use crate::word::words;
+use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
@@ -189,35 +191,84 @@ pub fn is_place(name: &Name) -> bool {
         && text.iter().all(|&b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
 }
 
-/// What happens to the tokens of a tenant of which this much is known.
+/// What is known of the tokens of a tenant: those of its stream of tokens, and those that an earlier version recorded in the
+/// tenant's own.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Known<'a> {
+    tokens: Option<&'a BTreeMap<TokenId, Token>>,
+    tenant: Option<&'a Tenant>,
+}
+
+impl<'a> Known<'a> {
+    /// Both, as far as they are there.
+    #[must_use]
+    pub fn new(tokens: Option<&'a BTreeMap<TokenId, Token>>, tenant: Option<&'a Tenant>) -> Known<'a> {
+        Known { tokens, tenant }
+    }
+
+    /// All of them.
+    fn all(self) -> impl Iterator<Item = &'a Token> {
+        let earlier = self.tenant.into_iter().flat_map(|tenant| tenant.tokens.values());
+        self.tokens.into_iter().flat_map(BTreeMap::values).chain(earlier)
+    }
+
+    /// Whether whoever asked for something may approve it: as it is set, or else only where nobody but the owner has a
+    /// credential. What nobody knows of a tenant it has not.
+    #[must_use]
+    pub fn own_allowed(self, at: Millis) -> bool {
+        let set = self.tenant.and_then(|tenant| tenant.self_approval);
+        set.unwrap_or_else(|| !self.all().any(|token| token.is_good(at)))
+    }
+}
+
+/// What happens to the tokens of a tenant of which this much is known, and in which stream: a token is revoked where it was
+/// recorded.
 ///
 /// # Errors
 /// [`Error`] says why it does not.
 pub fn decide(
-    tenant: Option<&Tenant>,
+    known: Known<'_>,
     name: &Name,
     input: &Input,
     given: &Given<'_>,
-) -> Result<Vec<Event>, Error> {
+) -> Result<(StreamId, Vec<Event>), Error> {
     match input {
-        Input::Create(new) => create(tenant, name, new, given.by, given.at),
+        Input::Create(new) => {
+            Ok((StreamId::Tokens(name.clone()), create(known, name, new, given.by, given.at)?))
+        }
         Input::Revoke { token, reason } => {
-            let known = tenant.and_then(|tenant| tenant.tokens.get(token)).ok_or(Error::Missing(*token))?;
-            if known.revoked_at.is_some() {
-                return Ok(Vec::new());
-            }
-            Ok(alloc::vec![TokenRevoked { token: *token, reason: reason.clone() }.into()])
+            let stream = match known.tenant.is_some_and(|tenant| tenant.tokens.contains_key(token)) {
+                true => StreamId::Tenant(name.clone()),
+                false => StreamId::Tokens(name.clone()),
+            };
+            let found = known.all().find(|known| known.id == *token).ok_or(Error::Missing(*token))?;
+            let facts = match found.revoked_at {
+                Some(_) => Vec::new(),
+                None => alloc::vec![TokenRevoked { token: *token, reason: reason.clone() }.into()],
+            };
+            Ok((stream, facts))
         }
     }
 }
 
-fn create(
-    tenant: Option<&Tenant>,
-    name: &Name,
-    new: &New,
-    by: &Actor,
-    at: Millis,
-) -> Result<Vec<Event>, Error> {
+/// What a fact does to the tokens of a tenant. Those that have been good for nothing for long are forgotten on the way.
+pub(crate) fn fold(tokens: &mut BTreeMap<TokenId, Token>, event: &Event, at: Millis) {
+    match event {
+        Event::TokenCreated(e) => {
+            tokens.insert(e.token, Token::new(e, at));
+        }
+        Event::TokenRevoked(e) => {
+            if let Some(token) = tokens.get_mut(&e.token) {
+                token.revoked_at = Some(at);
+            }
+        }
+        // tidy: nothing else is about a token.
+        _ => return,
+    }
+    tokens.retain(|_, token| !token.is_forgotten(at));
+}
+
+fn create(known: Known<'_>, name: &Name, new: &New, by: &Actor, at: Millis) -> Result<Vec<Event>, Error> {
     for place in [name, &new.namespace] {
         if !is_place(place) {
             return Err(Error::Place(shorten(place.as_str())));
@@ -235,11 +286,10 @@ fn create(
     if new.expires_at.is_some_and(|until| until <= at) {
         return Err(Error::Expired);
     }
-    let known = || tenant.into_iter().flat_map(|tenant| tenant.tokens.values());
-    if known().any(|token| token.id == new.id || token.hash == new.hash) {
+    if known.all().any(|token| token.id == new.id || token.hash == new.hash) {
         return Err(Error::Taken);
     }
-    if known().filter(|token| token.is_good(at)).count() >= TOKENS_MAX {
+    if known.all().filter(|token| token.is_good(at)).count() >= TOKENS_MAX {
         return Err(Error::Full);
     }
     let mut scopes = new.scopes.clone();
@@ -280,7 +330,7 @@ mod tests {
 
     fn made(tenant: &str, new: &New) -> Result<TokenCreated, Error> {
         let by = Actor::new(crate::origin::Initiator::User, "owner");
-        match create(None, &Name::clean(tenant), new, &by, AT)?.remove(0) {
+        match create(Known::default(), &Name::clean(tenant), new, &by, AT)?.remove(0) {
             Event::TokenCreated(made) => Ok(made),
             other => panic!("{other:?}"),
         }
@@ -321,18 +371,63 @@ mod tests {
     #[test]
     fn a_tenant_has_so_many_tokens_and_no_more() {
         let by = Actor::SYSTEM;
-        let mut tenant = Tenant::default();
+        let mut tokens = BTreeMap::new();
         for n in 0..TOKENS_MAX {
             let id = TokenId(n as u128 + 10);
             let token = Token { id, ..Token::new(&made("acme", &new()).unwrap(), AT) };
-            tenant.tokens.insert(id, token);
+            tokens.insert(id, token);
         }
         let next = New { hash: Digest([2; 32]), ..new() };
-        let ask = |tenant: &Tenant, new: &New, at| create(Some(tenant), &Name::clean("acme"), new, &by, at);
-        assert_eq!(ask(&tenant, &next, AT), Err(Error::Full));
-        assert_eq!(ask(&tenant, &new(), AT), Err(Error::Taken));
+        let known = Known::new(Some(&tokens), None);
+        let ask = |new: &New, at| create(known, &Name::clean("acme"), new, &by, at);
+        assert_eq!(ask(&next, AT), Err(Error::Full));
+        assert_eq!(ask(&new(), AT), Err(Error::Taken));
         let later = AT + Span::hours(2);
         let next = New { expires_at: None, ..next };
-        assert!(ask(&tenant, &next, later).is_ok(), "those that have expired do not count");
+        assert!(ask(&next, later).is_ok(), "those that have expired do not count");
+    }
+
+    #[test]
+    fn tokens_that_an_earlier_version_recorded_still_count_and_are_revoked_where_they_are() {
+        let (name, by) = (Name::clean("acme"), Actor::SYSTEM);
+        let mut state = crate::state::State::new();
+        let own = StreamId::Tenant(name.clone());
+        state.apply_fact(&own, &name, &Event::from(made("acme", &new()).unwrap()), AT).unwrap();
+        let Some(crate::state::Body::Tenant(tenant)) = state.stream(&own).map(|found| &found.body) else {
+            panic!("there is no tenant")
+        };
+        let known = Known::new(None, Some(tenant));
+        assert!(!known.own_allowed(AT));
+        assert_eq!(create(known, &name, &new(), &by, AT), Err(Error::Taken));
+        let mut ids = || 7;
+        let given = Given {
+            at: AT,
+            by: &by,
+            policy: Digest([0; 32]),
+            lease_ttl: Span::mins(1),
+            evaluate: &crate::template::NoExpressions,
+            ids: &mut ids,
+        };
+        let revoke = Input::Revoke { token: TokenId(1), reason: None };
+        assert_eq!(decide(known, &name, &revoke, &given).unwrap().0, own);
+        let other = New { id: TokenId(2), hash: Digest([2; 32]), ..new() };
+        let create = Input::Create(alloc::boxed::Box::new(other));
+        assert_eq!(decide(known, &name, &create, &given).unwrap().0, StreamId::Tokens(name));
+    }
+
+    #[test]
+    fn a_token_that_has_been_good_for_nothing_for_long_is_forgotten() {
+        let mut tokens = BTreeMap::new();
+        let fact = |id: u128| TokenCreated { token: TokenId(id), ..made("acme", &new()).unwrap() };
+        fold(&mut tokens, &Event::from(fact(1)), AT);
+        let forever = TokenCreated { expires_at: None, ..fact(2) };
+        fold(&mut tokens, &Event::from(forever), AT);
+        assert_eq!(tokens.len(), 2);
+        let later = AT + Span::hours(1) + REMEMBERED;
+        let revoked = TokenRevoked { token: TokenId(2), reason: None };
+        fold(&mut tokens, &Event::from(revoked), later);
+        assert_eq!(tokens.keys().copied().collect::<Vec<_>>(), [TokenId(2)]);
+        fold(&mut tokens, &Event::from(fact(3)), later + REMEMBERED);
+        assert!(!tokens.contains_key(&TokenId(2)));
     }
 }

@@ -10,14 +10,19 @@
 //! commit.
 
 mod drive;
+mod effects;
+mod holds;
+mod known;
+pub(crate) use drive::admitted;
 pub use drive::{Driven, Driver, FOLLOW_MAX, Overlay, Turn, drive};
+pub use effects::effect_key;
 
 use crate::attempt;
 use crate::code::Code;
 use crate::command::{Command, Fact, Outcome, Receipted, Refusal, Reply};
 use crate::digest::Digest;
 use crate::effect::Told;
-use crate::event::{Event, NoticeSent, PipelineDeleted, RunbookLoaded, SystemShutdown};
+use crate::event::{Event, NoticeSent, PipelineDeleted, RunbookLoaded, StepOutputLost, SystemShutdown};
 use crate::gate;
 use crate::id::{ItemId, Name, RunId, Scoped, StepId};
 use crate::lifecycle;
@@ -25,11 +30,12 @@ use crate::machine::{Beats, Decision, Given};
 use crate::pipeline;
 use crate::private::Private;
 use crate::receipt::{self, key};
+use crate::requesters;
 use crate::route;
 use crate::run::{BlockedOn, Run, Status};
-use crate::runbook::{KeyScope, Pipeline, Runbook, StepDef};
+use crate::runbook::{Pipeline, Runbook, StepDef};
 use crate::state::Body;
-use crate::step::{Failure, Gate, Step};
+use crate::step::{Failure, Step, Wait};
 use crate::stream::StreamId;
 use alloc::boxed::Box;
 use alloc::string::ToString;
@@ -51,8 +57,8 @@ pub trait View {
     fn find(&self, stream: &StreamId) -> Found<'_>;
     /// Heartbeats, which no stream holds.
     fn beats(&self) -> &Beats;
-    /// Runs that wait for this one.
-    fn dependents(&self, run: RunId) -> Vec<RunId>;
+    /// Runs that wait for this one, or for one of its pipeline.
+    fn dependents(&self, run: &Run) -> Vec<RunId>;
     /// The best items of a queue.
     fn best(&self, queue: &Scoped, n: usize) -> Vec<ItemId>;
     /// How many items of a queue wait, and which has this key.
@@ -82,6 +88,8 @@ pub trait View {
     fn awaiting(&self, tenant: &Name, namespace: &Name, name: &Name, key: Option<&Name>) -> Vec<RunId>;
     /// What a tenant may do at most.
     fn caps(&self, tenant: &Name) -> crate::caps::Caps;
+    /// What a tenant keeps in memory.
+    fn kept(&self, tenant: &Name) -> crate::caps::Kept;
     /// The newest run of a pipeline, whether it has ended or not.
     fn newest_run(&self, tenant: &Name, namespace: &Name, pipeline: &Name) -> Option<RunId>;
 }
@@ -128,6 +136,8 @@ lookup! {
     signals_of(Scoped) -> Signal, Signal: crate::signal::Signals;
     /// What is known of a tenant.
     tenant_state_of(Name) -> Tenant, Tenant: crate::state::Tenant;
+    /// The tokens of a tenant.
+    token_map_of(Name) -> Tokens, Tokens: known::TokenMap;
     /// An effect key.
     effect_of(Scoped) -> Effect, Effect: key::EffectKey;
 }
@@ -154,6 +164,8 @@ pub(crate) fn load<'a>(view: &'a dyn View, id: RunId) -> Result<Loaded<'a>, Refu
         .pipelines
         .get(&run.born.home.pipeline)
         .ok_or_else(|| missing("pipeline", &run.born.home.pipeline))?;
+    // What is asked of humans depends on it, whichever decision asks.
+    known::tokens_of(view, &run.born.home.tenant)?;
     Ok(Loaded { run, def })
 }
 
@@ -172,7 +184,7 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
             crate::creation::deliver(view, key, *source, *request_hash, create, given)
         }
         Command::Arrive(arrival) => crate::creation::arrive(view, arrival, given),
-        Command::Begin(id) => begin(view, *id, given),
+        Command::Begin(id) => crate::needs::begin(view, *id, given),
         Command::Advance(id) => {
             let loaded = load(view, *id)?;
             let moved = pipeline::advance(loaded.run, loaded.def, given);
@@ -181,15 +193,27 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
         Command::Descend { run, new, from, runbook } => {
             crate::creation::descend(view, *run, *new, from.as_ref(), *runbook, given)
         }
+        Command::Undo(wish) => crate::undone::undo(view, wish, given),
         Command::Suspend { run, reason } => {
             let run = load(view, *run)?.run;
-            Ok(of_run(view, run, lifecycle::suspend(run, reason.clone())?, Reply::Done))
+            let mut out = of_run(view, run, lifecycle::suspend(run, reason.clone())?, Reply::Done);
+            let with_it = |called| lifecycle::suspend_called(run.id(), called);
+            out.follow.extend(lifecycle::called(run).map(with_it));
+            Ok(out)
         }
         Command::Resume { run, message, vars } => {
             let Loaded { run, def } = load(view, *run)?;
             vars.as_ref().map_or(Ok(()), |vars| crate::creation::changed(def, vars, given.evaluate))?;
-            let resumed = lifecycle::resume(run, message.clone(), vars.clone(), given)?;
-            Ok(of_run(view, run, resumed, Reply::Done))
+            if let Some((caller, _)) = run.born.parent.as_deref()
+                && run_of(view, caller)?.is_some_and(|caller| caller.suspended)
+            {
+                return Err(crate::run::Error::CallerSuspended(run.id(), *caller).into());
+            }
+            let resumed = lifecycle::resume(run, def, message.clone(), vars.clone(), given)?;
+            let mut out = of_run(view, run, resumed, Reply::Done);
+            let go_on = |called| Command::Resume { run: called, message: None, vars: None };
+            out.follow.extend(lifecycle::called(run).filter(|_| run.suspended).map(go_on));
+            Ok(out)
         }
         Command::Cancel { run, initiator, user, reason } => {
             let run = load(view, *run)?.run;
@@ -197,25 +221,34 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
             Ok(of_run(view, run, cancelled, Reply::Done))
         }
         Command::Signal { run, name, key, data, event_id } => {
+            let asked_by = requesters::of_signal(view, given, None, data)?;
             let run = load(view, *run)?.run;
-            let signalled = lifecycle::signal(run, name, key.as_ref(), data, event_id.as_ref(), given)?;
+            let signalled = lifecycle::signal(
+                run,
+                name,
+                key.as_ref(),
+                data,
+                (event_id.as_ref(), crate::signal::source(given).as_ref(), asked_by),
+                given,
+            )?;
             Ok(of_run(view, run, signalled, Reply::Done))
         }
         Command::SignalKey(signal) => crate::signal::arrive(view, signal, given),
         Command::TakeSignal { run, step } => crate::signal::take(view, *run, step, given),
         Command::Tell { run, told } => tell(view, *run, told, given),
         Command::Orphan { run, last_heartbeat_at } => {
-            let run = load(view, *run)?.run;
+            let Loaded { run, def } = load(view, *run)?;
             run.must_live()?;
-            Ok(of_run(view, run, lifecycle::orphaned(run, *last_heartbeat_at), Reply::Done))
+            Ok(of_run(view, run, lifecycle::orphaned(run, def, *last_heartbeat_at), Reply::Done))
         }
-        Command::Forget { run } => {
-            let run = load(view, *run)?.run;
-            if !run.is_terminal() {
-                return Err(run.refuse("be deleted").into());
+        Command::Deleted { tenant, runs, reason } => {
+            let deleted = |run: &RunId| PipelineDeleted { id: *run, reason: reason.clone() }.into();
+            let facts = runs.iter().map(deleted).collect();
+            let stream = StreamId::Retired(tenant.clone());
+            match view.find(&stream) {
+                Found::Unloaded => Err(Refusal::Need(alloc::vec![stream])),
+                Found::Here(_) | Found::Absent => Ok(of_stream(stream, tenant, facts, Reply::Done)),
             }
-            let deleted = Decision::new().fact(PipelineDeleted { id: run.id(), reason: None });
-            Ok(of_run(view, run, deleted, Reply::Done))
         }
 
         Command::Lease { run, step, owner, agent, reserve } => {
@@ -231,12 +264,14 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
         Command::Guarded { run, step, inputs } => {
             let loaded = load(view, *run)?;
             let step = loaded.run.need(step)?;
-            let guarded = gate::guard_gathered(loaded.run, loaded.node(step)?, step, inputs, given)?;
+            let guarded = gate::guard_gathered(loaded.run, loaded.def, step, inputs, given)?;
             Ok(of_run(view, loaded.run, guarded, Reply::Done))
         }
         Command::Decide { run, approval, input } => {
             let run = load(view, *run)?.run;
-            let Decision { facts, effects, reply } = gate::decide_approval(run, *approval, input, given)?;
+            let own = known::tokens_of(view, &run.born.home.tenant)?.own_allowed(given.at);
+            let Decision { facts, effects, reply } =
+                gate::decide_approval(run, *approval, input, own, given)?;
             let decided = Decision { facts, effects, reply: () };
             Ok(of_run(view, run, decided, Reply::Approval(reply)))
         }
@@ -254,6 +289,18 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
         Command::Secrets { run, step, epoch, used } => {
             let run = load(view, *run)?.run;
             Ok(of_run(view, run, attempt::secrets(run, step, *epoch, used)?, Reply::Done))
+        }
+        Command::OutputLost { run, step, epoch, bytes, reason } => {
+            let run = load(view, *run)?.run;
+            let step = run.need(step)?.id.clone();
+            let lost = StepOutputLost {
+                pipeline_id: run.id(),
+                step,
+                epoch: *epoch,
+                bytes: *bytes,
+                reason: reason.clone(),
+            };
+            Ok(of_run(view, run, Decision::new().fact(lost), Reply::Done))
         }
         Command::Raise { run, to } => {
             let run = load(view, *run)?.run;
@@ -312,6 +359,9 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
                 return Ok(Outcome::reply(Reply::Done));
             }
             runbook.validate()?;
+            // What the tenant may store is said in its stream.
+            tenant_state_of(view, tenant)?;
+            view.kept(tenant).admit_runbook(runbook, &view.caps(tenant))?;
             let loaded = RunbookLoaded {
                 hash: *hash,
                 version: runbook.version,
@@ -322,15 +372,17 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
             Ok(of_stream(StreamId::Runbook(*hash), tenant, alloc::vec![loaded.into()], Reply::Done))
         }
         Command::Deploy(wish) => crate::deployment::deploy(view, wish, given),
+        Command::Withdraw { deployment } => crate::deployment::withdraw(view, deployment, given),
         Command::Declare { tenant, namespace, hash } => {
             crate::deployment::declare(view, (tenant, namespace), hash, given)
         }
-        Command::Tenant { tenant, caps, weight } => {
-            crate::deployment::configure_tenant(view, tenant, *caps, *weight)
+        Command::Tenant { tenant, caps, weight, self_approval, notices } => {
+            crate::deployment::configure_tenant(view, tenant, (*caps, *weight, *self_approval, notices))
         }
         Command::Token { tenant, input } => {
-            let facts = crate::token::decide(tenant_state_of(view, tenant)?, tenant, input, given)?;
-            Ok(of_stream(StreamId::Tenant(tenant.clone()), tenant, facts, Reply::Done))
+            let (stream, facts) =
+                crate::token::decide(known::tokens_of(view, tenant)?, tenant, input, given)?;
+            Ok(of_stream(stream, tenant, facts, Reply::Done))
         }
         Command::LoadPolicy { tenant, loaded } => {
             let known = tenant_state_of(view, tenant)?.and_then(|known| known.policy_version);
@@ -343,6 +395,9 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
         Command::Workspace { .. } | Command::Session { .. } => route::place(view, command, given),
         Command::Seal(seal) => crate::system::seal(view, seal),
         Command::RotateKey(rotation) => crate::system::rotate(view, rotation, given.at),
+        Command::Retained(applied) => crate::system::note(view, (**applied).clone()),
+        Command::Carry(stream) => crate::system::carry(view, stream),
+        Command::RaiseEpochs { floor } => crate::system::raise_epochs(view, *floor),
         Command::Exported(made) => crate::system::note(view, (**made).clone()),
         Command::Started(started) => crate::system::note(view, (**started).clone()),
         Command::Recovered(found) => crate::system::note(view, (**found).clone()),
@@ -369,7 +424,8 @@ pub(crate) fn name_of(scoped: &Scoped) -> Name {
 
 /// The facts of a run's decision. Whatever changed, the flow looks at it next; and who waits for its end, hears of it.
 pub(crate) fn of_run(view: &dyn View, run: &Run, decision: Decision, reply: Reply) -> Outcome {
-    let Decision { facts, effects, reply: () } = decision;
+    let Decision { facts, effects, reply: () } = crate::notice::told(view, run, decision);
+    let facts = known::expecting(view, run, lifecycle::with_timers(run.id(), facts));
     let ended = facts.iter().find_map(|fact| match fact {
         Event::PipelineCompleted(e) => {
             Some((Status::Completed, e.outputs.as_ref().and_then(Private::get), None))
@@ -382,6 +438,7 @@ pub(crate) fn of_run(view: &dyn View, run: &Run, decision: Decision, reply: Repl
         // tidy: every other fact leaves the run alive.
         _ => None,
     });
+    let facts = known::own_requests(view, run, facts);
     let moved = !facts.is_empty();
     let reversed = crate::reversal::commands(run, &facts);
     let mut out = of_stream(StreamId::Run(run.id()), &run.born.home.tenant, facts, reply);
@@ -404,36 +461,10 @@ pub(crate) fn of_run(view: &dyn View, run: &Run, decision: Decision, reply: Repl
 fn facts_waiting(facts: &[Fact]) -> Option<StepId> {
     let took = facts.iter().any(|fact| matches!(fact.event, Event::SignalConsumed(_)));
     facts.iter().filter(|_| !took).find_map(|fact| match &fact.event {
-        Event::StepWaiting(e) if e.reason == Some(crate::step::Wait::Event) => Some(e.step.clone()),
+        Event::StepWaiting(e) if e.reason == Some(Wait::Event) => Some(e.step.clone()),
         // tidy: every other fact is about something else.
         _ => None,
     })
-}
-
-fn begin(view: &dyn View, id: RunId, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
-    let loaded = load(view, id)?;
-    let run = loaded.run;
-    run.must_live()?;
-    let mut unmet = Vec::new();
-    for needed in &run.born.needs {
-        match run_of(view, needed)?.map(Run::status) {
-            // One that is not there any more was completed and forgotten, or never was: creation checked that.
-            None | Some(Status::Completed) => {}
-            Some(status @ (Status::Failed | Status::Cancelled)) => {
-                let failed = lifecycle::needed_failed(run, *needed, status, given);
-                return Ok(of_run(view, run, failed, Reply::Done));
-            }
-            Some(
-                Status::Pending
-                | Status::Blocked
-                | Status::Running
-                | Status::AwaitingApproval
-                | Status::WaitingExternal
-                | Status::FailedRetryable,
-            ) => unmet.push(*needed),
-        }
-    }
-    Ok(of_run(view, run, lifecycle::begin(run, loaded.def, unmet)?, Reply::Done))
 }
 
 fn tell(view: &dyn View, id: RunId, told: &Told, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
@@ -441,53 +472,20 @@ fn tell(view: &dyn View, id: RunId, told: &Told, given: &mut Given<'_>) -> Resul
     let run = loaded.run;
     if let Told::LockGranted { step: None, lock, epoch } = told
         && matches!(run.blocked.as_deref(), Some(BlockedOn::Lock(on)) if on == lock)
+        && !run.suspended
     {
         return Ok(of_run(view, run, lifecycle::unblocked(run, loaded.def, Some(*epoch))?, Reply::Done));
     }
+    if let Told::RunEnded { run: other, step: None, status, .. } = told {
+        return crate::needs::ended(view, &loaded, (*other, *status), given);
+    }
     let mut decision = gate::told(run, loaded.def, told, given)?;
-    if decision.facts.iter().any(|fact| matches!(fact, Event::PipelineUnblocked(_))) {
-        // The runs it needs are completed. Its lock comes next, or its first step, in the same decision: a blocked
-        // run does not become pending again.
-        let after = decision.facts.iter().fold(run.clone(), |run, fact| run.apply(fact, given.at));
-        let begun = lifecycle::begin(&after, loaded.def, Vec::new())?;
-        decision.facts.extend(begun.facts);
-        decision.effects.extend(begun.effects);
+    if let Told::RunEnded { run: called, step: Some(_), .. } = told
+        && let Some(called) = run_of(view, called)?
+    {
+        decision.facts = requesters::of_outputs(run, decision.facts, &requesters::of_run(called));
     }
     Ok(of_run(view, run, decision, Reply::Done))
-}
-
-/// The effect key of a step that writes outside, with its stream. Plain steps have none.
-#[must_use]
-pub fn effect_key(run: &Run, node: &StepDef, step: &Step) -> Option<Scoped> {
-    if !step.writes() {
-        return None;
-    }
-    // A key of the whole tenant is the same effect in each of its namespaces, so its stream is in none of them.
-    let namespace = match node.key_scope {
-        KeyScope::Lineage => run.born.home.namespace.clone(),
-        KeyScope::Tenant => Name::clean("_"),
-    };
-    Some(Scoped::new(&run.born.home.tenant, &namespace, &attempt::key(run, node, step)))
-}
-
-/// The first hold that was taken from a step since it passed the gate. A step that runs hears of it and fails; one that
-/// does not act yet, or not at the moment, is asked here, before it does.
-fn lost_hold<'a>(view: &dyn View, run: &Run, step: &'a Step) -> Result<Option<&'a Gate>, Refusal> {
-    let holder = step.holder(run.id());
-    for gate in step.held() {
-        let held = match gate {
-            Gate::Lock { name, .. } => {
-                lock_of(view, &run.scoped(name))?.is_some_and(|lock| lock.holder() == Some(&holder))
-            }
-            Gate::Slots { name, .. } => semaphore_of(view, &run.scoped(name))?
-                .is_some_and(|slots| slots.holders.contains_key(&holder)),
-            Gate::Guard => true,
-        };
-        if !held {
-            return Ok(Some(gate));
-        }
-    }
-    Ok(None)
 }
 
 /// Leases a step. For an outside write the intent is recorded in the same commit; where a receipt says that it
@@ -510,7 +508,12 @@ fn lease(
     };
     // Over a cap nothing changes, and whoever asked may ask again.
     view.admit_step(&run.born.home.tenant, &run.born.home.runbook)?;
-    if let Some(lost) = lost_hold(view, run, step)? {
+    if let Some(lock) = holds::lost_own(view, run)? {
+        // It was not told: it hears of it here, before it acts.
+        let told = Told::HoldLost { step: None, name: lock.clone(), broken: false };
+        return Ok(of_run(view, run, gate::told(run, loaded.def, &told, given)?, Reply::Nothing));
+    }
+    if let Some(lost) = holds::lost_hold(view, run, step)? {
         return Ok(of_run(view, run, gate::take_again(run, step, lost, given), Reply::Nothing));
     }
     let Some(stream) = effect_key(run, node, step) else {
@@ -519,15 +522,16 @@ fn lease(
     };
     let fresh = || key::EffectKey::new(name_of(&stream));
     let known = effect_of(view, &stream)?.cloned().unwrap_or_else(fresh);
-    let action = crate::scope::action(node, step);
+    let action = crate::scope::action(run, node, step);
     let intend = key::Input::Intend(Box::new(key::Proposal {
-        attempt: attempt_of(run, step, step.epoch),
+        attempt: effects::attempt_of(run, step, step.epoch),
         action,
-        action_hash: crate::scope::action_hash(node, step),
+        action_hash: crate::scope::action_hash(run, node, step),
         semantics: step.semantics.unwrap_or(receipt::Semantics::AtMostOnce),
     }));
     let happened = matches!(known.state, key::State::Succeeded { .. });
-    if run.born.home.writes_max.is_some_and(|max| run.writes >= max) && !happened {
+    let full = step.writes() && run.born.home.writes_max.is_some_and(|max| run.writes >= max);
+    if full && !happened {
         let refused =
             pipeline::refuse(run, step, Code::CapExceeded, "the run may not write more often", given);
         return Ok(of_run(view, run, refused, Reply::Done));
@@ -585,18 +589,18 @@ fn report(
     // A plain step has no key, and what it gives need not be copied for one.
     let settled = match &stream {
         Some(stream) => {
-            let inputs = evidence(report, receipted, (run, node, step), epoch, given);
-            settle_key(view, Some(stream), inputs, given)?
+            let inputs = effects::evidence(report, receipted, (run, node, step), epoch, given);
+            effects::settle_key(view, Some(stream), inputs, given)?
         }
         None => Vec::new(),
     };
-    // Whoever stops an effect, or fails to say whether it happened, leaves it unknown. A shell command that fails has
-    // said so by its exit; an idempotent write can be done again all the same.
+    // Whoever stops an effect, or fails to say whether it happened, leaves it unknown; an idempotent write can be done
+    // again all the same.
     let lost = attempt::Report::Lost { last_seen: Some(given.at) };
     let report = match (report, receipted) {
         (attempt::Report::Stopped, None) if step.may_be_unknown() => &lost,
         (attempt::Report::Failed { .. } | attempt::Report::Deferred { .. }, None)
-            if step.may_be_unknown() && stream.is_some() =>
+            if step.may_be_unknown() && stream.is_some() && !effects::is_told(node, report) =>
         {
             &lost
         }
@@ -606,7 +610,9 @@ fn report(
     let mut out = match decided {
         Ok(decision) => of_run(view, run, decision, Reply::Done),
         // The step moved on, but the world changed: the receipt is kept in its own stream.
-        Err(error) if settled.is_empty() => return Err(error.into()),
+        Err(error) if settled.is_empty() && !attempt::is_repeat(step, epoch, report) => {
+            return Err(error.into());
+        }
         Err(_) => Outcome::reply(Reply::Done),
     };
     if let Some(stream) = stream {
@@ -614,89 +620,6 @@ fn report(
             .extend(of_stream(StreamId::Effect(stream), &run.born.home.tenant, settled, Reply::Done).facts);
     }
     Ok(out)
-}
-
-/// What an effect key makes of what is known about its effect. What it refuses is not worth losing the word for that
-/// came with it.
-fn settle_key(
-    view: &dyn View,
-    stream: Option<&Scoped>,
-    inputs: Vec<key::Input>,
-    given: &Given<'_>,
-) -> Result<Vec<Event>, Refusal> {
-    let Some(known) = stream.map(|stream| effect_of(view, stream)).transpose()?.flatten() else {
-        return Ok(Vec::new());
-    };
-    let (mut known, mut settled) = (known.clone(), Vec::new());
-    for input in inputs {
-        let Ok(decision) = known.decide(&input, given.at) else { break };
-        known = decision.facts.iter().fold(known, |known, fact| known.apply(fact, given.at));
-        settled.extend(decision.facts);
-    }
-    Ok(settled)
-}
-
-/// What a report says about the effect itself, where it brings no receipt of its own.
-fn evidence(
-    report: &attempt::Report,
-    receipted: Option<&Receipted>,
-    (run, node, step): (&Run, &StepDef, &Step),
-    epoch: u64,
-    given: &mut Given<'_>,
-) -> Vec<key::Input> {
-    let attempt = attempt_of(run, step, epoch);
-    let lost = key::Input::Lost { attempt: attempt.clone() };
-    match (receipted, report) {
-        (Some(receipt), _) => alloc::vec![receipt_input(receipt, (run, node, step), epoch)],
-        // It happened: the output is all that is known of it.
-        (None, attempt::Report::Done { output, .. }) => {
-            let receipt = Receipted {
-                id: crate::id::ReceiptId(given.id()),
-                status: receipt::Outcome::Succeeded,
-                reversible: false,
-                reverse: None,
-                request: None,
-                response: output.clone(),
-            };
-            alloc::vec![receipt_input(&receipt, (run, node, step), epoch)]
-        }
-        // It was not begun, so another may.
-        (None, attempt::Report::Returned { .. }) => {
-            let outcome = receipt::Settled::NotDone;
-            alloc::vec![lost, key::Input::Settle { attempt, outcome, probed: false }]
-        }
-        // A failure without a receipt may have come before or after the effect: it proves nothing.
-        (
-            None,
-            attempt::Report::Lost { .. }
-            | attempt::Report::Stopped
-            | attempt::Report::Failed { .. }
-            | attempt::Report::Deferred { .. },
-        ) => alloc::vec![lost],
-    }
-}
-
-fn receipt_input(
-    receipted: &Receipted,
-    (run, node, step): (&Run, &StepDef, &Step),
-    epoch: u64,
-) -> key::Input {
-    // What the tool cannot take back, the runbook may know how to.
-    let compensated = matches!(node.compensate, crate::runbook::Compensate::With(_));
-    key::Input::Receipt(Box::new(key::Report {
-        receipt_id: receipted.id,
-        attempt: attempt_of(run, step, epoch),
-        status: receipted.status,
-        reversible: receipted.reversible || compensated,
-        reverse: receipted.reverse.clone(),
-        request: receipted.request.clone(),
-        response: receipted.response.clone(),
-    }))
-}
-
-/// The attempt as its effect key knows it.
-fn attempt_of(run: &Run, step: &Step, epoch: u64) -> key::Attempt {
-    key::Attempt { run: run.id(), step: step.id.clone(), epoch }
 }
 
 fn resolve(
@@ -718,9 +641,14 @@ fn resolve(
         Resolution::Retry => receipt::Settled::NotDone,
         Resolution::Fail => receipt::Settled::Abandoned,
     };
-    let input = key::Input::Settle { attempt: attempt_of(run, step, step.epoch), outcome, probed };
-    let settled = settle_key(view, stream.as_ref(), alloc::vec![input], given)?;
-    let resolved = attempt::resolve(run, step, resolution, probed, reason, output, given)?;
+    let input = key::Input::Settle { attempt: effects::attempt_of(run, step, step.epoch), outcome, probed };
+    let settled = effects::settle_key(view, stream.as_ref(), alloc::vec![input], given)?;
+    let asked_by = match &output {
+        Some(output) => requesters::of_signal(view, given, None, output)?,
+        None => Vec::new(),
+    };
+    let mut resolved = attempt::resolve(run, step, resolution, probed, reason, output, given)?;
+    resolved.facts = requesters::of_outputs(run, resolved.facts, &asked_by);
     let mut out = of_run(view, run, resolved, Reply::Done);
     if let Some(stream) = stream {
         out.facts
@@ -764,6 +692,8 @@ fn tick(view: &dyn View, stream: &StreamId, given: &mut Given<'_>) -> Result<Out
         | StreamId::Workspace(_)
         | StreamId::Session(_)
         | StreamId::Tenant(_)
-        | StreamId::System => Ok(Outcome::reply(Reply::Done)),
+        | StreamId::Tokens(_)
+        | StreamId::System
+        | StreamId::Retired(_) => Ok(Outcome::reply(Reply::Done)),
     }
 }

@@ -459,6 +459,16 @@ fn plain_len(text: &[u8]) -> usize {
     text[at..].iter().position(special).map_or(text.len(), |i| at + i)
 }
 
+/// How long a text is, quoted and escaped.
+pub(crate) fn quoted_len(text: &str) -> usize {
+    let more = |b: u8| match b {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 1,
+        0..0x20 => 5,
+        _ => 0,
+    };
+    text.len() + 2 + text.bytes().map(more).sum::<usize>()
+}
+
 /// A value that stands in a record.
 pub trait Wire: Sized {
     /// Its type, as the documentation names it.
@@ -470,7 +480,14 @@ pub trait Wire: Sized {
     /// # Errors
     /// Any [`Error`] about the value alone; the caller adds the field's name.
     fn get(r: &mut Reader<'_>) -> Result<Self, Error>;
+    /// About how many bytes it is written as: exact where it may be large.
+    fn weight(&self) -> usize {
+        WEIGHT_MIN
+    }
 }
+
+/// What a value that cannot be large is taken to be.
+pub(crate) const WEIGHT_MIN: usize = 32;
 
 /// A field of an event: how it stands before the chain, and what of it stands after.
 pub trait Field: Sized {
@@ -496,6 +513,8 @@ pub trait Field: Sized {
     fn get_private(&mut self, _key: &'static str, _r: &mut Reader<'_>) -> Result<(), Error> {
         Ok(())
     }
+    /// About how many bytes it is written as.
+    fn weight(&self) -> usize;
 }
 
 /// Reads what is saved as text, for serde: the text is looked at where it stands.
@@ -540,6 +559,9 @@ impl<T: Wire> Field for T {
         r.need_key(key, "")?;
         T::get(r).map_err(|e| in_field(key, e))
     }
+    fn weight(&self) -> usize {
+        Wire::weight(self)
+    }
 }
 
 impl<T: Wire> Field for Option<T> {
@@ -563,6 +585,9 @@ impl<T: Wire> Field for Option<T> {
             return Ok(None);
         }
         T::get(r).map(Some).map_err(|e| in_field(key, e))
+    }
+    fn weight(&self) -> usize {
+        self.as_ref().map_or(0, Wire::weight)
     }
 }
 
@@ -640,6 +665,9 @@ impl Wire for String {
     fn get(r: &mut Reader<'_>) -> Result<Self, Error> {
         r.text().map(Cow::into_owned)
     }
+    fn weight(&self) -> usize {
+        WEIGHT_MIN + quoted_len(self)
+    }
 }
 
 impl Wire for crate::time::Millis {
@@ -676,6 +704,9 @@ impl Wire for Value {
     fn get(r: &mut Reader<'_>) -> Result<Self, Error> {
         r.nested()
     }
+    fn weight(&self) -> usize {
+        WEIGHT_MIN + crate::packed::text_len(self)
+    }
 }
 
 impl<T: Wire> Wire for Vec<T> {
@@ -708,15 +739,29 @@ impl<T: Wire> Wire for Vec<T> {
             r.expect(",")?;
         }
     }
+    fn weight(&self) -> usize {
+        self.iter().map(Wire::weight).sum::<usize>() + WEIGHT_MIN
+    }
 }
 
-/// Gives serde types the wire form of a nested value.
+/// Gives serde types the wire form of a nested value. What holds a value of the user's says which, with `of`.
 macro_rules! nested {
-    ($( $name:ty = $kind:literal ),+ $(,)?) => {$(
+    ($( $name:ty = $kind:literal $(of $values:expr)? ),+ $(,)?) => {$(
         impl $crate::wire::Wire for $name {
             fn kind() -> &'static str { $kind }
             fn put(&self, out: &mut $crate::wire::Writer<'_>) { out.nested(self); }
             fn get(r: &mut $crate::wire::Reader<'_>) -> Result<Self, $crate::wire::Error> { r.nested() }
+            fn weight(&self) -> usize {
+                // Names, ids and numbers.
+                const SMALL: usize = 256;
+                $(
+                    let values: fn(&$name) -> alloc::vec::Vec<Option<&serde_json::Value>> = $values;
+                    let large = values(self).into_iter().flatten().map($crate::wire::Wire::weight).sum::<usize>();
+                    return SMALL + large;
+                )?
+                #[allow(unreachable_code)]
+                SMALL
+            }
         }
     )+};
 }

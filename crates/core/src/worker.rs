@@ -15,14 +15,16 @@ use crate::code::Code;
 use crate::digest::Digest;
 use crate::effect::Effect;
 use crate::event::{
-    Event, WorkerConfigured, WorkerDelayed, WorkerItemDispatched, WorkerItemSettled, WorkerPolled,
-    WorkerResized, WorkerStarted, WorkerStopped, WorkerWake,
+    Event, PolicyDecided, WorkerConfigured, WorkerDelayed, WorkerItemDispatched, WorkerItemSettled,
+    WorkerPolled, WorkerResized, WorkerStarted, WorkerStopped, WorkerWake,
 };
 use crate::id::{ItemId, Name, RunId, Scoped};
 use crate::machine::{Decision, Row, table};
+use crate::policy::{self, Purpose};
 use crate::private::Private;
 use crate::small::Map;
 use crate::time::{Millis, Span};
+use alloc::boxed::Box;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
@@ -77,6 +79,7 @@ pub const TABLE: &[Row] = table! {
     "started": "resize" => "started";
     "started": "delay" => "started";
     "started": "polled" => "started";
+    "started": "decided" => "started";
     "started": "stop" => "stopped";
     "stopped": "start" => "started";
     "stopped": "declare" => "stopped";
@@ -138,10 +141,13 @@ pub struct Worker {
     /// When its external queue is listed next.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub poll_at: Option<Millis>,
+    /// What policy said last of the command that lists its queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<Box<policy::Decision>>,
 }
 
 /// What a worker is asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Input {
     /// Consume the queue, with these settings from now on.
     Start(Settings),
@@ -159,6 +165,8 @@ pub enum Input {
     Delay { until: Millis, reason: String },
     /// Its external queue was listed, or could not be.
     Polled { listed: u32, error: Option<String> },
+    /// Policy was asked about a command of its external queue.
+    Decided(Box<PolicyDecided>),
     /// Take nothing more.
     Stop { reason: Option<String> },
 }
@@ -212,7 +220,14 @@ impl Worker {
     /// A worker that nobody started yet.
     #[must_use]
     pub const fn new(id: Scoped) -> Worker {
-        Worker { id, state: State::Absent, active: Map::new(), delayed_until: None, poll_at: None }
+        Worker {
+            id,
+            state: State::Absent,
+            active: Map::new(),
+            delayed_until: None,
+            poll_at: None,
+            policy: None,
+        }
     }
 
     /// Its state, as the table names it.
@@ -312,6 +327,7 @@ impl Worker {
                 | Input::Resize { .. }
                 | Input::Delay { .. }
                 | Input::Polled { .. }
+                | Input::Decided(_)
                 | Input::Stop { .. },
             ) => Err(Error::NotFound),
 
@@ -319,8 +335,10 @@ impl Worker {
                 if self.capacity_left() == 0 {
                     return Ok(Decision::reply(Reply::Idle));
                 }
+                // Who works already looks again when it has room: only an idle worker is woken.
                 let wake = WorkerWake { worker_name: self.name(), cause: cause.clone() };
-                Ok(self.wake_if(true, done.fact(wake)))
+                let woken = if self.active.is_empty() { done.fact(wake) } else { done };
+                Ok(self.wake_if(true, woken))
             }
             // Events go on arriving after a stop, and none of them is at fault.
             (Stopped(_), Input::Wake { .. }) => Ok(Decision::reply(Reply::Idle)),
@@ -378,6 +396,15 @@ impl Worker {
             // It was stopped while somebody listed.
             (Stopped(_), Input::Polled { .. }) => Ok(Decision::reply(Reply::Idle)),
 
+            (Started(_), Input::Decided(decided)) => {
+                // A queue is listed every few seconds, and the same answer need not be told each time.
+                let known = decided.purpose == Some(Purpose::List)
+                    && self.policy.as_deref() == Some(&policy::Decision::from(&**decided));
+                Ok(if known { Decision::reply(Reply::AlreadyDone) } else { done.fact((**decided).clone()) })
+            }
+            // It was stopped while policy was asked: nothing is listed or taken any more.
+            (Stopped(_), Input::Decided(_)) => Err(Error::Stopped),
+
             (Started(_), Input::Stop { reason }) => {
                 Ok(done.fact(WorkerStopped { worker_name: self.name(), reason: reason.clone() }))
             }
@@ -405,6 +432,9 @@ impl Worker {
                 self.active.insert(e.item_id, e.pipeline_id);
             }
             Event::WorkerDelayed(e) => self.delayed_until = Some(e.until),
+            Event::PolicyDecided(e) if e.purpose == Some(Purpose::List) => {
+                self.policy = Some(Box::new(policy::Decision::from(&**e)));
+            }
             Event::WorkerPolled(e) => self.poll_at = Some(e.next_at),
             Event::WorkerItemSettled(e) => {
                 self.active.remove(&e.item_id);
@@ -513,6 +543,24 @@ mod tests {
         Input::Delay { until: Millis(until), reason: "max_runs_per_min".into() }
     }
 
+    fn decided() -> Input {
+        let question = policy::Question {
+            policy_version: Digest([1; 32]),
+            action_hash: Some(Digest([2; 32])),
+            approvals: 0,
+            risk: policy::Risk::Low,
+        };
+        let event = policy::Outcome::TimedOut.settle(&question).event(RunId(0), None, name("shell"));
+        Input::Decided(Box::new(PolicyDecided { purpose: Some(Purpose::List), ..event }))
+    }
+
+    #[test]
+    fn the_same_answer_about_a_list_is_recorded_once() {
+        let (told, first) = step(&after(&[Input::Start(settings(1))]), &decided()).unwrap();
+        let (_, again) = step(&told, &decided()).unwrap();
+        assert_eq!((first.facts.len(), again.facts.len()), (1, 0));
+    }
+
     fn polled() -> Input {
         Input::Polled { listed: 3, error: None }
     }
@@ -572,6 +620,7 @@ mod tests {
                 ("resize", Input::Resize { concurrency: 5 }),
                 ("delay", delay(2_000)),
                 ("polled", polled()),
+                ("decided", decided()),
                 ("stop", stop()),
             ],
         }

@@ -13,7 +13,8 @@ mod samples;
 use samples::{samples, stream};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use windlass_core::event::Event;
+use windlass_core::digest::Digest;
+use windlass_core::event::{Event, StreamCarried};
 use windlass_core::id::{Name, RunId};
 use windlass_core::state::{Body, Snapshot, State};
 use windlass_core::stream::StreamId;
@@ -42,6 +43,17 @@ fn paths(value: &Value, path: &str, found: &mut BTreeSet<String>) {
         }
     };
     found.insert(format!("{path} {kind}"));
+}
+
+/// A stream that says what it came to begins anew as just that.
+fn goes_on(state: &State, id: &StreamId, tenant: &Name, at: Millis) {
+    let body = &state.stream(id).unwrap().body;
+    let Some(came_to) = body.carried() else { return };
+    assert!(id.goes_on(), "{id} ends, and so cannot be carried on");
+    let mut anew = State::new();
+    let event = StreamCarried { prior: Digest::default(), state: came_to }.into();
+    anew.apply_fact(id, tenant, &event, at).unwrap();
+    assert_eq!(&anew.stream(id).unwrap().body, body, "{id} goes on as something else");
 }
 
 /// Every path of what is saved of a stream of each kind.
@@ -77,6 +89,7 @@ fn saved() -> BTreeSet<String> {
             );
         }
         assert_eq!(Some(back), state.save(&id), "{}", sample.spec.tag);
+        goes_on(&state, &id, &tenant, at);
     }
     for kind in Event::specs().iter().map(|spec| spec.stream) {
         assert!(found.contains(&format!("{kind} object")), "nothing is saved of a {kind}");

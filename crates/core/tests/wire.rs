@@ -115,6 +115,7 @@ fn a_record_has_these_bytes() {
         id: RunId(7),
         vars: Private::New(json!({"a": "é\n", "b": 1})),
         message: None,
+        user: None,
     });
     let stream = StreamId::Run(RunId(7));
     let (line, chain) = encode(&event, &stream, 3, &Digest([1; 32]));
@@ -173,7 +174,7 @@ fn unknown_tags_and_fields_are_refused() {
     for sample in samples() {
         let line = first(&sample);
         let tag = sample.spec.tag;
-        let strange = line.replacen(tag, "ghost:walked", 1);
+        let strange = line.replacen(sample.event.kind().as_ref(), "ghost:walked", 1);
         assert_eq!(Record::decode(&strange, Check::Form), Err(Error::Tag("ghost:walked".into())));
         for at in [",\"chain\":", ",\"seq\":"] {
             let more = line.replacen(at, &format!(",\"ghost\":1{at}"), 1);
@@ -335,6 +336,7 @@ proptest! {
             id: RunId(1),
             vars: Private::New(vars.clone()),
             message: Some(Private::New(message.clone())),
+            user: None,
         });
         let (line, _) = encode(&event, &StreamId::Run(RunId(1)), 1, &Digest::default());
         let record = Record::decode(&line, START).unwrap();

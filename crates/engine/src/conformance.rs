@@ -12,7 +12,7 @@ use crate::fake::{Always, Collected, Counting, Hands, Kept, Memory, replay};
 use crate::handle::{Inbox, Message, inbox};
 use crate::port::{Fault, Store};
 use crate::release::Released;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use windlass_core::approval;
@@ -28,7 +28,7 @@ use windlass_core::run::{Actor, Source, Trigger};
 use windlass_core::state::{Body, State};
 use windlass_core::step::Failure;
 use windlass_core::stream::StreamId;
-use windlass_core::template::Evaluate;
+use windlass_core::template::{Evaluate, Scope};
 use windlass_core::time::Millis;
 use windlass_core::turn::Found;
 
@@ -130,7 +130,14 @@ pub fn create(n: u128, pipeline: &str, vars: Value) -> Command {
         name: name(pipeline),
         cwd: "/".into(),
         vars,
-        trigger: Trigger { source: Source::Cli, key: None, user: None, event_id: None, traceparent: None },
+        trigger: Trigger {
+            source: Source::Cli,
+            key: None,
+            user: None,
+            event_id: None,
+            traceparent: None,
+            of: None,
+        },
         subject: None,
         correlation_id: None,
         priority: 0,
@@ -140,6 +147,7 @@ pub fn create(n: u128, pipeline: &str, vars: Value) -> Command {
         deadline_at: None,
         workspace: None,
         policy: Vec::new(),
+        takes_back: None,
     }))
 }
 
@@ -147,10 +155,11 @@ pub fn create(n: u128, pipeline: &str, vars: Value) -> Command {
 struct Paths;
 
 impl Evaluate for Paths {
-    fn evaluate(&self, expr: &str, scope: &Map<String, Value>) -> Result<Value, String> {
+    fn evaluate(&self, expr: &str, scope: &dyn Scope) -> Result<Value, String> {
         let mut parts = expr.split('.');
-        let first = parts.next().and_then(|root| scope.get(root)).ok_or_else(|| format!("no `{expr}`"))?;
-        parts.try_fold(first, |value, part| value.get(part).ok_or_else(|| format!("no `{part}`"))).cloned()
+        let first = scope.get(parts.next().unwrap_or_default(), None)?;
+        let first = first.ok_or_else(|| format!("no `{expr}`"))?;
+        parts.try_fold(&*first, |value, part| value.get(part).ok_or_else(|| format!("no `{part}`"))).cloned()
     }
 }
 
@@ -181,7 +190,11 @@ impl<S: Subject> Stage<S> {
             policy: Arc::new(Always(POLICY)),
             outside: outside.clone(),
         };
-        let mut engine = Engine::new(parts, Options::default(), handle.clone());
+        let mut engine = Engine::new(
+            parts,
+            Options { slice: std::time::Duration::MAX, ..Options::default() },
+            handle.clone(),
+        );
         engine.recover()?;
         while !engine.is_settled() {
             std::thread::yield_now();
@@ -264,11 +277,16 @@ impl<S: Subject> Stage<S> {
             Act::Pass(ms) => self.clock.pass(*ms),
             Act::Succeed(output) => {
                 let output = Some(output.clone()).filter(|output| !output.is_null());
-                self.report(Report::Done { output, exit_code: Some(0) });
+                self.report(Report::Done { output, exit_code: Some(0.into()) });
             }
             Act::Fail(message) => {
                 let failure = Failure::new(Code::StepFailed, *message);
-                self.report(Report::Failed { failure, retryable: true, exit_code: Some(1), signal: None });
+                self.report(Report::Failed {
+                    failure,
+                    retryable: true,
+                    exit_code: Some(1.into()),
+                    signal: None,
+                });
             }
             Act::Approve => self.approve()?,
             Act::Restart => {

@@ -9,6 +9,7 @@
 //! attempts of the process before are lost, and are told so; those of others have one whole time-out to be heard of.
 
 mod elsewhere;
+mod later;
 
 use crate::fast::Map;
 use crate::handle::{Answer, Handle, Inbox, Message};
@@ -16,25 +17,26 @@ use crate::hold::{Holds, Over};
 use crate::port::{Batch, Clock, Decided, Fault, Ids, Outside, Policy, Store};
 use crate::release::{Waiting, Work};
 use crate::remote::{Place, Remote, Stop};
-use std::collections::BTreeSet;
+use later::{Later, Rest, Slice};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use windlass_core::budget::Amount;
-use windlass_core::code::Code;
+use windlass_core::caps::TURN_LEN_MAX;
+use windlass_core::cause::Causes;
 use windlass_core::command::{Command, Refusal, Reply};
 use windlass_core::effect::{Effect, Lease};
 use windlass_core::event::{Event, SystemRecovered};
 use windlass_core::id::{Name, RunId, StepId};
 use windlass_core::index::Taker;
-use windlass_core::machine::Given;
 use windlass_core::run::{Actor, Initiator, Run};
 use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_core::template::Evaluate;
 use windlass_core::time::{Millis, Span};
-use windlass_core::turn::{self, Driven, Driver, Turn};
+use windlass_core::turn::{self, Turn};
 
 /// How many messages one turn takes at most. Turns of thousands fill vectors so large that the system gives and takes
 /// their pages each time, which costs more than a turn does.
@@ -43,8 +45,9 @@ const GATHER_MAX: usize = 512;
 const TICKS_MAX: usize = 1_024;
 /// How many batches may be on their way before the loop waits for the first.
 const FLIGHT_MAX: usize = 8;
-/// How many times one command may ask for further streams.
-const LOADS_MAX: usize = 64;
+/// How many times one command may ask for further streams. Each of its follow-ups may name a lock or a key of its own that
+/// has left memory, or that nobody ever had.
+const LOADS_MAX: usize = 2 * turn::FOLLOW_MAX;
 /// How many reports are kept while the store is full. An executor has no more attempts than slots.
 const KEPT_MAX: usize = 100_000;
 /// How long to wait for a batch to land before looking again.
@@ -56,8 +59,10 @@ const EAGER_MAX: Duration = Duration::from_micros(400);
 /// How long facts that nobody waits for may wait for a batch to go with, and how many of them.
 const HOLD_MAX: Span = Span(5);
 const HELD_MAX: usize = 4_096;
-/// After how long without a sign of life of its executor a run counts as orphaned.
-const ORPHAN_AFTER: Span = Span::mins(5);
+/// How many bytes.
+const HELD_LEN_MAX: usize = 1 << 20;
+/// For how many slices a turn takes messages, and looks at the clock for streams.
+const TURN_SLICES: u32 = 2;
 /// How often to look whether a full store has room again.
 const PROBE: Span = Span(1_000);
 
@@ -73,11 +78,19 @@ pub struct Options {
     pub labels: Vec<Name>,
     /// How long a lease lasts without a heartbeat.
     pub lease_ttl: Span,
+    /// How long one command may keep the loop: what follows from it after that is decided in later turns.
+    pub slice: Duration,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { executor: Name::clean("local"), slots: 16, labels: Vec::new(), lease_ttl: Span::secs(30) }
+        Options {
+            executor: Name::clean("local"),
+            slots: 16,
+            labels: Vec::new(),
+            lease_ttl: Span::secs(30),
+            slice: Duration::from_millis(5),
+        }
     }
 }
 
@@ -124,12 +137,16 @@ pub struct Engine<S> {
     full: Option<Full>,
     /// Facts that nobody waits for, until there is something to commit with them.
     held: Vec<Decided>,
+    /// About how many bytes they come to.
+    held_weight: usize,
     /// Since when.
     held_since: Millis,
     /// Whether the loop turns by itself, and so comes back for them.
     turns: bool,
     /// The store has work of its own left.
     unfinished: bool,
+    /// Commands whose slice ended before they did.
+    later: Later,
 }
 
 /// Batches on their way.
@@ -165,6 +182,19 @@ struct Turning {
     must: Vec<(Actor, Command)>,
     /// How many commands were decided.
     decided: usize,
+    /// About how many bytes the facts come to.
+    weight: usize,
+    /// The time for the message or the look at the clock that it is at.
+    slice: Slice,
+    /// Whether what was decided last goes on later.
+    paused: bool,
+}
+
+impl Turning {
+    /// Whether it comes to so many bytes that the rest is the next turn's.
+    fn is_full(&self) -> bool {
+        self.weight >= TURN_LEN_MAX
+    }
 }
 
 impl<S: Store + 'static> Engine<S> {
@@ -188,9 +218,11 @@ impl<S: Store + 'static> Engine<S> {
             flight: Arc::default(),
             full: None,
             held: Vec::new(),
+            held_weight: 0,
             held_since: at,
             turns: false,
             unfinished: false,
+            later: Later::default(),
         }
     }
 
@@ -200,6 +232,9 @@ impl<S: Store + 'static> Engine<S> {
     /// # Errors
     /// What is stored cannot be read.
     pub fn recover(&mut self) -> Result<(), Fault> {
+        if let Some(newest) = self.parts.store.newest() {
+            self.parts.clock.not_before(newest);
+        }
         let at = self.tick_clock();
         let found = self.parts.store.recover(at)?;
         let mut turn = Turning::default();
@@ -239,37 +274,41 @@ impl<S: Store + 'static> Engine<S> {
     /// # Errors
     /// What is stored cannot be read.
     pub fn serve(&mut self, inbox: &Inbox<S>) -> Result<(), Fault> {
-        let mut messages = Vec::new();
+        let mut messages = VecDeque::new();
         let (mut eager, mut near) = (false, false);
         self.turns = true;
         loop {
             let crowded = self.flying() >= FLIGHT_MAX && messages.len() < GATHER_MAX;
             let wait = if crowded { CROWDED } else { self.wait() };
-            let first = if eager && !crowded {
+            let first = if !crowded && !messages.is_empty() {
+                None
+            } else if eager && !crowded && self.later.is_empty() {
                 let first = await_eagerly(inbox, if near { EAGER_MAX } else { EAGER });
                 near = first.is_some();
                 first
             } else {
                 None
             };
+            // What the last turn had no time for goes first; there is nothing to wait for.
+            let wait = if messages.is_empty() || crowded { wait } else { Duration::ZERO };
             match first.map_or_else(|| inbox.receiver.recv_timeout(wait), Ok) {
-                Ok(message) => messages.push(message),
+                Ok(message) => messages.push_back(message),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
             while messages.len() < GATHER_MAX
                 && let Ok(message) = inbox.receiver.try_recv()
             {
-                messages.push(message);
+                messages.push_back(message);
             }
             if self.flying() >= FLIGHT_MAX {
                 // More is decided when there is something to show for what was decided before.
                 continue;
             }
             eager = !messages.is_empty();
-            messages.iter().for_each(|message| inbox.took(message));
             let soon = messages.len() <= 8;
-            self.turn(messages.drain(..), soon)?;
+            let next = || messages.pop_front().inspect(|message| inbox.took(message));
+            self.turn(std::iter::from_fn(next), soon)?;
             if self.is_stopping() && self.flying() == 0 {
                 return Ok(());
             }
@@ -286,8 +325,12 @@ impl<S: Store + 'static> Engine<S> {
 
     /// How long nothing is to be done unless somebody asks.
     fn wait(&mut self) -> Duration {
-        const LONGEST: Span = Span(60_000);
+        // A wall clock that jumps ahead wakes nobody, so somebody has to look.
+        const LONGEST: Span = Span(500);
         const SOON: Duration = Duration::from_millis(5);
+        if !self.later.is_empty() && self.full.is_none() {
+            return Duration::ZERO;
+        }
         let now = self.parts.clock.now();
         let mut next = now + LONGEST;
         if let Some(full) = &self.full {
@@ -310,7 +353,8 @@ impl<S: Store + 'static> Engine<S> {
         self.at
     }
 
-    /// One turn: decides these messages, what is due and what can be leased, and commits all of it together.
+    /// One turn: decides these messages, what is due and what can be leased, and commits all of it together. When it has
+    /// taken its time it takes no more messages: the rest is the next turn's.
     ///
     /// # Errors
     /// What is stored cannot be read.
@@ -321,14 +365,23 @@ impl<S: Store + 'static> Engine<S> {
         }
         // A turn is mostly as large as the one before.
         let mut turn = Turning { facts: Vec::with_capacity(self.facts_last), ..Turning::default() };
+        let slice = Slice::begin(self.options.slice.saturating_mul(TURN_SLICES));
         for message in messages {
             self.take(message, &mut turn)?;
+            if !slice.is_time() || turn.is_full() {
+                break;
+            }
         }
         if self.full.is_some() {
             self.probe(&mut turn)?;
         }
         if self.full.is_none() && !self.is_stopping() {
-            self.due(at, &mut turn)?;
+            if !turn.is_full() {
+                self.go_on(&mut turn)?;
+            }
+            if !turn.is_full() {
+                self.due(at, &mut turn)?;
+            }
             self.expire(at, &mut turn)?;
             self.lease(&mut turn)?;
             self.deal(&mut turn)?;
@@ -343,6 +396,7 @@ impl<S: Store + 'static> Engine<S> {
     }
 
     fn take(&mut self, message: Message<S>, turn: &mut Turning) -> Result<(), Fault> {
+        turn.slice = Slice::begin(self.options.slice);
         match message {
             Message::Ask { by, command, answer } => self.ask(&by, command, answer, turn),
             Message::Report { by, command } => self.report(by, command, turn),
@@ -352,7 +406,7 @@ impl<S: Store + 'static> Engine<S> {
                 Ok(())
             }
             Message::Many { by, client, commands, answer } => {
-                self.ask_many(&by, client.as_ref(), commands, answer, turn)
+                self.ask_many(&by, client, commands, answer, turn)
             }
             Message::Wish(wish) => {
                 self.wish(wish, turn);
@@ -383,13 +437,21 @@ impl<S: Store + 'static> Engine<S> {
             turn.waiting.answers.push(Box::new(move |_| answer(Err(refusal))));
             return Ok(());
         }
+        // Who is told that a run is stopped may rely on that, for the runs that it called too.
+        let whole = matches!(&command, Command::Cancel { .. });
+        turn.paused = false;
         let decided = self.decide_one(by, command, turn)?;
-        turn.waiting.answers.push(Box::new(move |durable| {
+        let answer = Box::new(move |durable: Result<(), &Fault>| {
             answer(match durable {
                 Ok(()) => decided,
                 Err(fault) => Err(refusal(fault)),
             });
-        }));
+        });
+        if whole && turn.paused {
+            self.later.hold(answer);
+        } else {
+            turn.waiting.answers.push(answer);
+        }
         Ok(())
     }
 
@@ -444,33 +506,17 @@ impl<S: Store + 'static> Engine<S> {
         turn: &mut Turning,
     ) -> Result<Result<Reply, Refusal>, Fault> {
         turn.decided += 1;
-        let mut driver = Driver::new(command);
-        for _ in 0..LOADS_MAX {
-            let Parts { store, ids, evaluate, policy, .. } = &mut self.parts;
-            let mut fresh = || ids.next();
-            let mut given = Given {
-                at: self.at,
-                by,
-                policy: policy.version(),
-                lease_ttl: self.options.lease_ttl,
-                evaluate: &**evaluate,
-                ids: &mut fresh,
-            };
-            match driver.go(store.view(), &mut given) {
-                Ok(Driven::Done(done)) => return Ok(Ok(self.done(by, done, turn))),
-                Ok(Driven::Needs(next, streams)) => {
-                    driver = *next;
-                    self.parts.store.load(&streams)?;
-                }
-                Err(refusal) => return Ok(Err(refusal)),
-            }
-        }
-        Ok(Err(Refusal::new(Code::Internal, "a command asked for ever more streams")))
+        self.drive(Rest::new(by, command), turn)
     }
 
-    fn done(&mut self, by: &Actor, done: Turn, turn: &mut Turning) -> Reply {
+    fn done(&mut self, causes: &mut Causes, done: Turn, turn: &mut Turning) -> Reply {
+        turn.weight += done.weight;
         self.over.extend(self.holds.over(&done.facts));
-        turn.facts.extend(done.facts.into_iter().map(|fact| Decided { fact, by: by.clone(), at: self.at }));
+        let at = self.at;
+        turn.facts.extend(done.facts.into_iter().map(|fact| {
+            let by = causes.of(&fact.event);
+            Decided { fact, by, at }
+        }));
         for effect in done.effects {
             match effect {
                 Effect::Execute(lease) if lease.owner == self.options.executor => {
@@ -509,7 +555,7 @@ impl<S: Store + 'static> Engine<S> {
 
     fn work(&mut self, id: RunId) -> Option<Work> {
         let run = self.run(id)?;
-        let (hash, pipeline, vars) = (run.born.home.runbook, run.born.home.pipeline.clone(), run.vars.get());
+        let (hash, pipeline) = (run.born.home.runbook, run.born.home.pipeline.clone());
         let (cwd, tenant, namespace) =
             (run.born.home.cwd.clone(), run.born.home.tenant.clone(), run.born.home.namespace.clone());
         let trace = run.born.trace();
@@ -517,18 +563,25 @@ impl<S: Store + 'static> Engine<S> {
             turn::Found::Here(Body::Runbook(runbook)) => runbook.clone(),
             turn::Found::Here(_) | turn::Found::Absent | turn::Found::Unloaded => return None,
         };
-        Some(Work { runbook, pipeline, vars, cwd, tenant, namespace, trace })
+        Some(Work { runbook, pipeline, cwd, tenant, namespace, trace })
     }
 
     /// Decides something that nobody waits for. A refusal means that it came too late.
     fn follow(&mut self, by: &Actor, command: Command, turn: &mut Turning) -> Result<(), Fault> {
+        turn.slice = Slice::begin(self.options.slice);
         self.decide(by, command, turn).map(|_| ())
     }
 
     /// Looks at the clock for the streams that are due. One that had nothing to say is not offered again.
     fn due(&mut self, at: Millis, turn: &mut Turning) -> Result<(), Fault> {
+        let slice = Slice::begin(self.options.slice.saturating_mul(TURN_SLICES));
         for stream in self.parts.store.pick_due(at, TICKS_MAX) {
-            self.follow(&Actor::SYSTEM, Command::Tick(stream), turn)?;
+            let by = windlass_core::cause::of_tick(&stream);
+            self.follow(&by, Command::Tick(stream), turn)?;
+            if !slice.is_time() || turn.is_full() {
+                // The others stay due.
+                break;
+            }
         }
         Ok(())
     }
@@ -540,13 +593,10 @@ impl<S: Store + 'static> Engine<S> {
         let mut refused = Vec::new();
         let labels = self.options.labels.clone();
         let taker = Taker { home: None, labels: &labels, plain: true };
-        while self.executing.len() < self.options.slots {
+        while self.executing.len() < self.options.slots && !turn.is_full() {
             let Some((run, steps)) = self.parts.store.pick_ready(&taker) else { break };
             let mut leased = false;
             for step in steps {
-                if self.executing.len() >= self.options.slots {
-                    break;
-                }
                 if !self.may_take(run, &step, &taker, None) {
                     continue;
                 }
@@ -554,7 +604,14 @@ impl<S: Store + 'static> Engine<S> {
                 let command = Command::Lease { run, step, owner, agent: None, reserve: Amount::default() };
                 let before = turn.facts.len();
                 self.follow(&by, command, turn)?;
-                leased |= turn.facts.len() > before;
+                leased = turn.facts.len() > before;
+                if leased {
+                    break;
+                }
+            }
+            if leased {
+                // Its next step is for its next turn: runs take turns step by step.
+                self.parts.store.put_back(run);
             }
             if !leased {
                 refused.push(run);
@@ -581,13 +638,14 @@ impl<S: Store + 'static> Engine<S> {
     }
 
     fn commit(&mut self, turn: Turning, soon: bool) {
-        let Turning { mut facts, waiting, must, .. } = turn;
+        let Turning { mut facts, waiting, must, weight, .. } = turn;
         let patient = self.turns && waiting.is_empty() && must.is_empty() && !self.is_stopping();
-        if patient && self.hold_back(&mut facts) {
+        if patient && self.hold_back(&mut facts, weight) {
             return;
         }
         if !self.held.is_empty() {
             let mut all = std::mem::take(&mut self.held);
+            self.held_weight = 0;
             all.append(&mut facts);
             facts = all;
         }
@@ -626,13 +684,15 @@ impl<S: Store + 'static> Engine<S> {
 
     /// Keeps facts that nobody waits for: somebody who stands in line, for example, hears nothing of it. They go with the
     /// next batch that somebody does wait for, and alone after a moment; so they cost no sync of their own.
-    fn hold_back(&mut self, facts: &mut Vec<Decided>) -> bool {
+    fn hold_back(&mut self, facts: &mut Vec<Decided>, weight: usize) -> bool {
         if self.held.is_empty() {
             self.held_since = self.at;
         }
-        if facts.len() + self.held.len() > HELD_MAX || self.held_since + HOLD_MAX <= self.parts.clock.now() {
+        let many = facts.len() + self.held.len() > HELD_MAX || self.held_weight + weight > HELD_LEN_MAX;
+        if many || self.held_since + HOLD_MAX <= self.parts.clock.now() {
             return false;
         }
+        self.held_weight += weight;
         self.held.append(facts);
         true
     }
@@ -644,10 +704,12 @@ impl<S: Store + 'static> Engine<S> {
             std::thread::sleep(Duration::from_millis(1));
         }
         self.held.clear();
+        self.held_weight = 0;
         self.parts.store.reload()?;
         let Some(fault) = self.flight.failed().take() else { return Ok(()) };
         // Whoever stands in line may do so by a fact that did not last, and would wait for nothing. Asking again is
         // harmless: who is in line keeps its place.
+        self.later.refuse(&fault);
         self.holds.drain().into_iter().for_each(|answer| answer(Err(refusal(&fault))));
         // Only what was released is under way; a lease that did not last was never given.
         let executing = std::mem::take(&mut self.executing);
@@ -659,7 +721,9 @@ impl<S: Store + 'static> Engine<S> {
         let mut remote = std::mem::take(&mut self.remote);
         remote.retain(|run, step, epoch| self.is_under_way(run, step, epoch));
         self.remote = remote;
-        self.full = Some(Full { fault, probe_at: self.at + PROBE, kept: Vec::new() });
+        if let Fault::Full(_) = fault {
+            self.full = Some(Full { fault, probe_at: self.at + PROBE, kept: Vec::new() });
+        }
         Ok(())
     }
 
@@ -681,7 +745,11 @@ impl<S: Store + 'static> Engine<S> {
         }
         let kept = self.full.take().map(|full| full.kept).unwrap_or_default();
         for (by, command) in kept {
-            self.report(by, command, turn)?;
+            if turn.is_full() {
+                self.handle.report(by, command);
+            } else {
+                self.report(by, command, turn)?;
+            }
         }
         Ok(())
     }

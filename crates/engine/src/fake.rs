@@ -101,6 +101,10 @@ macro_rules! picks {
             !self.full
         }
 
+        fn newest(&self) -> Option<Millis> {
+            self.$($state).+.streams().map(|(_, stream)| stream.at).max()
+        }
+
         fn recover(&mut self, at: Millis) -> Result<Found, Fault> {
             self.$($state).+.beats.since = at;
             Ok(found(&self.$($state).+))
@@ -271,7 +275,7 @@ impl View for Loaded {
         self.state.beats()
     }
 
-    fn dependents(&self, run: RunId) -> Vec<RunId> {
+    fn dependents(&self, run: &windlass_core::run::Run) -> Vec<RunId> {
         self.hints.dependents(run)
     }
 
@@ -311,6 +315,10 @@ impl View for Loaded {
 
     fn caps(&self, tenant: &Name) -> caps::Caps {
         self.hints.caps(tenant)
+    }
+
+    fn kept(&self, tenant: &Name) -> caps::Kept {
+        self.hints.kept(tenant)
     }
 
     fn newest_run(&self, tenant: &Name, namespace: &Name, pipeline: &Name) -> Option<RunId> {
@@ -366,6 +374,10 @@ impl Hands {
 impl Clock for Hands {
     fn now(&self) -> Millis {
         Millis(self.0.load(Ordering::Acquire))
+    }
+
+    fn not_before(&self, at: Millis) {
+        self.0.fetch_max(at.0, Ordering::AcqRel);
     }
 }
 

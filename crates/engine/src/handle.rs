@@ -2,14 +2,18 @@
 
 use crate::hold::{HoldAnswer, Leaving};
 use crate::port::Fault;
+use crate::release::Leave;
 use crate::remote::{Client, Watch, Wish};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use windlass_core::code::Code;
 use windlass_core::command::{Command, Refusal, Reply};
-use windlass_core::id::Holder;
+use windlass_core::event::PolicyDecided;
+use windlass_core::id::{Holder, Scoped};
+use windlass_core::policy::Verdict;
 use windlass_core::run::Actor;
+use windlass_core::worker;
 
 /// How many commands may wait for their turn before further ones are refused.
 pub const INBOX_MAX: usize = 100_000;
@@ -125,7 +129,7 @@ impl<S> Handle<S> {
         }
     }
 
-    /// Asks for several things at once; each is decided for itself, and all of them in one turn. What a client tells of
+    /// Asks for several things at once; each is decided for itself, as many in one turn as there is time for. What a client tells of
     /// attempts of others is refused.
     pub fn ask_many(
         &self,
@@ -194,6 +198,32 @@ impl<S> Handle<S> {
     /// The refusal, or that the engine has ended.
     pub fn call(&self, by: Actor, command: Command) -> Result<Reply, Refusal> {
         waited(|then| self.ask(by, command, then)).unwrap_or_else(|| Err(gone()))
+    }
+
+    /// Puts on record what policy said of a command or a read beside the steps, and waits until that is durable. A yes is
+    /// the permission to act once. `worker` is whose it is, where it is an external queue's.
+    ///
+    /// # Errors
+    /// Policy said something else, or what the command was for has ended.
+    pub fn permit(&self, decided: PolicyDecided, worker: Option<Scoped>) -> Result<Leave, Refusal> {
+        let (verdict, reasons) = (decided.verdict, decided.reasons.join("; "));
+        let decided = Box::new(decided);
+        self.call(
+            Actor::SYSTEM,
+            match worker {
+                Some(worker) => Command::Worker { worker, input: worker::Input::Decided(decided) },
+                None => Command::PolicyDecided(decided),
+            },
+        )?;
+        match verdict {
+            Verdict::Allow => Ok(Leave::recorded()),
+            Verdict::Deny => Err(Refusal::new(Code::PolicyDenied, reasons)),
+            // Nobody is asked beside a step, so there is nobody who could agree.
+            Verdict::NeedsApproval => {
+                let why = format!("it needs an approval, which only a step can get: {reasons}");
+                Err(Refusal::new(Code::PolicyDenied, why))
+            }
+        }
     }
 
     /// Looks at the store between two turns; `then` gets what was seen once all of it is durable.

@@ -22,4 +22,4 @@ pub mod remote;
 
 pub use engine::{Engine, Options, Parts};
 pub use handle::Handle;
-pub use release::{Granted, Permit, Released, Work};
+pub use release::{Granted, Leave, Own, Permit, Released, Work};

@@ -19,6 +19,13 @@ pub enum Fault {
     /// There is no room. Nothing of the batch is there; reads go on, and writes will when there is room again.
     #[error("the store is full: {0}")]
     Full(String),
+    /// The batch has more bytes than one may, which the bounds on decisions and turns keep from happening. Nothing of it is
+    /// there.
+    #[error("{0}")]
+    TooLarge(String),
+    /// It builds on a batch that did not last.
+    #[error("{0}: try again")]
+    Undone(String),
     /// What was written may or may not last. The process must end: only a restart can tell.
     #[error("the store cannot promise what it wrote: {0}")]
     Lost(String),
@@ -33,6 +40,8 @@ impl Fault {
     pub fn code(&self) -> Code {
         match self {
             Fault::Full(_) => Code::StoreFull,
+            Fault::TooLarge(_) => Code::CapExceeded,
+            Fault::Undone(_) => Code::Unavailable,
             Fault::Lost(_) => Code::Internal,
             Fault::Corrupt(_) => Code::StoreCorrupt,
         }
@@ -136,6 +145,9 @@ pub trait Store {
     /// A heartbeat of a holder from outside.
     fn beat(&mut self, holder: windlass_core::id::Holder, at: Millis);
 
+    /// The time of the newest record and of the newest id that is known at a start. Time and ids go on from there.
+    fn newest(&self) -> Option<Millis>;
+
     /// What is to be taken up after a start.
     ///
     /// # Errors
@@ -148,8 +160,11 @@ pub trait Store {
 
 /// Where the time comes from.
 pub trait Clock: Send + Sync {
-    /// Milliseconds since the epoch.
+    /// Milliseconds since the epoch. It never decreases.
     fn now(&self) -> Millis;
+
+    /// From now on it is at least this time: something was recorded then. A clock that is behind goes on from there.
+    fn not_before(&self, at: Millis);
 }
 
 /// Where ids come from: unique, sorted by time, unguessable.

@@ -4,7 +4,6 @@
 //! one by its type, so nothing acts before the record that says it will.
 
 use crate::port::{Fault, Outside};
-use serde_json::Value;
 use std::sync::Arc;
 use windlass_core::command::Refusal;
 use windlass_core::effect::{Effect, Lease};
@@ -19,8 +18,6 @@ pub struct Work {
     pub runbook: Arc<Runbook>,
     /// Which of its pipelines.
     pub pipeline: Name,
-    /// The run's variables.
-    pub vars: Value,
     /// Where the run was started.
     pub cwd: String,
     /// Whose it is.
@@ -61,6 +58,42 @@ impl Permit {
     #[must_use]
     pub fn step(&self) -> Option<&StepDef> {
         self.pipeline().and_then(|pipeline| pipeline.node(self.lease.node))
+    }
+}
+
+/// The permission to start a process, or to send a request. Whoever does either asks for one by its type: the one function
+/// that starts processes (`Shell::run`) and the one that sends requests (`Wire::send`) take it. It comes from a lease that is
+/// durable, or from a policy's yes that is. What Windlass itself has to do names its reason ([`Own`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leave(());
+
+/// What Windlass does by itself and not for a runbook. `xtask tidy` lists the one file that each is made in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Own {
+    /// It shows people an approval or a message, whose notice is on record.
+    Card,
+    /// It carries out a lease that another process has put on record.
+    Elsewhere,
+}
+
+impl Permit {
+    /// What a lease permits.
+    #[must_use]
+    pub fn leave(&self) -> Leave {
+        Leave(())
+    }
+}
+
+impl Leave {
+    /// What policy permits. The caller has seen that its yes is durable.
+    pub(crate) fn recorded() -> Leave {
+        Leave(())
+    }
+
+    /// What Windlass has to do by itself.
+    #[must_use]
+    pub fn own(_: Own) -> Leave {
+        Leave(())
     }
 }
 

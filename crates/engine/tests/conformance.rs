@@ -59,6 +59,9 @@ impl Store for Hasty {
     fn beat(&mut self, holder: windlass_core::id::Holder, at: windlass_core::time::Millis) {
         self.0.beat(holder, at);
     }
+    fn newest(&self) -> Option<windlass_core::time::Millis> {
+        self.0.newest()
+    }
     fn recover(&mut self, at: windlass_core::time::Millis) -> Result<Found, Fault> {
         self.0.recover(at)
     }

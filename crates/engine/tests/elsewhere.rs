@@ -3,7 +3,7 @@
 // A test may panic: that is how it fails. Clippy grants it to `#[test]` functions, not to what they call.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -17,7 +17,7 @@ use windlass_core::lock;
 use windlass_core::policy::{Risk, Verdict};
 use windlass_core::run::{Actor, Initiator};
 use windlass_core::stream::StreamId;
-use windlass_core::template::Evaluate;
+use windlass_core::template::{Evaluate, Scope};
 use windlass_core::time::{Millis, Span};
 use windlass_engine::conformance::{BOOK, create, run};
 use windlass_engine::fake::{Always, Collected, Counting, Hands, Memory};
@@ -32,7 +32,7 @@ const TTL: u64 = 30_000;
 struct Nothing;
 
 impl Evaluate for Nothing {
-    fn evaluate(&self, expr: &str, _: &Map<String, Value>) -> Result<Value, String> {
+    fn evaluate(&self, expr: &str, _: &dyn Scope) -> Result<Value, String> {
         Err(format!("no `{expr}`"))
     }
 }
@@ -56,7 +56,7 @@ impl Stage {
             policy: Arc::new(Always(POLICY)),
             outside: Arc::new(Collected::default()),
         };
-        let options = Options { lease_ttl: Span(TTL), ..Options::default() };
+        let options = Options { lease_ttl: Span(TTL), slice: std::time::Duration::MAX, ..Options::default() };
         let mut engine = Engine::new(parts, options, handle.clone());
         engine.recover().unwrap();
         let mut stage = Stage { engine, inbox, handle, clock };
@@ -97,6 +97,7 @@ impl Stage {
             two_person: None,
             approvers: None,
             expires_ms: None,
+            purpose: None,
         };
         self.ask(Command::PolicyDecided(Box::new(decided)));
     }

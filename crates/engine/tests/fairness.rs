@@ -47,7 +47,11 @@ impl Loop {
             policy: Arc::new(Always(POLICY)),
             outside: outside.clone() as Arc<dyn Outside>,
         };
-        let engine = Engine::new(parts, Options { slots, ..Options::default() }, handle.clone());
+        let engine = Engine::new(
+            parts,
+            Options { slots, slice: std::time::Duration::MAX, ..Options::default() },
+            handle.clone(),
+        );
         let mut all = Loop { engine, handle, inbox, outside };
         let step = json!({ "id": "s", "kind": { "run": { "command": "true" } } });
         let book =
@@ -92,6 +96,7 @@ impl Loop {
             two_person: None,
             approvers: None,
             expires_ms: None,
+            purpose: None,
         };
         let create = Create {
             id,
@@ -108,6 +113,7 @@ impl Loop {
                 user: None,
                 event_id: None,
                 traceparent: None,
+                of: None,
             },
             subject: None,
             correlation_id: None,
@@ -118,6 +124,7 @@ impl Loop {
             deadline_at: None,
             workspace: None,
             policy: vec![policy],
+            takes_back: None,
         };
         self.handle.ask(Actor::SYSTEM, Command::Create(Box::new(create)), |answer| {
             answer.unwrap();
@@ -181,7 +188,13 @@ fn a_hundred_thousand_queued_runs_delay_another_tenants_one_by_a_turn() {
 fn a_tenant_at_its_concurrency_waits_and_the_other_goes_on() {
     let mut all = Loop::new(8);
     let caps = Caps { max_concurrency: Some(2), ..Caps::default() };
-    all.ask(Command::Tenant { tenant: Name::clean("big"), caps, weight: 100 });
+    all.ask(Command::Tenant {
+        tenant: Name::clean("big"),
+        caps,
+        weight: 100,
+        self_approval: None,
+        notices: Vec::new(),
+    });
     for n in 1..=20 {
         all.create("big", n << 64);
     }

@@ -8,7 +8,7 @@ use super::text::{self, Piece};
 use super::yaml::{Node, Value};
 use super::{shape, span};
 use crate::expr::{self, Expression};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use windlass_core::id::Name;
 use windlass_core::runbook::Node as StepNode;
@@ -64,13 +64,16 @@ pub(super) struct Builder<'a> {
     /// The expressions of the pipeline, or the part of the file, that is being built.
     pub uses: Vec<Use>,
     compiled: HashMap<String, Result<Rc<Expression>, expr::Error>>,
+    /// The patterns of the runbook, and how many bytes they need together.
+    pub patterns: (HashSet<String>, usize),
 }
 
 impl<'a> Builder<'a> {
     /// A builder for these files.
     #[must_use]
     pub(super) fn new(sources: &'a [Source]) -> Builder<'a> {
-        Builder { sources, notes: Notes::default(), uses: Vec::new(), compiled: HashMap::new() }
+        let (notes, uses, compiled) = (Notes::default(), Vec::new(), HashMap::new());
+        Builder { sources, notes, uses, compiled, patterns: Default::default() }
     }
 
     fn source(&self, file: u16) -> &'a str {

@@ -115,8 +115,7 @@ pub(super) fn variable(builder: &mut Builder<'_>, name: &str, node: &Node, var: 
         builder.notes.add(Problem::at(key.at, "`enum` is empty, so no value fits"));
     }
     let Some((key, default)) = node.entry("default") else { return };
-    let bad_pattern = var.pattern.as_deref().is_some_and(|pattern| vars::pattern(pattern).is_err());
-    if let (false, Err(error)) = (bad_pattern, vars::check_var(&own, var, &default.json())) {
+    if let Err(error) = vars::check_var(&own, var, &default.json()) {
         builder.notes.add(Problem::at(default.at, error.to_string()).label("the default"));
     }
     if var.required {

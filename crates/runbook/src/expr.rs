@@ -11,7 +11,8 @@
 //! | depth of its tree | [`DEPTH_MAX`] |
 //! | macros (`map`, `filter`, `all`, …) inside of each other | [`MACROS_MAX`] |
 //! | size of the values it names, and of its result | [`VALUES_LEN_MAX`] |
-//! | work | elements that macros visit, times the size of the values: [`WORK_MAX`] |
+//! | elements that macros visit | [`VISITS_MAX`], times the size of the values |
+//! | work | what is read, compared, joined, turned into text and searched, and each part of it that a macro visits: [`WORK_MAX`] |
 //! | compiled expressions kept | [`CACHE_MAX`] |
 
 mod compile;
@@ -20,12 +21,16 @@ mod values;
 
 pub use compile::{Error, Expression, Fields, Reference, compile};
 
+use super::pattern;
 use cel::{Context, Env, ExecutionError};
 use serde_json::{Map, Value};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
-use windlass_core::template::Evaluate;
+pub use windlass_core::template::VALUES_LEN_MAX;
+use windlass_core::template::{Evaluate, Scope};
 
 /// The most bytes an expression may have.
 pub const SOURCE_LEN_MAX: usize = 4 * 1024;
@@ -33,12 +38,15 @@ pub const SOURCE_LEN_MAX: usize = 4 * 1024;
 pub const DEPTH_MAX: usize = 64;
 /// How deep macros may stand inside of each other.
 pub const MACROS_MAX: usize = 2;
-/// How large the values that an expression names may be, in bytes of text and sixteen bytes for each value.
-pub const VALUES_LEN_MAX: usize = 4 * 1024 * 1024;
-/// How much work an evaluation may be: elements that macros visit, times the size of the values (at least 16 KiB).
-pub const WORK_MAX: usize = 256 * 1024 * 1024;
+/// How many elements macros may visit, times the size of the values (at least 16 KiB).
+pub const VISITS_MAX: usize = 256 * 1024 * 1024;
+/// How much work an evaluation may be: one for each byte that is looked at, and for each value about a hundred, which is what it
+/// takes in time. So it is over in about ten milliseconds: nobody else is served meanwhile.
+pub const WORK_MAX: usize = 8 * 1024 * 1024;
 /// The most compiled expressions that are kept.
 pub const CACHE_MAX: usize = 1_024;
+/// What is said of an expression that is more work than that.
+const TOO_MUCH: &str = "it is too much work; let a step do it";
 /// The most characters of an evaluator's message: it may quote values.
 const MESSAGE_LEN_MAX: usize = 300;
 
@@ -51,7 +59,6 @@ static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib().with_op
 #[derive(Debug, Default)]
 pub struct Cel {
     compiled: Mutex<HashMap<String, Arc<Expression>>>,
-    patterns: Mutex<HashMap<String, Option<regex::Regex>>>,
 }
 
 impl Cel {
@@ -84,7 +91,7 @@ impl Cel {
     ///
     /// # Errors
     /// What is wrong with the expression or the values, or that the result is something else.
-    pub fn holds(&self, source: &str, scope: &Map<String, Value>) -> Result<bool, String> {
+    pub fn holds(&self, source: &str, scope: &dyn Scope) -> Result<bool, String> {
         match self.evaluate(source, scope)? {
             Value::Bool(truth) => Ok(truth),
             other => Err(format!("`{}` is {}, not true or false", brief(source), values::kind(&other))),
@@ -93,7 +100,7 @@ impl Cel {
 }
 
 impl Evaluate for Cel {
-    fn evaluate(&self, source: &str, scope: &Map<String, Value>) -> Result<Value, String> {
+    fn evaluate(&self, source: &str, scope: &dyn Scope) -> Result<Value, String> {
         let expression = self.compiled(source).map_err(|error| format!("`{}`: {error}", brief(source)))?;
         // The interpreter is not known to panic. Were it to, one expression fails and not the process.
         let result = std::panic::catch_unwind(AssertUnwindSafe(|| run(&expression, scope)));
@@ -104,29 +111,58 @@ impl Evaluate for Cel {
     }
 
     fn matches(&self, pattern: &str, text: &str) -> bool {
-        let mut kept = self.patterns.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() >= CACHE_MAX && !kept.contains_key(pattern) {
-            kept.clear();
-        }
-        let compiled = kept.entry(pattern.to_owned()).or_insert_with(|| crate::vars::pattern(pattern).ok());
         // One that does not compile was refused when its runbook was loaded; here it matches nothing.
-        compiled.as_ref().is_some_and(|compiled| compiled.is_match(text))
+        pattern::known(pattern).as_ref().as_ref().is_ok_and(|pattern| pattern.is_match(text))
+    }
+
+    fn match_work(&self, pattern: &str, text: &str) -> usize {
+        pattern::known(pattern).as_ref().as_ref().map_or(0, |pattern| pattern.work(text))
     }
 }
 
-fn run(expression: &Expression, scope: &Map<String, Value>) -> Result<Value, String> {
+fn run(expression: &Expression, scope: &dyn Scope) -> Result<Value, String> {
+    let work = Arc::new(Work::default());
+    let result = resolve(expression, scope, &work);
+    scope.spent(work.done());
+    result
+}
+
+fn resolve(expression: &Expression, scope: &dyn Scope, work: &Arc<Work>) -> Result<Value, String> {
     let mut context = Context::with_env(Arc::clone(&ENV));
     let mut size = 0;
     let empty = Value::Object(Map::new());
     for (name, fields) in &expression.names {
-        let absent = || Some(&empty).filter(|_| ABSENT_IS_EMPTY.contains(&name.as_str()));
-        let Some(value) = scope.get(name).or_else(absent) else { continue };
-        let value = values::from_json(value, fields, &mut size)?;
+        let wanted = match fields {
+            Fields::All => None,
+            Fields::Some(fields) => Some(fields),
+        };
+        let absent = || Some(Cow::Borrowed(&empty)).filter(|_| ABSENT_IS_EMPTY.contains(&name.as_str()));
+        work.spend(scope.reads(name))?;
+        let Some(value) = scope.get(name, wanted)?.or_else(absent) else { continue };
+        work.spend(values::work_of(&value, fields))?;
+        let value = values::from_json(&value, fields, &mut size)?;
         context.add_variable_from_value(name.as_str(), value);
     }
-    functions::add(&mut context, size).map_err(|error| error.to_string())?;
+    functions::add(&mut context, &expression.calls, size, work).map_err(|error| error.to_string())?;
     let result = cel::Value::resolve(&expression.tree, &context).map_err(|error| explain(&error))?;
+    work.spend(values::work(&result))?;
     values::to_json(&result)
+}
+
+/// The work of one evaluation.
+#[derive(Debug, Default)]
+pub(crate) struct Work(AtomicUsize);
+
+impl Work {
+    /// Takes some of it.
+    fn spend(&self, work: usize) -> Result<(), String> {
+        let before = self.0.fetch_add(work, Ordering::Relaxed);
+        if before.saturating_add(work) <= WORK_MAX { Ok(()) } else { Err(TOO_MUCH.to_owned()) }
+    }
+
+    fn done(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// The interpreter's message in plain words, where it is about something that users meet.

@@ -3,19 +3,20 @@
 use super::build::{Builder, Secrets, Stand};
 use super::check::{self, Checked, Piece};
 use super::modifiers::{self, Inherited};
+use super::pattern::{self, Pattern as Regex};
 use super::problem::{Place, Problem};
 use super::shape;
 use super::steps::{Section, Steps, variables};
-use super::vars;
 use super::yaml::{Key, Node};
 use std::collections::BTreeMap;
 use windlass_core::budget::Limits;
+use windlass_core::bus::Pattern;
 use windlass_core::caps::Caps;
 use windlass_core::id::Name;
 use windlass_core::queue;
 use windlass_core::runbook::{
-    AgentAction, AgentDef, AgentEvent, ExternalQueue, LockDef, Pipeline, QueueDef, Runbook, ScheduleDef,
-    SemaphoreDef, TriggerDef, ValueType, VarDef, WorkerDef, WorkspaceDef,
+    AgentAction, AgentDef, AgentEvent, Evidence, ExternalQueue, LockDef, Pipeline, QueueDef, Runbook,
+    ScheduleDef, SemaphoreDef, TriggerDef, ValueType, VarDef, WorkerDef, WorkspaceDef,
 };
 use windlass_core::schedule::{CatchUp, Overlap};
 use windlass_core::small;
@@ -50,7 +51,7 @@ impl<'n> Merged<'n> {
                             "an included file has no `name`: it is part of another",
                         ));
                     }
-                    "name" | "defaults" | "caps" | "budget" => {
+                    "name" | "defaults" | "caps" | "budget" | "evidence" | "issues" => {
                         if merged.singles.insert(&key.text, value).is_some() {
                             let message = format!("`{}` stands in another file already", key.text);
                             builder.notes.add(Problem::at(key.at, message));
@@ -111,8 +112,16 @@ pub(super) fn build(files: &[Node], builder: &mut Builder<'_>) -> Runbook {
         locks: section(&merged, "locks", builder, lock),
         caps: merged.singles.get("caps").map(|node| caps(builder, node)),
         budget: merged.singles.get("budget").map(|node| limits_of(builder, node)),
+        evidence: merged.singles.get("evidence").and_then(|node| Evidence::parse(node.text()?)),
+        issues: merged
+            .singles
+            .get("issues")
+            .and_then(|node| node.get("command"))
+            .map(|node| builder.command(node, "command")),
     };
     check::whole(&merged, &runbook, &checked, builder);
+    let mut runbook = runbook.with_called_compensations();
+    crate::risks::raise(&mut runbook);
     runbook
 }
 
@@ -231,16 +240,41 @@ fn variable(builder: &mut Builder<'_>, name: &str, node: &Node) -> VarDef {
             .iter()
             .filter_map(|value| literal(builder, value))
             .collect(),
-        pattern: node.get("pattern").and_then(Node::text).map(str::to_owned),
+        pattern: node.get("pattern").and_then(|pattern| pattern_of(builder, pattern)),
     };
     check::variable(builder, name, node, &var);
-    if let (Some(pattern), Some(at)) = (&var.pattern, node.get("pattern"))
-        && let Err(message) = vars::pattern(pattern)
-    {
-        let problem = Problem::at(at.at, "`pattern` is not a regular expression").help(message);
-        builder.notes.add(problem);
-    }
     var
+}
+
+/// A pattern that compiles, within what those of a runbook may need together. What is over that is not compiled.
+fn pattern_of(builder: &mut Builder<'_>, node: &Node) -> Option<String> {
+    let text = node.text()?;
+    let (known, size) = &mut builder.patterns;
+    if known.contains(text) {
+        return Some(text.to_owned());
+    }
+    if *size < pattern::SIZES_MAX {
+        let compiled = pattern::known(text);
+        // To find out that one does not compile takes about as long as to compile the largest.
+        *size += compiled.as_ref().as_ref().map_or(pattern::SIZE_MAX, Regex::size);
+        match &*compiled {
+            Err(message) => {
+                let problem = Problem::at(node.at, "`pattern` is not a regular expression");
+                builder.notes.add(problem.help(message.clone()));
+                return None;
+            }
+            Ok(_) if *size <= pattern::SIZES_MAX => {
+                known.insert(text.to_owned());
+                return Some(text.to_owned());
+            }
+            Ok(_) => {}
+        }
+    }
+    let shown = windlass_core::wire::shorten(text);
+    let message = format!("with `{shown}` the patterns of this runbook are more than it may have");
+    let help = "`\\w` and other classes of all languages need much: write what is meant, like `[a-z0-9_]`";
+    builder.notes.add(Problem::at(node.at, message).help(help));
+    None
 }
 
 fn workspace_of(builder: &mut Builder<'_>, node: &Node) -> WorkspaceDef {
@@ -261,6 +295,7 @@ fn caps(builder: &mut Builder<'_>, node: &Node) -> Caps {
         max_concurrency: cap("max_concurrency"),
         max_runs_per_min: cap("max_runs_per_min"),
         max_writes_per_run: cap("max_writes_per_run"),
+        ..Caps::default()
     }
 }
 
@@ -400,6 +435,28 @@ fn timezone(builder: &mut Builder<'_>, node: &Node) -> Name {
     Name::clean(text)
 }
 
+/// The longest that the same event is taken for one.
+const WINDOW_MAX: Span = Span::hours(1);
+
+/// The source of custom events.
+const CUSTOM: &str = "custom";
+
+/// The category and the action of the custom events that a trigger is for.
+fn custom(builder: &mut Builder<'_>, node: &Node) -> (Option<Name>, Option<Name>) {
+    match node.text().map(Pattern::parse) {
+        Some(Ok(Pattern::Custom(category, action))) => {
+            (Some(Name::clean(&category)), action.as_deref().map(Name::clean))
+        }
+        Some(Ok(Pattern::Namespace(space, None))) if space == CUSTOM => (None, None),
+        Some(Ok(Pattern::Every | Pattern::Namespace(..) | Pattern::Tag(..)) | Err(_)) | None => {
+            let problem = Problem::at(node.at, "`on` is no pattern of custom events");
+            let help = "write `custom:category:action`, `custom:category` or `custom:*`";
+            builder.notes.add(problem.help(help));
+            (None, None)
+        }
+    }
+}
+
 fn trigger(builder: &mut Builder<'_>, node: &Node) -> TriggerDef {
     let (github, slack) = (node.get("github"), node.get("slack"));
     let source = match (github, slack, node.get("hook")) {
@@ -407,16 +464,19 @@ fn trigger(builder: &mut Builder<'_>, node: &Node) -> TriggerDef {
         (None, Some(_), _) => Name::clean("slack"),
         (None, None, Some(hook)) => {
             let name = builder.name(hook);
-            if matches!(name.as_str(), "github" | "slack") {
+            if matches!(name.as_str(), "github" | "slack" | CUSTOM) {
                 let problem = Problem::at(hook.at, format!("`{name}` is not a hook of its own"));
-                builder.notes.add(problem.help(format!("use the key `{name}`")));
+                let key = if name.as_str() == CUSTOM { "on" } else { name.as_str() };
+                builder.notes.add(problem.help(format!("use the key `{key}`")));
             }
             name
         }
+        (None, None, None) if node.get("on").is_some() => Name::clean(CUSTOM),
         // The shape was checked: one of them is there.
         (None, None, None) => Name::clean("_"),
     };
-    let event = github.and_then(|github| github.get("event")).map(|event| builder.name(event));
+    let (category, own_action) = node.get("on").map_or((None, None), |on| custom(builder, on));
+    let event = github.and_then(|github| github.get("event")).map(|event| builder.name(event)).or(category);
     let command = slack.and_then(|slack| slack.get("command"));
     let target = |key: &str| node.get(key).is_some();
     match (target("pipeline"), target("signal"), target("key")) {
@@ -434,12 +494,26 @@ fn trigger(builder: &mut Builder<'_>, node: &Node) -> TriggerDef {
     TriggerDef {
         source,
         event: event.or_else(|| command.map(|command| builder.free_name(command, "command"))),
-        action: github.and_then(|github| github.get("action")).map(|action| builder.name(action)),
+        action: github
+            .and_then(|github| github.get("action"))
+            .map(|action| builder.name(action))
+            .or(own_action),
         when: node.get("when").map(|when| builder.condition(when, Stand::Trigger)),
         vars: given(builder, node, Stand::Trigger),
         pipeline: node.get("pipeline").map(|pipeline| builder.name(pipeline)),
         signal: node.get("signal").map(|signal| builder.name(signal)),
         key: node.get("key").map(|key| builder.template(key, Stand::Trigger, Secrets::Refused)),
+        dedupe_window: node.get("dedupe_window").map(|span| {
+            let window = builder.span(span);
+            if window == Span::ZERO || window > WINDOW_MAX {
+                let problem = Problem::at(
+                    span.at,
+                    format!("`dedupe_window` is more than nothing, and {WINDOW_MAX} at most"),
+                );
+                builder.notes.add(problem);
+            }
+            window
+        }),
     }
 }
 

@@ -113,7 +113,8 @@ pub(super) fn step(
     let reconcile = node.get("effect").and_then(|effect| steps.reading(effect.get("reconcile")?, place));
     let builder = &mut *steps.builder;
     let effect = node.get("effect").and_then(|effect| semantics(builder, effect, &kind));
-    let (before, after) = node.get("guard").map(|guard| guards::guards(builder, guard)).unwrap_or_default();
+    let (before, after) =
+        node.get("guard").map(|guard| guards::guards(builder, guard, stand)).unwrap_or_default();
     let shell = inherited.shell.filter(|_| matches!(kind, Kind::Run { .. }));
     let (dir, runs_on) = (inherited.dir.filter(|_| takes_env(&kind)), inherited.runs_on.filter(|_| executes));
     let timeout = node.get("timeout").or(inherited.timeout.filter(|_| executes));
@@ -168,7 +169,8 @@ fn refuse_unfit(builder: &mut Builder<'_>, node: &Node, kind: &Kind) {
     let runs = matches!(kind, Kind::Run { .. });
     let waits = matches!(kind, Kind::Wait { .. } | Kind::Approve { .. });
     let acts = matches!(kind, Kind::Run { .. } | Kind::Tool { .. } | Kind::Agent { .. });
-    let rules: [(&str, bool, &str); 8] = [
+    let keyed = matches!(kind, Kind::Run { .. } | Kind::Tool { .. });
+    let rules: [(&str, bool, &str); 10] = [
         ("env", takes_env(kind) || is_group(kind), "only commands and agents have an environment"),
         ("dir", takes_env(kind) || is_group(kind), "only commands and agents have a working directory"),
         ("shell", runs || is_group(kind), "only `run` has a shell"),
@@ -177,7 +179,27 @@ fn refuse_unfit(builder: &mut Builder<'_>, node: &Node, kind: &Kind) {
         ("retry", !waits, "there is nothing to try again"),
         ("effect", acts, "only commands, tools and agents have an effect of their own"),
         ("checkpoint", acts, "only commands, tools and agents save their progress"),
+        ("idempotency_key", keyed, "only what a command or a tool does has a key"),
+        ("key_scope", keyed, "only what a command or a tool does has a key"),
     ];
+    if let Some((key, checkpoint)) = node.entry("checkpoint")
+        && !matches!(kind, Kind::Agent { .. })
+        && checkpoint.get("interval").is_some()
+    {
+        let message = "`interval` is for agents: a command saves its own progress when it has some";
+        builder.notes.add(Problem::at(key.at, message));
+    }
+    // A tool's call is known by what it does to what; what a command does only its author knows.
+    if let Some((key, scope)) = node.entry("key_scope")
+        && runs
+        && scope.text() == Some("tenant")
+        && node.get("idempotency_key").is_none()
+    {
+        let problem = Problem::at(key.at, "`key_scope: tenant` needs an `idempotency_key` for a command");
+        builder.notes.add(
+            problem.help("say what it does once for all runs: `idempotency_key: deploy-${{ vars.version }}`"),
+        );
+    }
     for (key, fits, why) in rules {
         if let (false, Some((key, _))) = (fits, node.entry(key)) {
             let tool = kind.tool();

@@ -66,7 +66,15 @@ impl<'p> Scope<'p> {
             ),
             "run" => match field {
                 None | Some("id") => Ok(()),
-                Some(other) => refuse(format!("`run` has no `{other}`"), "`run.id` is what there is"),
+                Some("status") if meta.is_some_and(|meta| meta.section > Section::Main) => Ok(()),
+                Some("status") => refuse(
+                    "`run.status` is only known when the steps are done",
+                    "use it in `on_failure` or `finally`: it is how the run is about to end",
+                ),
+                Some(other) => refuse(
+                    format!("`run` has no `{other}`"),
+                    "`run.id` is what there is, and in `on_failure` and `finally` `run.status`",
+                ),
             },
             "steps" => self.reference(path, own),
             "item" => self.item(stand),

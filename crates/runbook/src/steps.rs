@@ -8,11 +8,12 @@ use super::modifiers::{self, Inherited};
 use super::problem::{Place, Problem};
 use super::shape::{self, Shape};
 use super::tables;
-use super::tools::{self, SAFE_METHODS, Tool, Writes};
+use super::tools::{self, EMIT, SAFE_METHODS, Tool, Writes};
 use super::yaml::{self, Node, Value};
 use serde_json::Value as Json;
 use std::collections::{BTreeMap, BTreeSet};
 use windlass_core::approval::Tier;
+use windlass_core::bus;
 use windlass_core::gate::APPROVAL_EXPIRES;
 use windlass_core::id::Name;
 use windlass_core::runbook::{ApproachDef, Compensate, Kind, NODES_MAX, Node as StepNode, StepDef, WaitFor};
@@ -431,6 +432,13 @@ impl<'b, 'a> Steps<'b, 'a> {
                 _ => self.builder.template(value, stand, Secrets::Refused),
             };
             fields.insert(key.text.clone(), field);
+        }
+        if tool.name == EMIT
+            && let (Some(node), Some(Template::Literal(Json::String(text)))) =
+                (with.get("type"), fields.get("type"))
+            && let Err(error) = bus::custom_type(text)
+        {
+            self.builder.notes.add(Problem::at(node.at, error.to_string()));
         }
         let method = with.get("method").and_then(Node::text).unwrap_or("GET");
         let writes = match tool.writes {

@@ -36,7 +36,24 @@ pub static FILE: Table = Table {
         key("locks", Map(Keys::Name, &Of(&LOCK)), "settings of locks"),
         key("caps", Of(&CAPS), "what it may do at most; only tightens the tenant's"),
         key("budget", Of(&BUDGET), "what a run may cost at most"),
+        key(
+            "evidence",
+            Words(&["always"]),
+            "`always`: a bundle for every run, not only for those with effects, approvals or denials",
+        ),
+        key(
+            "issues",
+            Of(&ISSUES),
+            "where guards get issues from; the configuration file's `issues` where absent",
+        ),
     ],
+    one_of: &[],
+};
+
+/// Where guards get issues from.
+pub static ISSUES: Table = Table {
+    name: "issue_list",
+    keys: &[key("command", Command, "prints a JSON array of issues").required()],
     one_of: &[],
 };
 
@@ -280,22 +297,26 @@ pub const CONDITIONS: &[&str] = &[
 ];
 
 static CONDITION_KEYS: [Key; 16] = [
-    key("lock_free", OneOf(&[Text, Of(&G_LOCK)], "a lock's name"), "nobody holds the lock"),
-    key("lock_held", OneOf(&[Text, Of(&G_LOCK_HELD)], "a lock's name or a map"), "somebody holds the lock"),
+    key("lock_free", OneOf(&[Template, Of(&G_LOCK)], "a lock's name"), "nobody holds the lock"),
+    key(
+        "lock_held",
+        OneOf(&[Template, Of(&G_LOCK_HELD)], "a lock's name or a map"),
+        "somebody holds the lock",
+    ),
     key(
         "semaphore_available",
-        OneOf(&[Text, Of(&G_SEMAPHORE)], "a name or a map"),
+        OneOf(&[Template, Of(&G_SEMAPHORE)], "a name or a map"),
         "that many slots are free",
     ),
     key("issues_complete", Of(&G_ISSUES), "all these issues are done"),
     key("no_blocked_issues", Of(&G_ISSUES), "none of these issues is blocked"),
-    key("branch_exists", OneOf(&[Text, Of(&G_BRANCH)], "a branch"), "the branch exists"),
-    key("branch_clean", OneOf(&[Text, Of(&G_BRANCH)], "a branch"), "the branch has nothing uncommitted"),
+    key("branch_exists", OneOf(&[Template, Of(&G_BRANCH)], "a branch"), "the branch exists"),
+    key("branch_clean", OneOf(&[Template, Of(&G_BRANCH)], "a branch"), "the branch has nothing uncommitted"),
     key("branch_merged", Of(&G_MERGED), "everything of the branch is in another"),
-    key("file_exists", OneOf(&[Text, Of(&G_FILE)], "a path"), "the file exists"),
+    key("file_exists", OneOf(&[Template, Of(&G_FILE)], "a path"), "the file exists"),
     key("file_contains", Of(&G_CONTAINS), "the file contains a text"),
     key("pipeline_in_phase", Of(&G_PHASE), "a run is at a step or in a status"),
-    key("pipeline_complete", OneOf(&[Text, Of(&G_RUN)], "a run"), "a run is completed"),
+    key("pipeline_complete", OneOf(&[Template, Of(&G_RUN)], "a run"), "a run is completed"),
     key("all", List(&Of(&CONDITION)), "all of them hold"),
     key("any", List(&Of(&CONDITION)), "one of them holds"),
     key("not", Of(&CONDITION), "it does not hold"),
@@ -340,51 +361,55 @@ pub static ON_FAILURE: Table = Table {
 };
 
 static G_LOCK: Table =
-    Table { name: "lock_free", keys: &[key("lock", Text, "its name").required()], one_of: &[] };
+    Table { name: "lock_free", keys: &[key("lock", Template, "its name").required()], one_of: &[] };
 static G_LOCK_HELD: Table = Table {
     name: "lock_held",
-    keys: &[key("lock", Text, "its name").required(), key("by", Text, "who holds it")],
+    keys: &[key("lock", Template, "its name").required(), key("by", Template, "who holds it")],
     one_of: &[],
 };
 static G_SEMAPHORE: Table = Table {
     name: "semaphore_available",
-    keys: &[key("semaphore", Text, "its name").required(), key("slots", Int(1, 10_000), "how many")],
+    keys: &[key("semaphore", Template, "its name").required(), key("slots", Int(1, 10_000), "how many")],
     one_of: &[],
 };
 static G_ISSUES: Table = Table {
     name: "issues",
     keys: &[
         key("labels", TEXTS, "the labels they have, all of them"),
-        key("milestone", Text, "the milestone they belong to"),
+        key("milestone", Template, "the milestone they belong to"),
         key("ids", TEXTS, "the ids they have, any of them"),
     ],
     one_of: &[],
 };
 static G_BRANCH: Table =
-    Table { name: "branch", keys: &[key("branch", Text, "its name").required()], one_of: &[] };
+    Table { name: "branch", keys: &[key("branch", Template, "its name").required()], one_of: &[] };
 static G_MERGED: Table = Table {
     name: "branch_merged",
-    keys: &[key("branch", Text, "the branch").required(), key("into", Text, "the other").required()],
+    keys: &[key("branch", Template, "the branch").required(), key("into", Template, "the other").required()],
     one_of: &[],
 };
 static G_FILE: Table =
-    Table { name: "file_exists", keys: &[key("path", Text, "its path").required()], one_of: &[] };
+    Table { name: "file_exists", keys: &[key("path", Template, "its path").required()], one_of: &[] };
 static G_CONTAINS: Table = Table {
     name: "file_contains",
-    keys: &[key("path", Text, "its path").required(), key("pattern", Text, "the text").required()],
+    keys: &[key("path", Template, "its path").required(), key("pattern", Template, "the text").required()],
     one_of: &[],
 };
 static G_PHASE: Table = Table {
     name: "pipeline_in_phase",
     keys: &[
-        key("pipeline", Text, "the run's id").required(),
-        key("phase", Text, "a step or a status").required(),
+        key("pipeline", Template, "the run's id, or a pipeline").required(),
+        key("phase", Template, "a step or a status").required(),
+        key("latest", Bool, "whether the pipeline's newest run is meant"),
     ],
     one_of: &[],
 };
 static G_RUN: Table = Table {
     name: "pipeline_complete",
-    keys: &[key("pipeline", Text, "the run's id").required()],
+    keys: &[
+        key("pipeline", Template, "the run's id, or a pipeline").required(),
+        key("latest", Bool, "whether the pipeline's newest run is meant"),
+    ],
     one_of: &[],
 };
 static G_COMMAND: Table = Table {
@@ -467,13 +492,15 @@ pub static TRIGGER: Table = Table {
         key("github", Of(&GITHUB), "an event of GitHub"),
         key("slack", Of(&SLACK), "a command of Slack"),
         key("hook", Name, "a hook by its name"),
+        key("on", Text, "custom events, such as `custom:deploy:done` or `custom:deploy`"),
+        key("dedupe_window", Duration, "how long the same event of the same pull request is taken for one"),
         key("when", Condition, "whether it applies; sees `event` and `headers`"),
         key("vars", VARS, "how the event becomes variables, or the data of the signal"),
         key("pipeline", Name, "the pipeline it runs"),
         key("signal", Name, "the signal it sends to the run that waits, with `key`"),
         key("key", Template, "which run the signal is for").needs(&["signal"]),
     ],
-    one_of: &["github", "slack", "hook"],
+    one_of: &["github", "slack", "hook", "on"],
 };
 
 /// An event of GitHub.

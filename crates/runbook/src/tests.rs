@@ -164,7 +164,7 @@ pipelines:
         idempotency_key: k-${{ item.os }}
         key_scope: tenant
         risk: high
-        checkpoint: { interval: 10s, resumable: true }
+        checkpoint: { resumable: true }
         env: { TOKEN: '${{ secrets.TOKEN }}', N: 3, T: true }
         dir: sub
         shell: python3
@@ -204,7 +204,7 @@ pipelines:
         (&a["effect"], &a["risk"], &a["key_scope"]),
         (&json!("idempotent"), &json!("high"), &json!("tenant"))
     );
-    assert_eq!(a["checkpoint"], json!({ "interval": 10_000, "resumable": true }));
+    assert_eq!(a["checkpoint"], json!({ "resumable": true }));
     assert_eq!(a["outputs"], json!({ "x": "string", "y": "integer" }));
     assert_eq!(a["semaphore"], json!({ "name": { "literal": "builders" }, "weight": 2 }));
     let post = &p["nodes"][1]["kind"]["tool"];
@@ -313,6 +313,7 @@ fn where_a_step_is_over_it_can_be_referred_to() {
         ("- { id: a-b, run: x }\n- { run: z, when: steps.a-b.output.x > 1 }", "with a dash"),
         ("- { id: a, run: x }\n- { run: z, when: steps.a.ouput.x > 1 }", "a step has no `ouput`"),
         ("- { run: z, when: run.name == 'x' }", "`run` has no `name`"),
+        ("- { run: z, when: run.status == 'failed' }", "only known when the steps are done"),
     ] {
         let problems = refused(&with_steps(wrong));
         assert!(problems.contains(message), "{wrong}\n{problems}");
@@ -401,4 +402,19 @@ fn bounds_are_reached() {
     assert!(refused(&with_steps(&format!("- {{ run: x, env: {{ {env} }} }}"))).contains("256 environment"));
     let many: String = (0..30).map(|n| format!("x{n}: 1\n")).collect();
     assert!(refused(&format!("name: t\n{many}")).contains("and 10 more"));
+}
+
+/// What is over the bound is named, and not compiled.
+#[test]
+fn the_patterns_of_a_runbook_are_bounded_together() {
+    let book = |count: usize, pattern: &dyn Fn(usize) -> String| {
+        let vars: String =
+            (0..count).map(|n| format!("      v{n}: {{ pattern: '{}' }}\n", pattern(n))).collect();
+        format!("name: b\npipelines:\n  p:\n    vars:\n{vars}    steps:\n      - {{ id: s, run: 'true' }}\n")
+    };
+    read(&book(200, &|n| format!("^[a-z]{{{}}}$", n % 9)));
+    read(&book(1_000, &|_| r"^\w+$".to_owned()));
+    let refused = refused(&book(1_000, &|n| format!(r"^\w{{1,5}}x{n}$")));
+    assert!(refused.contains("the patterns of this runbook are more than it may have"), "{refused}");
+    assert!(refused.contains("with `^\\w{1,5}x"), "{refused}");
 }

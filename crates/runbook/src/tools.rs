@@ -43,6 +43,9 @@ pub enum Writes {
     ByMethod,
 }
 
+/// The tool that emits a custom event.
+pub const EMIT: &str = "emit";
+
 /// The methods that change nothing.
 pub const SAFE_METHODS: &[&str] = &["GET", "HEAD", "OPTIONS"];
 const METHODS: &[&str] = &["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"];
@@ -495,6 +498,23 @@ pub static TOOLS: &[Tool] = &[
         otherwise: "value",
         secrets: &[],
         fields: table("transform", &[key("value", Value, "the value that the step gives").required()]),
+    },
+    Tool {
+        name: EMIT,
+        operation: "emit",
+        writes: Writes::No,
+        semantics: None,
+        risk: Risk::Low,
+        target: &["type"],
+        otherwise: "type",
+        secrets: &[],
+        fields: table(
+            EMIT,
+            &[
+                key("type", Template, "the type of the event, as `category:action`").required(),
+                key("data", Value, "what the event brings"),
+            ],
+        ),
     },
 ];
 

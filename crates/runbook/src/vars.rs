@@ -3,14 +3,14 @@
 //! The core knows types, enums and defaults; it has no pattern engine. Here patterns are checked, and the text of
 //! `--var K=V` becomes a value of the declared type.
 
+use super::pattern::{self, SEARCH_WORK_MAX};
 use super::problem::did_you_mean;
 use serde_json::{Map, Value};
+use windlass_core::caps::REQUEST_VARS_LEN_MAX;
 use windlass_core::code::Code;
 use windlass_core::id::Name;
+use windlass_core::packed::text_len;
 use windlass_core::runbook::{Pipeline, ValueType, VarDef};
-
-/// The most bytes a pattern may need when compiled.
-const PATTERN_SIZE_MAX: usize = 256 * 1024;
 
 /// Why variables do not fit a pipeline.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -56,6 +56,21 @@ pub enum Error {
         /// What was given, shortened.
         value: String,
     },
+    /// The texts are too long for their patterns.
+    #[error("the variable `{name}` is too long for its pattern: to search for it is too much work")]
+    Search {
+        /// The variable.
+        name: Name,
+    },
+    /// The runs of one request have too much in their variables.
+    #[error(
+        "the variables of these runs come to {bytes} bytes together, defaults included, and {REQUEST_VARS_LEN_MAX} is the most \
+         for one request: ask for fewer at a time"
+    )]
+    Together {
+        /// How much it is.
+        bytes: usize,
+    },
     /// Not of the form `K=V`.
     #[error("`{0}` is not of the form NAME=VALUE")]
     Form(String),
@@ -68,20 +83,18 @@ impl Error {
     /// The stable code.
     #[must_use]
     pub const fn code(&self) -> Code {
-        Code::InvalidInput
+        match self {
+            Error::Together { .. } => Code::CapExceeded,
+            Error::Unknown { .. }
+            | Error::Missing(_)
+            | Error::Type { .. }
+            | Error::Enum { .. }
+            | Error::Pattern { .. }
+            | Error::Search { .. }
+            | Error::Form(_)
+            | Error::Twice(_) => Code::InvalidInput,
+        }
     }
-}
-
-/// Compiles a pattern, with a bound on what it may need. A pattern without `^` and `$` is searched for.
-///
-/// # Errors
-/// What is wrong with it, in one line.
-pub fn pattern(text: &str) -> Result<regex::Regex, String> {
-    let compiled = regex::RegexBuilder::new(text).size_limit(PATTERN_SIZE_MAX).nest_limit(64).build();
-    compiled.map_err(|error| {
-        let text = error.to_string();
-        text.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned()
-    })
 }
 
 fn shown(value: &Value) -> String {
@@ -93,6 +106,11 @@ fn shown(value: &Value) -> String {
 /// # Errors
 /// The first thing that does not fit.
 pub fn check_var(name: &Name, var: &VarDef, value: &Value) -> Result<(), Error> {
+    check_var_within(name, var, value, &mut { SEARCH_WORK_MAX })
+}
+
+/// The same, within a budget for what is searched.
+fn check_var_within(name: &Name, var: &VarDef, value: &Value, work_left: &mut usize) -> Result<(), Error> {
     if let Some(kind) = var.kind.filter(|kind| !kind.fits(value)) {
         return Err(Error::Type { name: name.clone(), kind, value: shown(value) });
     }
@@ -101,11 +119,17 @@ pub fn check_var(name: &Name, var: &VarDef, value: &Value) -> Result<(), Error> 
         return Err(Error::Enum { name: name.clone(), allowed: allowed.join(", "), value: shown(value) });
     }
     let Some(text) = &var.pattern else { return Ok(()) };
-    // A pattern that does not compile was refused when the runbook was loaded; here it matches nothing.
-    let matches = match value {
-        Value::String(value) => pattern(text).is_ok_and(|pattern| pattern.is_match(value)),
-        Value::Number(value) => pattern(text).is_ok_and(|pattern| pattern.is_match(&value.to_string())),
-        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => false,
+    let known = pattern::known(text);
+    let matches = match (value, &*known) {
+        (Value::String(value), Ok(pattern)) => {
+            let left = work_left.checked_sub(pattern.work(value));
+            *work_left = left.ok_or_else(|| Error::Search { name: name.clone() })?;
+            pattern.is_match(value)
+        }
+        (Value::Number(value), Ok(pattern)) => pattern.is_match(&value.to_string()),
+        // A pattern that does not compile was refused when the runbook was loaded; here it matches nothing.
+        (Value::String(_) | Value::Number(_), Err(_)) => false,
+        (Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_), _) => false,
     };
     if matches {
         Ok(())
@@ -119,21 +143,47 @@ pub fn check_var(name: &Name, var: &VarDef, value: &Value) -> Result<(), Error> 
 /// # Errors
 /// The first thing that does not fit.
 pub fn check_vars(def: &Pipeline, given: &Map<String, Value>) -> Result<Value, Error> {
+    fit_vars(def, given)?;
+    let value = |(name, var): (&Name, &VarDef)| {
+        given.get(name.as_str()).or(var.default.as_ref()).map(|value| (name.to_string(), value.clone()))
+    };
+    Ok(Value::Object(def.vars.iter().filter_map(value).collect()))
+}
+
+/// Whether what is given for a run fits the pipeline. Defaults were looked at when the runbook was loaded.
+///
+/// # Errors
+/// The first thing that does not fit.
+pub fn fit_vars(def: &Pipeline, given: &Map<String, Value>) -> Result<(), Error> {
     for name in given.keys() {
         known(def, name)?;
     }
-    let mut vars = Map::new();
+    let mut work_left = SEARCH_WORK_MAX;
     for (name, var) in &def.vars {
-        match given.get(name.as_str()).or(var.default.as_ref()) {
-            Some(value) => {
-                check_var(name, var, value)?;
-                vars.insert(name.to_string(), value.clone());
-            }
-            None if var.required => return Err(Error::Missing(name.clone())),
+        match given.get(name.as_str()) {
+            Some(value) => check_var_within(name, var, value, &mut work_left)?,
+            None if var.required && var.default.is_none() => return Err(Error::Missing(name.clone())),
             None => {}
         }
     }
-    Ok(Value::Object(vars))
+    Ok(())
+}
+
+/// Whether the runs of one request may have so much in their variables together, defaults included. Nothing is made of it
+/// yet.
+///
+/// # Errors
+/// [`Error::Together`].
+pub fn admit_vars(def: &Pipeline, runs: &[&Map<String, Value>]) -> Result<(), Error> {
+    let default = |var: &VarDef| var.default.as_ref().map_or(0, text_len);
+    let defaults: Vec<(&Name, usize)> = def.vars.iter().map(|(name, var)| (name, default(var))).collect();
+    let of = |given: &Map<String, Value>| {
+        let own: usize = given.values().map(text_len).sum();
+        let others = defaults.iter().filter(|(name, _)| !given.contains_key(name.as_str()));
+        own + others.map(|(_, len)| len).sum::<usize>()
+    };
+    let bytes: usize = runs.iter().map(|given| of(given)).sum();
+    if bytes <= REQUEST_VARS_LEN_MAX { Ok(()) } else { Err(Error::Together { bytes }) }
 }
 
 fn known<'d>(def: &'d Pipeline, name: &str) -> Result<(&'d Name, &'d VarDef), Error> {
@@ -237,10 +287,32 @@ mod tests {
     }
 
     #[test]
-    fn patterns_are_bounded() {
-        assert!(pattern("(").is_err());
-        assert!(pattern("(a{1000}){1000}").is_err());
-        assert!(pattern(&"(".repeat(10_000)).is_err());
-        assert!(pattern(r"^BUG-\d+$").is_ok());
+    fn the_search_for_patterns_is_bounded_for_all_variables_of_a_run() {
+        let one = json!({ "pattern": r"^\w{1,5}" });
+        let def = def(&json!({ "a": one, "b": one, "c": one, "d": one }));
+        let given = |len: usize| json!({ "a": "x".repeat(len), "b": "x".repeat(len), "c": "x", "d": "x" });
+        assert!(check_vars(&def, &map(&given(100))).is_ok());
+        // Each of them alone is too long, or all together are.
+        let largest = SEARCH_WORK_MAX / pattern::known(r"^\w{1,5}").as_ref().as_ref().unwrap().work("x");
+        for len in [1 << 20, largest / 2 + 1] {
+            let refused = check_vars(&def, &map(&given(len))).unwrap_err();
+            assert!(refused.to_string().contains("too much work"), "{refused}");
+        }
+        assert!(check_vars(&def, &map(&json!({ "a": "x".repeat(largest) }))).is_ok());
+    }
+
+    #[test]
+    fn what_the_runs_of_a_request_come_to_is_bounded_with_their_defaults() {
+        let list: Vec<u32> = vec![1; 120_000];
+        let def = def(&json!({ "l": { "type": "list", "default": list }, "n": {} }));
+        let (none, own) = (map(&json!({})), map(&json!({ "l": [], "n": 1 })));
+        assert_eq!(admit_vars(&def, &vec![&none; 60]), Ok(()));
+        let refused = admit_vars(&def, &vec![&none; 300]).unwrap_err();
+        assert_eq!((refused.code(), refused), (Code::CapExceeded, Error::Together { bytes: 300 * 240_001 }));
+        assert_eq!(
+            admit_vars(&def, &vec![&own; 1_000]),
+            Ok(()),
+            "what is given takes the place of its default"
+        );
     }
 }

@@ -5,7 +5,9 @@
 
 mod approvals;
 mod batch;
+pub mod body;
 mod budgets;
+pub mod care;
 mod coordination;
 mod decision;
 mod effects;
@@ -14,8 +16,10 @@ pub(crate) mod evidence;
 mod figures;
 mod health;
 pub mod hooks;
+mod ingress;
 mod keys;
 mod leases;
+mod listing;
 pub mod openapi;
 mod output;
 mod policies;
@@ -35,13 +39,14 @@ use crate::app::App;
 use crate::history;
 use crate::metrics::OTHER;
 use crate::shape;
-use crate::store::{Embedded, Lookup};
+use crate::store::{Embedded, Lookup, RunFilter};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use body::{Late, Peer, patient};
 use routes::{Routes, Scope};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -173,7 +178,8 @@ impl<S: Send + Sync> FromRequest<S> for Raw {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        match tokio::time::timeout(BODY_PATIENCE, Bytes::from_request(request, state)).await {
+        let peer = request.extensions().get::<Peer>().copied();
+        match patient(Bytes::from_request(request, state), BODY_PATIENCE, peer).await {
             Ok(Ok(bytes)) => Ok(Raw(bytes)),
             Ok(Err(error)) if error.status() == StatusCode::PAYLOAD_TOO_LARGE => {
                 Err(Problem::new(Code::PayloadTooLarge, "the body has more bytes than this address takes"))
@@ -181,10 +187,11 @@ impl<S: Send + Sync> FromRequest<S> for Raw {
             Ok(Err(error)) => {
                 Err(Problem::new(Code::InvalidInput, format!("the body cannot be read: {error}")))
             }
-            Err(_) => Err(Problem::new(
+            Err(Late::Over) => Err(Problem::new(
                 Code::RequestTimeout,
                 format!("the body was not there after {} seconds", BODY_PATIENCE.as_secs()),
             )),
+            Err(Late::Crowded) => Err(crowded()),
         }
     }
 }
@@ -365,23 +372,64 @@ impl App {
         receive.await.map_err(|_| gone())?.map_err(Problem::from)
     }
 
-    /// The run that an id, or the beginning of one, means: one of the caller's.
+    /// The run that a text means: an id, the beginning or the last characters of one, or `last` for the newest run. One of
+    /// the caller's.
     ///
     /// # Errors
     /// None is meant, or several are.
     pub async fn find_run(&self, caller: &Caller, text: &str) -> Result<RunId, Problem> {
         let (who, wanted) = (caller.clone(), text.to_owned());
-        let found = self.look(move |store| store.find_runs(&who.tenant, &who.namespace, &wanted)).await??;
+        let begins = self.look(move |store| store.find_runs(&who.tenant, &who.namespace, &wanted)).await??;
+        let found = match begins.as_slice() {
+            [] if text == "last" => self.newest_runs(caller, 1, |_| true).await?,
+            [] if text.len() >= ENDS_MIN => {
+                let ends = text.to_ascii_lowercase();
+                self.newest_runs(caller, PAGE_MAX, move |id| id.to_ascii_lowercase().ends_with(&ends)).await?
+            }
+            _ => begins,
+        };
         match found.as_slice() {
             [] => Err(Problem::missing("run", text)),
             [only] => Ok(*only),
-            [_, _, ..] => Err(Problem::new(
-                Code::InvalidInput,
-                format!("`{}` begins several ids; write more of it", windlass_core::wire::shorten(text)),
-            )),
+            [_, _, ..] => {
+                let ids: Vec<String> = found.iter().take(MEANT_MAX).map(ToString::to_string).collect();
+                let text = windlass_core::wire::shorten(text);
+                let text =
+                    format!("`{text}` means several runs, such as {}; write more of it", ids.join(", "));
+                Err(Problem::new(Code::InvalidInput, text))
+            }
         }
     }
+
+    /// Those of the caller's newest runs whose ids are wanted.
+    async fn newest_runs(
+        &self,
+        caller: &Caller,
+        limit: usize,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<Vec<RunId>, Problem> {
+        let mut filter = RunFilter { limit, ..RunFilter::of(&caller.tenant, &caller.namespace) };
+        for _ in 0..PAGES_MAX {
+            let look = filter.clone();
+            let (page, next) = self.look(move |store| store.list_runs(&look)).await??;
+            let ids = page.iter().filter_map(|run| run["id"].as_str()).filter(|id| wanted(id));
+            let found: Vec<RunId> = ids.filter_map(|id| RunId::parse(id).ok()).collect();
+            // A page may be short, or have none of the caller's, and still not be the last.
+            if !page.is_empty() || next.is_none() {
+                return Ok(found);
+            }
+            filter.before = next;
+        }
+        Ok(Vec::new())
+    }
 }
+
+/// The fewest last characters that mean a run.
+const ENDS_MIN: usize = 4;
+/// So many of the runs that a text means are named.
+const MEANT_MAX: usize = 5;
+/// How many pages are looked at for the newest runs.
+const PAGES_MAX: usize = 100;
 
 /// The most things on a page.
 const PAGE_MAX: usize = 500;
@@ -434,6 +482,11 @@ fn stranger() -> Problem {
     Problem::new(Code::Unauthorized, text)
 }
 
+/// What is said where so many bodies are slow that no further one is waited for.
+fn crowded() -> Problem {
+    Problem::new(Code::RequestTimeout, "the body comes slowly, as many others do: send it again, and at once")
+}
+
 fn gone() -> Problem {
     Problem::new(Code::Unavailable, "the engine is shutting down: try again when it runs")
 }
@@ -449,10 +502,12 @@ pub fn routes() -> Routes {
         .and(schedules::routes())
         .and(batch::routes())
         .and(coordination::routes())
+        .and(ingress::routes())
         .and(leases::routes())
         .and(output::routes())
         .and(events::routes())
         .and(evidence::routes())
+        .and(care::routes())
         .and(tokens::routes())
         .and(health::routes())
         .and(openapi::routes())

@@ -123,9 +123,14 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
     (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok()).collect()
 }
 
-/// Whether an attempt may use an address: it reads its own run, sends it events, and reports on itself.
+/// Whether an attempt may use an address: it reads its own run, sends it events, emits custom events for it, and reports on
+/// itself.
 #[must_use]
 pub fn may(place: &Place, method: &Method, path: &str) -> bool {
+    // A custom event of its own run.
+    if *method == Method::POST && path == "/v1/events" {
+        return true;
+    }
     let run = place.run.to_string();
     let Some(rest) = path.strip_prefix("/v1/runs/").and_then(|rest| rest.strip_prefix(run.as_str())) else {
         return false;
@@ -152,10 +157,21 @@ pub fn escape(text: &str) -> String {
     text.bytes().map(one).collect()
 }
 
+/// An attempt, as the one who asks for something. The core reads the run out of it: behind an attempt stand the requesters
+/// of its run.
+#[must_use]
+pub fn actor(run: RunId, step: &StepId) -> Actor {
+    Actor { initiator: Initiator::Executor, id: Some(Name::clean(&format!("{run}/{step}"))) }
+}
+
 impl App {
     /// Who asks with the token of an attempt; nobody where the token is none, or its attempt is over.
     pub async fn attempt_caller(&self, token: &str) -> Option<Caller> {
-        let place = self.attempts().read(token)?;
+        self.attempt_at(self.attempts().read(token)?).await
+    }
+
+    /// The same for an attempt that is known otherwise.
+    pub async fn attempt_at(&self, place: Place) -> Option<Caller> {
         let (run, step, epoch) = (place.run, place.step.clone(), place.epoch);
         let home = self.look(move |store| {
             store.load(&[windlass_core::stream::StreamId::Run(run)]).ok()?;
@@ -164,9 +180,8 @@ impl App {
             lives.then(|| (run.born.home.tenant.clone(), run.born.home.namespace.clone()))
         });
         let (tenant, namespace) = home.await.ok()??;
-        let id = Name::clean(&format!("{}/{}", place.run, place.step));
         Some(Caller {
-            actor: Actor { initiator: Initiator::Executor, id: Some(id) },
+            actor: actor(place.run, &place.step),
             tenant,
             namespace,
             scopes: vec![Scope::Read, Scope::Run, Scope::Execute],
@@ -217,6 +232,7 @@ mod tests {
         let post = |path: String| may(&place, &Method::POST, &path);
         assert!(get(format!("/v1/runs/{run}")) && get(format!("/v1/runs/{run}/events")));
         assert!(post(format!("/v1/runs/{run}/signals/go")));
+        assert!(post("/v1/events".to_owned()) && !get("/v1/events".to_owned()));
         assert!(post(format!("/v1/runs/{run}/steps/build.x[1]/checkpoint")));
         assert!(post(format!("/v1/runs/{run}/steps/build.x%5B1%5D/output")));
         assert!(!post(format!("/v1/runs/{run}/steps/other/checkpoint")));

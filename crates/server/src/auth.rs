@@ -131,6 +131,14 @@ impl Tokens {
         table.known.get(&hash).filter(|known| known.token.is_good(at)).map(|known| known.caller.clone())
     }
 
+    /// Whether a token is good that lets its bearer do more than look.
+    #[must_use]
+    pub fn has_others(&self, at: Millis) -> bool {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let acts = |known: &Known| known.caller.scopes.iter().any(|scope| *scope != Scope::Read);
+        table.known.values().any(|known| known.token.is_good(at) && acts(known))
+    }
+
     /// From now on, whoever shows this is the owner.
     pub fn set_owner(&self, shown: &str, user: &str) {
         let own = (hash_of(shown), Caller::owner(user));
@@ -159,11 +167,13 @@ pub fn every(state: &State) -> impl Iterator<Item = (Name, &Token)> {
     // Tenants stand after sessions, and a state may hold millions of others.
     static BEFORE: StreamId = StreamId::Session(SessionId(u128::MAX));
     let tenants = state.streams_after(Some(&BEFORE)).map_while(|(id, stream)| match (id, &stream.body) {
-        (StreamId::Tenant(tenant), Body::Tenant(body)) => Some((tenant, body)),
-        // tidy: tenants stand together.
+        // Those of an earlier version.
+        (StreamId::Tenant(tenant), Body::Tenant(body)) => Some((tenant, &body.tokens)),
+        (StreamId::Tokens(tenant), Body::Tokens(tokens)) => Some((tenant, &**tokens)),
+        // tidy: tenants and their tokens stand together.
         _ => None,
     });
-    tenants.flat_map(|(tenant, body)| body.tokens.values().map(move |token| (tenant.clone(), token)))
+    tenants.flat_map(|(tenant, tokens)| tokens.values().map(move |token| (tenant.clone(), token)))
 }
 
 /// A token's id that begins with a text, with or without its prefix.
@@ -187,7 +197,7 @@ impl Credential {
         home.root().join("credential.json")
     }
 
-    /// Makes the file.
+    /// Makes the file. On a full disk there is none, and the owner comes by the socket.
     ///
     /// # Errors
     /// It cannot be written.
@@ -197,23 +207,29 @@ impl Credential {
         let mut file =
             fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
         file.set_permissions(fs::Permissions::from_mode(0o600))?;
-        file.write_all(json!({ "url": url, "token": token }).to_string().as_bytes())?;
-        fs::rename(&fresh, &path)?;
+        let written = file.write_all(json!({ "url": url, "token": token }).to_string().as_bytes());
+        match written.and_then(|()| fs::rename(&fresh, &path)) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                // The socket in the directory needs no file.
+                eprintln!(
+                    "windlass: the disk is full: only the socket in the data directory knows its owner"
+                );
+                let _ = fs::remove_file(&fresh);
+            }
+            Err(error) => return Err(error),
+        }
         Ok(Credential { path })
     }
 
-    /// The token in the file, if it is for a server at this port of this machine.
+    /// The address of the server in the file, and the token for it.
     #[must_use]
-    pub fn read(home: &std::path::Path, port: u16) -> Option<String> {
+    pub fn read(home: &std::path::Path) -> Option<(String, String)> {
         let file = fs::File::open(home.join("credential.json")).ok()?;
         let mut text = String::new();
         file.take(FILE_MAX).read_to_string(&mut text).ok()?;
         let value: Value = serde_json::from_str(&text).ok()?;
-        let own: u16 = value["url"].as_str()?.rsplit_once(':')?.1.parse().ok()?;
-        if own != port {
-            return None;
-        }
-        value["token"].as_str().map(str::to_owned)
+        Some((value["url"].as_str()?.to_owned(), value["token"].as_str()?.to_owned()))
     }
 }
 

@@ -18,6 +18,7 @@ pub mod text;
 #[cfg(test)]
 mod tests;
 
+use crate::policy::builtin;
 use crate::shape;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -171,10 +172,18 @@ impl Card {
         row(Part::Details, "cost", vec![cost(&facts.spent, &facts.limits)]);
         let by = visible(approval.requested_by.as_str());
         row(Part::Details, "asked", vec![format!("by {by} at {}", shape::time(approval.requested_at))]);
+        if !approval.changed_by.is_empty() {
+            let names: Vec<String> = approval.changed_by.iter().map(|name| visible(name.as_str())).collect();
+            row(Part::Details, "also", vec![format!("asked by {}", names.join(", "))]);
+        }
         row(Part::Details, "run", vec![format!("{} ({})", approval.run, visible(facts.pipeline.as_str()))]);
         row(Part::Details, "step", vec![step(approval)]);
         row(Part::Details, "expires", vec![shape::time(approval.expires_at)]);
-        row(Part::Details, "policy", vec![approval.policy_version.to_string()]);
+        let policy = match approval.policy_version {
+            builtin::VERSION => format!("built-in ({})", builtin::RULE),
+            version => version.to_string(),
+        };
+        row(Part::Details, "policy", vec![policy]);
         let hash = approval.action_hash.to_string();
         let short = hash.get(..SHORT).unwrap_or(&hash).to_owned();
         row(Part::Details, "hash", vec![short, hash]);

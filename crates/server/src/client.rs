@@ -11,6 +11,8 @@ use axum::http::{HeaderMap, Method, Request, StatusCode, header};
 use futures_util::StreamExt as _;
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
+
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +27,9 @@ const PATIENCE: Duration = Duration::from_secs(45);
 const LOOK: Duration = Duration::from_millis(50);
 /// How long a named server may take to be there.
 const CONNECT: Duration = Duration::from_secs(10);
+/// How long a server may take to begin its answer, beside what it is asked to wait for. It says itself when it needs
+/// longer than half a minute.
+const ANSWER: Duration = Duration::from_secs(45);
 /// The most bytes of an answer that is read as a whole.
 const ANSWER_MAX: usize = 64 << 20;
 
@@ -56,6 +61,18 @@ impl Failure {
 
 impl From<app::Error> for Failure {
     fn from(error: app::Error) -> Failure {
+        Failure::new(error.code(), error.to_string())
+    }
+}
+
+impl From<crate::backup::Error> for Failure {
+    fn from(error: crate::backup::Error) -> Failure {
+        Failure::new(error.code(), error.to_string())
+    }
+}
+
+impl From<crate::retention::Error> for Failure {
+    fn from(error: crate::retention::Error) -> Failure {
         Failure::new(error.code(), error.to_string())
     }
 }
@@ -96,7 +113,11 @@ struct Net {
 
 impl Net {
     /// One request. Where nobody is there, nothing was asked; where an answer is lost, something may have happened.
-    async fn ask(&self, request: Request<Body>) -> Result<axum::http::Response<Body>, Failure> {
+    async fn ask(
+        &self,
+        request: Request<Body>,
+        patience: Duration,
+    ) -> Result<axum::http::Response<Body>, Failure> {
         let unreachable = |error: std::io::Error| {
             // One that is just being started again refuses; what does not answer at all takes long to find out.
             let refused = error.kind() == std::io::ErrorKind::ConnectionRefused;
@@ -107,9 +128,9 @@ impl Net {
             connecting.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into())).map_err(unreachable)?;
         let _ = stream.set_nodelay(true);
         match &self.tls {
-            None => over(stream, request).await,
+            None => over(stream, request, patience).await,
             Some((config, name)) => {
-                over(tls::connect(config, name, stream).await.map_err(unreachable)?, request).await
+                over(tls::connect(config, name, stream).await.map_err(unreachable)?, request, patience).await
             }
         }
     }
@@ -141,13 +162,42 @@ fn parts_of(url: &str) -> Option<(bool, String, u16)> {
     Some((secret, authority.host().to_owned(), port))
 }
 
-/// The owner's credential for a server on this machine, if this is the owner and the server is theirs.
+/// The owner's credential for a server on this machine, if this is the owner and the server is theirs, and the address to
+/// show it at. Somebody else can listen at the same port of another address of this machine, so it is shown at the server's
+/// own and at no other: a name that has several is not looked up, unless the server proves who it is (TLS).
 #[must_use]
-pub fn credential(url: &str, root: &Path) -> Option<String> {
-    let (_, host, port) = parts_of(url)?;
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
-    let here = bare == "localhost" || bare.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
-    here.then(|| Credential::read(root, port)).flatten()
+pub fn credential(url: &str, root: &Path) -> Option<(String, String)> {
+    let bare = |host: &str| host.trim_start_matches('[').trim_end_matches(']').to_owned();
+    let (secret, host, port) = parts_of(url)?;
+    let (own_url, token) = Credential::read(root)?;
+    let (own_secret, own_host, own_port) = parts_of(&own_url)?;
+    if (secret, port) != (own_secret, own_port) {
+        return None;
+    }
+    let (host, own) = (bare(&host), bare(&own_host).parse::<IpAddr>().ok()?);
+    let asked = host.parse::<IpAddr>().ok();
+    if host != "localhost" && !asked.is_some_and(|ip| ip.is_loopback()) {
+        return None;
+    }
+    let is_own =
+        asked == Some(own) || own.is_unspecified() && asked.is_some_and(|ip| ip.is_ipv4() == own.is_ipv4());
+    match secret || is_own {
+        true => Some((url.to_owned(), token)),
+        false if host == "localhost" => Some((own_url, token)),
+        false => None,
+    }
+}
+
+/// The address of a server and the token to show there: the one that is named, or the owner's.
+#[must_use]
+pub fn at(url: &str, token: Option<&str>, root: &Path) -> (String, Option<String>) {
+    match token {
+        Some(token) => (url.to_owned(), Some(token.to_owned())),
+        None => match credential(url, root) {
+            Some((url, token)) => (url, Some(token)),
+            None => (url.to_owned(), None),
+        },
+    }
 }
 
 /// A way to the API.
@@ -247,6 +297,18 @@ impl Lines {
     }
 }
 
+/// Why a data directory cannot be used.
+#[must_use]
+pub fn unusable(root: Option<&Path>, error: &std::io::Error) -> Failure {
+    let code = match error.kind() {
+        std::io::ErrorKind::PermissionDenied => Code::Forbidden,
+        // tidy: the system has many reasons, and all of them may pass.
+        _ => Code::Unavailable,
+    };
+    let named = root.map(|root| format!(" {}", root.display())).unwrap_or_default();
+    Failure::new(code, format!("the data directory{named} cannot be used: {error}"))
+}
+
 /// What a command needs of the process behind the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
@@ -293,12 +355,7 @@ impl Way {
 
 impl Place {
     async fn way(&self) -> Result<Way, Failure> {
-        let home = Home::make(&self.root).map_err(|error| {
-            Failure::new(
-                Code::Unavailable,
-                format!("the data directory {} cannot be used: {error}", self.root.display()),
-            )
-        })?;
+        let home = Home::make(&self.root).map_err(|error| unusable(Some(&self.root), &error))?;
         let until = tokio::time::Instant::now() + PATIENCE;
         loop {
             if home.connect().await.is_ok() {
@@ -419,6 +476,17 @@ impl Client {
         body: Option<(&str, Vec<u8>)>,
         headers: &[(&'static str, String)],
     ) -> Result<Answer, Failure> {
+        self.send_within(method, path, body, headers, ANSWER).await
+    }
+
+    async fn send_within(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<(&str, Vec<u8>)>,
+        headers: &[(&'static str, String)],
+        patience: Duration,
+    ) -> Result<Answer, Failure> {
         let asked = method == Method::GET;
         let host = match &self.way {
             Way::Net(net) => &net.address,
@@ -448,10 +516,10 @@ impl Client {
             },
             Way::Socket(home, _) => {
                 let stream = home.connect().await.map_err(|error| Failure::gone(error.to_string(), true))?;
-                over(stream, request).await?
+                over(stream, request, patience).await?
             }
             Way::Nowhere => return Err(Failure::gone("nobody holds the data directory", true)),
-            Way::Net(net) => net.ask(request).await?,
+            Way::Net(net) => net.ask(request, patience).await?,
         };
         let (parts, body) = response.into_parts();
         Ok(Answer { status: parts.status, headers: parts.headers, body, asked })
@@ -483,6 +551,15 @@ impl Client {
         self.send(Method::POST, path, Some(body), &[]).await?.json().await
     }
 
+    /// The same, where the server is asked to wait for so long before it answers.
+    ///
+    /// # Errors
+    /// The problem that came back, or that nothing did.
+    pub async fn post_waiting(&self, path: &str, body: &Value, wait: Duration) -> Result<Value, Failure> {
+        let body = ("application/json", body.to_string().into_bytes());
+        self.send_within(Method::POST, path, Some(body), &[], ANSWER + wait).await?.json().await
+    }
+
     /// Lets what is under way in this process come to its end, and starts nothing more: others may have asked for it, and
     /// what is handed back in the middle is done again.
     pub async fn drain(&self, waits: impl FnOnce(u32)) {
@@ -512,15 +589,64 @@ impl Client {
 }
 
 /// One request over a connection of its own.
-async fn over<S>(stream: S, request: Request<Body>) -> Result<axum::http::Response<Body>, Failure>
+async fn over<S>(
+    stream: S,
+    request: Request<Body>,
+    patience: Duration,
+) -> Result<axum::http::Response<Body>, Failure>
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
 {
     let asked = *request.method() == Method::GET;
     let gone = |error: hyper::Error| Failure::gone(format!("the connection broke off: {error}"), asked);
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(gone)?;
-    tokio::spawn(connection);
-    let response = sender.send_request(request).await.map_err(gone)?;
-    Ok(response.map(Body::new))
+    let answering = async {
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(gone)?;
+        tokio::spawn(connection);
+        sender.send_request(request).await.map_err(gone)
+    };
+    match tokio::time::timeout(patience, answering).await {
+        Ok(response) => Ok(response?.map(Body::new)),
+        Err(_) => {
+            let text = format!(
+                "the server took the connection and did not answer within {} seconds; look at its /healthz",
+                patience.as_secs()
+            );
+            Err(Failure::new(Code::Unavailable, text))
+        }
+    }
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    #[test]
+    fn the_owners_credential_is_shown_at_the_servers_own_address_and_nowhere_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |url: &str| {
+            let text = serde_json::json!({ "url": url, "token": "wl_x" }).to_string();
+            std::fs::write(dir.path().join("credential.json"), text).unwrap();
+        };
+        let at = |url: &str| credential(url, dir.path()).map(|(url, _)| url);
+        assert_eq!(at("http://127.0.0.1:7433"), None);
+        file("http://127.0.0.1:7433");
+        assert_eq!(at("http://127.0.0.1:7433").as_deref(), Some("http://127.0.0.1:7433"));
+        // Another process can listen at the same port of ::1, which is this machine's name too.
+        assert_eq!(at("http://localhost:7433").as_deref(), Some("http://127.0.0.1:7433"));
+        for other in [
+            "http://[::1]:7433",
+            "http://127.0.0.2:7433",
+            "http://127.0.0.1:7434",
+            "https://127.0.0.1:7433",
+            "http://example.org:7433",
+        ] {
+            assert_eq!(at(other), None, "{other}");
+        }
+        file("https://0.0.0.0:7433");
+        for own in ["https://127.0.0.1:7433", "https://localhost:7433"] {
+            assert_eq!(at(own).as_deref(), Some(own));
+        }
+        assert_eq!(at("https://example.org:7433"), None);
+    }
 }

@@ -10,8 +10,11 @@
 pub mod archive;
 pub mod bucket;
 pub mod bundle;
+pub mod handed;
+pub mod keep;
 pub mod keys;
 pub mod period;
+pub mod proofs;
 pub mod report;
 pub mod seal;
 pub mod shelf;

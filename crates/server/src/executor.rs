@@ -11,7 +11,9 @@
 mod attempt;
 mod report;
 
+use crate::apart::Apart;
 use crate::client::{Client, Failure};
+use crate::config::Config;
 use crate::home::Home;
 use crate::shell::Shell;
 use attempt::Attempt;
@@ -39,7 +41,7 @@ const STOP_WAIT: Duration = Duration::from_secs(20);
 const TTL: Duration = Duration::from_secs(30);
 
 /// What kind of executor.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Settings {
     /// Its name, among the executors of its tenant.
     pub name: String,
@@ -51,6 +53,12 @@ pub struct Settings {
     pub dir: PathBuf,
     /// The server's address, for the steps.
     pub server: String,
+    /// What the configuration file says.
+    pub config: Config,
+    /// What steps run behind.
+    pub apart: Apart,
+    /// What no step may reach.
+    pub closed: Vec<PathBuf>,
 }
 
 /// An executor at work.
@@ -79,7 +87,7 @@ impl Executor {
 
     /// Asks the server, within a bound.
     async fn post(&self, path: &str, body: &Value, patience: Duration) -> Result<Value, Failure> {
-        match tokio::time::timeout(patience, self.client.post(path, body)).await {
+        match tokio::time::timeout(patience, self.client.post_waiting(path, body, patience)).await {
             Ok(answer) => answer,
             Err(_) => Err(Failure::new(Code::Unavailable, "the server did not answer in time")),
         }
@@ -107,11 +115,17 @@ pub async fn run(
     mut stop: watch::Receiver<bool>,
     say: impl Fn(&str) + Send + Sync + 'static,
 ) -> Result<(), Failure> {
+    // The token and secrets are in this process's memory and environment, and steps run under the same user.
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
+        .map_err(std::io::Error::from)?;
     let root = home.root().to_path_buf();
     let started = tokio::task::spawn_blocking(move || Shell::start(&exe, &root)).await;
     let shell = started
         .map_err(|_| Failure::new(Code::Internal, "the keeper did not start"))?
         .map_err(|error| Failure::new(Code::Unavailable, error.to_string()))?;
+    let (apart, config, closed) = (settings.apart.clone(), settings.config.clone(), settings.closed.clone());
+    shell.set_limits(config.limits);
+    shell.set_walls(move |_, _| apart.wall(true, &config, &closed));
     let (outcomes, mut ended) = mpsc::unbounded_channel();
     let (state, changed) = (Mutex::default(), Notify::new());
     let executor = Arc::new(Executor { settings, client, shell, home, state, changed, outcomes });

@@ -5,37 +5,49 @@
 //! gathered on threads of their own, tools have an executor of theirs, and whatever comes of them goes back to the
 //! engine as a report.
 
+pub(crate) mod beside;
+mod emit;
+mod notices;
 mod probe;
+mod reported;
 
+use crate::app::App;
 use crate::attempts::Attempts;
 use crate::cards::sender::Sender as Cards;
+use crate::config::Config;
 use crate::cron;
 use crate::expr::Cel;
 use crate::external;
 use crate::guards;
 use crate::home::Home;
 use crate::policy::pool::Pool;
-use crate::policy::{self, InForce, Question};
-use crate::secrets::Secrets;
-use crate::shell::{self, Ended, Ending, Environment, Shell, ShellEvent, Spec};
+use crate::policy::{self, Edition, InForce, Question};
+use crate::room::postponed;
+use crate::runbook::tools::EMIT;
+use crate::secrets::{OfRun, Registered, Secrets};
+use crate::shell::{self, Author, Environment, Shell, ShellEvent, Spec, StartError};
 use crate::store::Embedded;
 use crate::tools::Trouble;
 use crate::tools::execute::{Executor, Finished, Job};
 use crate::tools::session::{Session, Witness};
+use crate::tools::settings::Settings as ToolSettings;
+use beside::For;
+pub(crate) use reported::report_of;
 use serde_json::{Map, Value};
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use windlass_core::attempt::Report;
 use windlass_core::code::Code;
-use windlass_core::command::Command;
+use windlass_core::command::{Command, Refusal};
+use windlass_core::digest::Digest;
 use windlass_core::effect::Effect;
 use windlass_core::event::PolicyDecided;
 use windlass_core::id::{Name, RunId, Scoped, StepId};
-use windlass_core::receipt::Semantics;
+use windlass_core::receipt::{Action, Semantics};
 use windlass_core::run::{Actor, Initiator};
 use windlass_core::runbook::{Kind, StepDef};
 use windlass_core::schedule;
@@ -45,31 +57,41 @@ use windlass_core::template::Template;
 use windlass_core::time::{Millis, Span};
 use windlass_core::trace;
 use windlass_engine::port::{Fault, Outside};
-use windlass_engine::{Handle, Permit, Released};
+use windlass_engine::remote::Place;
+use windlass_engine::{Handle, Leave, Permit, Released};
 
-/// How many lines of what a command said last stand in its failure, and how many bytes at most.
-const LAST_LINES: usize = 8;
-const LAST_BYTES_MAX: usize = 2_048;
 /// How long the end of attempts is waited for beyond their grace time when the process stops.
 const STOP_EXTRA: Duration = Duration::from_secs(5);
+/// How long an answer to a cancel waits for commands that are about to begin.
+const SETTLE_MAX: Duration = Duration::from_secs(5);
 /// When a schedule is looked at again whose slots could not be computed.
 const SLOTS_AGAIN: Span = Span::mins(10);
 
 /// The executor and everything else outside, in this process.
 pub struct Local {
-    line: Mutex<Sender<Released>>,
+    line: Mutex<Sender<Work>>,
     hands: Arc<Hands>,
     /// Where callers wait for their answers, once somebody serves them.
     callers: OnceLock<tokio::runtime::Handle>,
 }
 
+/// What the working thread works off.
+enum Work {
+    /// Something may happen now.
+    Released(Released),
+    /// Somebody wants to know when everything before this was started.
+    Passed(Sender<()>),
+}
+
 /// What the working thread and the callbacks share.
-struct Hands {
-    engine: Handle<Embedded>,
+pub(crate) struct Hands {
+    pub(crate) engine: Handle<Embedded>,
     home: Home,
+    /// What the configuration file says.
+    pub(crate) config: Arc<Config>,
     policy: Arc<InForce>,
     pool: Pool<PolicyDecided>,
-    evaluate: Arc<Cel>,
+    pub(crate) evaluate: Arc<Cel>,
     shell: Option<Arc<Shell>>,
     /// Absent where nothing is carried out.
     tools: Option<Executor>,
@@ -77,15 +99,37 @@ struct Hands {
     cards: Option<Arc<Cards>>,
     by: Actor,
     attempts: Arc<Attempts>,
+    registered: Arc<Registered>,
     running: Mutex<Running>,
     ended: Condvar,
+    /// The way of custom events; absent until this process serves.
+    events: emit::Way,
+    /// What people are to be told.
+    notices: notices::Line,
+}
+
+/// Whose a process is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Whose {
+    /// No step's.
+    Apart,
+    /// This attempt's.
+    Attempt(Place),
+    /// Some step's: it left the tree of its attempt.
+    Step,
 }
 
 #[derive(Default)]
 struct Running {
     attempts: HashSet<(RunId, StepId, u64)>,
+    /// Those of them whose command does not run yet.
+    beginning: HashSet<(RunId, StepId, u64)>,
+    /// The process that each attempt's processes descend from.
+    leaders: HashMap<shell::Identity, (RunId, StepId, u64)>,
     /// Workers whose external queues are being listed, and the list that was asked for meanwhile.
     listing: HashMap<Scoped, Option<Effect>>,
+    /// Looks at guards that are under way.
+    looks: beside::Looks,
     /// The process ends: what is stopped now is handed back rather than reported as stopped.
     stopping: bool,
 }
@@ -98,17 +142,21 @@ impl Local {
     pub fn new(
         engine: Handle<Embedded>,
         home: Home,
-        policy: Arc<InForce>,
+        (config, policy): (Arc<Config>, Arc<InForce>),
         evaluate: Arc<Cel>,
         (shell, tools, cards): (Option<Arc<Shell>>, Option<Executor>, Option<Arc<Cards>>),
+        settings: &Arc<ToolSettings>,
     ) -> std::io::Result<Arc<Local>> {
         let by = Actor::new(Initiator::Executor, "local");
         let (running, ended) = (Mutex::default(), Condvar::new());
         let attempts = Arc::new(Attempts::open(&home)?);
         let pool = Pool::default();
+        let secrets = tools.as_ref().map(|tools| tools.secrets().clone());
+        let registered = Registered::new(secrets.unwrap_or_else(|| Arc::new(Secrets::new(home.root()))));
         let hands = Arc::new(Hands {
             engine,
             home,
+            config,
             policy,
             pool,
             evaluate,
@@ -117,9 +165,13 @@ impl Local {
             cards,
             by,
             attempts,
+            registered,
             running,
             ended,
+            events: emit::Way::default(),
+            notices: notices::Line::default(),
         });
+        hands.notices.begin(&hands, settings)?;
         let (line, work) = channel();
         let worker = hands.clone();
         std::thread::Builder::new().name("outside".into()).spawn(move || worker.serve(&work))?;
@@ -131,10 +183,63 @@ impl Local {
         let _ = self.callers.set(runtime);
     }
 
+    /// Whether processes can be started here, as far as this process is to start any.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.hands.shell.as_ref().is_none_or(|shell| shell.is_ready())
+    }
+
+    /// Custom events of steps go this way from now on.
+    pub fn emits_by(&self, app: &Arc<App>) {
+        self.hands.events.open(app);
+    }
+
     /// The tokens of attempts.
     #[must_use]
     pub fn attempts(&self) -> Arc<Attempts> {
         self.hands.attempts.clone()
+    }
+
+    /// Waits until no command of a run is about to begin here: after a cancel that is durable, none begins any more.
+    pub fn settle(&self, run: RunId) {
+        let (told, passed) = channel();
+        let _ = self.line.lock().unwrap_or_else(PoisonError::into_inner).send(Work::Passed(told));
+        let _ = passed.recv_timeout(SETTLE_MAX);
+        let begins = |running: &mut Running| running.beginning.iter().any(|(of, _, _)| *of == run);
+        let waited = self.hands.ended.wait_timeout_while(self.hands.lock(), SETTLE_MAX, begins);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Asks policy whether what is left of a step's effect may be looked at. Waits for the answer, and that it is on record.
+    ///
+    /// # Errors
+    /// It may not, or policy could not be asked.
+    pub fn may_look(&self, run: RunId, step: StepId, action: Action) -> Result<Leave, Refusal> {
+        self.hands.may_look(run, step, action)
+    }
+
+    /// Whose a process with these ancestors is.
+    #[must_use]
+    pub fn whose(&self, line: &[shell::Identity]) -> Whose {
+        let running = self.hands.lock();
+        // A step may have killed its keeper: what still lives of it is known by its supervisor.
+        if let Some((run, step, epoch)) = line.iter().find_map(|process| running.leaders.get(process)) {
+            return Whose::Attempt(Place { run: *run, step: step.clone(), epoch: *epoch });
+        }
+        let is_step = self.hands.shell.as_ref().is_some_and(|shell| shell.is_above(line));
+        if is_step { Whose::Step } else { Whose::Apart }
+    }
+
+    /// What is masked of a run, where that is known yet.
+    #[must_use]
+    pub fn masked(&self, run: RunId) -> Option<OfRun> {
+        self.hands.registered.known(run)
+    }
+
+    /// What is masked of a run.
+    #[must_use]
+    pub fn secrets_of(&self, run: RunId, tenant: &Name, names: impl FnOnce() -> BTreeSet<Name>) -> OfRun {
+        self.hands.secrets_of(run, tenant, names)
     }
 
     /// Ends every attempt under way and hands it back: a later process takes it up again.
@@ -148,6 +253,8 @@ impl Local {
             }
         }
         drop(running);
+        // Commands that wait for room need not wait any longer.
+        hands.ended.notify_all();
         if let Some(tools) = &hands.tools {
             tools.leave(shell::spec::GRACE);
         }
@@ -164,7 +271,7 @@ impl Local {
 impl Outside for Local {
     fn start(&self, released: Released) {
         // The worker lives as long as this does.
-        let _ = self.line.lock().unwrap_or_else(PoisonError::into_inner).send(released);
+        let _ = self.line.lock().unwrap_or_else(PoisonError::into_inner).send(Work::Released(released));
     }
 
     fn tell(&self, several: Box<dyn FnOnce() + Send>) {
@@ -219,11 +326,13 @@ impl Hands {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn serve(self: &Arc<Hands>, work: &Receiver<Released>) {
-        while let Ok(released) = work.recv() {
-            match released {
-                Released::Execute(permit) => self.execute(&permit),
-                Released::Effect(effect) => self.effect(effect),
+    fn serve(self: &Arc<Hands>, work: &Receiver<Work>) {
+        while let Ok(next) = work.recv() {
+            match next {
+                Work::Released(Released::Execute(permit)) => self.execute(&permit),
+                Work::Released(Released::Effect(effect)) => self.effect(effect),
+                // Whoever asked may have gone away.
+                Work::Passed(told) => drop(told.send(())),
             }
         }
     }
@@ -231,6 +340,26 @@ impl Hands {
     fn report(&self, (run, step, epoch): (RunId, StepId, u64), report: Report) {
         let command = Command::Report { run, step, epoch, report, receipt: None };
         self.engine.report(self.by.clone(), command);
+    }
+
+    /// What is masked of a run.
+    pub(crate) fn secrets_of(
+        &self,
+        run: RunId,
+        tenant: &Name,
+        names: impl FnOnce() -> BTreeSet<Name>,
+    ) -> OfRun {
+        if let Some(known) = self.registered.too_many() {
+            let registered = self.registered.clone();
+            self.engine.read_then(
+                move |store| {
+                    let lives = |run: &RunId| store.state().run(*run).is_some_and(|run| !run.is_terminal());
+                    known.into_iter().filter(|run| !lives(run)).collect::<Vec<_>>()
+                },
+                move |ended| registered.forget(&ended.unwrap_or_default()),
+            );
+        }
+        self.registered.of(run, tenant, names)
     }
 
     /// Whoever uses a secret in an attempt says so first, and waits until that is durable.
@@ -257,9 +386,12 @@ impl Hands {
         };
         match &step.kind {
             Kind::Run { command } => match self.spec(permit, step, command) {
-                Ok(spec) => self.run(place, spec, step),
+                Ok(spec) => self.run(permit, place, spec, step),
                 Err(trouble) if trouble.hands_back() => {
                     self.report(place, Report::Returned { reason: Some(trouble.message) });
+                }
+                Err(trouble) if trouble.lacks_room() => {
+                    self.report(place, postponed(trouble.message, lease.attempt));
                 }
                 Err(trouble) => self.fail(place, Code::StepFailed, trouble.message),
             },
@@ -268,6 +400,7 @@ impl Hands {
                 let output = lease.input.as_ref().and_then(|input| input.get("fields")).cloned();
                 self.report(place, Report::Done { output, exit_code: None });
             }
+            Kind::Tool { tool, .. } if tool.as_str() == EMIT => self.emit(permit),
             Kind::Tool { with, .. } => self.tool(permit, step, with),
             Kind::Agent { agent, .. } => {
                 let text = format!(
@@ -292,13 +425,14 @@ impl Hands {
         let secrets = self.tools.as_ref().map(|tools| tools.secrets().clone());
         let secrets = secrets.unwrap_or_else(|| Arc::new(Secrets::new(self.home.root())));
         let witness = self.witness((lease.run, lease.step.clone(), lease.epoch));
-        let session = Session::witnessed(work.tenant.clone(), secrets, witness);
+        let masked = self.secrets_of(lease.run, &work.tenant, || work.runbook.secrets());
+        let session = Session::witnessed(work.tenant.clone(), secrets, witness, masked);
         set_own(&mut env, permit).map_err(|error| error.to_string())?;
         let token = self.attempts.token(lease.run, &lease.step, lease.epoch);
         let reach = env.set_own("SERVER", self.attempts.server()).and_then(|()| env.set_own("TOKEN", &token));
         reach.map_err(|error| error.to_string())?;
-        if let Value::Object(vars) = &work.vars {
-            for (name, value) in vars {
+        if let Value::Object(vars) = lease.vars.get() {
+            for (name, value) in &vars {
                 env.set_var(name, value).map_err(|error| error.to_string())?;
             }
         }
@@ -313,6 +447,7 @@ impl Hands {
         let typed = self.home.typed_of(lease.run, &lease.step, lease.epoch);
         let id = attempt_id(lease.run, &lease.step, lease.epoch);
         let mut spec = Spec::new(&id, command, dir, env, log, typed);
+        spec.author = Author::Run { tenant: work.tenant.clone(), run: lease.run, home: work.cwd.clone() };
         spec.shell.clone_from(&step.shell);
         spec.timeout = step.timeout.map(|span| Duration::from_millis(span.0));
         spec.secrets = session.values();
@@ -338,6 +473,7 @@ impl Hands {
         let writes = matches!(step.kind, Kind::Tool { writes: true, .. });
         let job = Job {
             witness: self.witness(place.clone()),
+            run: self.secrets_of(lease.run, &permit.work().tenant, || permit.work().runbook.secrets()),
             place: place.clone(),
             tenant: permit.work().tenant.clone(),
             action,
@@ -349,7 +485,7 @@ impl Hands {
             own_read: step.reconcile.is_none(),
         };
         let hands = self.clone();
-        executor.start(job, move |finished| hands.finished(place, finished));
+        executor.start(permit.leave(), job, move |finished| hands.finished(place, finished));
     }
 
     fn finished(&self, (run, step, epoch): (RunId, StepId, u64), finished: Finished) {
@@ -362,7 +498,7 @@ impl Hands {
         self.engine.report(self.by.clone(), Command::Report { run, step, epoch, report, receipt });
     }
 
-    fn run(self: &Arc<Hands>, place: (RunId, StepId, u64), spec: Spec, step: &StepDef) {
+    fn run(self: &Arc<Hands>, permit: &Permit, place: (RunId, StepId, u64), spec: Spec, step: &StepDef) {
         let Some(shell) = &self.shell else {
             return self.fail(place, Code::Internal, "this process carries out no steps");
         };
@@ -373,37 +509,65 @@ impl Hands {
                 return self.report(place, Report::Returned { reason });
             }
             running.attempts.insert(place.clone());
+            running.beginning.insert(place.clone());
         }
         let (hands, outputs, log) = (self.clone(), step.outputs.clone(), spec.log.clone());
         let repeatable = matches!(step.effect, None | Some(Semantics::Idempotent));
-        let refused = place.clone();
-        let started = shell.run(spec, move |event| match event {
+        let (refused, attempt) = (place.clone(), permit.lease().attempt);
+        let started = shell.run(&permit.leave(), spec, move |event| match event {
             ShellEvent::Ended(ended) => {
                 let stopping = {
                     let mut running = hands.lock();
                     running.attempts.remove(&place);
+                    running.beginning.remove(&place);
+                    running.leaders.retain(|_, leads| *leads != place);
                     running.stopping
                 };
-                hands.report(place.clone(), report_of(&ended, &outputs, &log, stopping, repeatable));
+                if let Some(reason) = &ended.log_error {
+                    let (run, step, epoch) = place.clone();
+                    let (bytes, reason) = (ended.lost_bytes, reason.clone());
+                    let lost = Command::OutputLost { run, step, epoch, bytes, reason };
+                    hands.engine.report(hands.by.clone(), lost);
+                }
+                let report = report_of(&ended, &outputs, &log, (stopping, repeatable), attempt);
+                hands.report(place.clone(), report);
                 hands.ended.notify_all();
             }
-            ShellEvent::Started { .. } | ShellEvent::Line(_) | ShellEvent::Warned(_) => {}
+            ShellEvent::Started { pid } => {
+                // One that has ended already asks nothing any more.
+                if let Some(leader) = shell::identity(pid) {
+                    hands.lock().leaders.insert(leader, place.clone());
+                }
+            }
+            ShellEvent::Began => {
+                hands.lock().beginning.remove(&place);
+                hands.ended.notify_all();
+            }
+            ShellEvent::Line(_) | ShellEvent::Warned(_) => {}
         });
         if let Err(error) = started {
-            self.lock().attempts.remove(&refused);
-            self.fail(refused, Code::StepFailed, error.to_string());
+            let mut running = self.lock();
+            running.attempts.remove(&refused);
+            running.beginning.remove(&refused);
+            drop(running);
+            self.ended.notify_all();
+            if error.passes() {
+                return self.report(refused, postponed(error.to_string(), attempt));
+            }
+            self.fail(refused, error.code(), error.to_string());
         }
     }
 
     fn effect(self: &Arc<Hands>, effect: Effect) {
         match effect {
             Effect::EvaluatePolicy { run, step, .. } => self.ask_policy(run, step),
-            Effect::GatherGuard { run, step, node, after } => self.gather(run, step, node, after),
+            Effect::GatherGuard { run, step, node: _, after } => self.gather(run, step, after),
             Effect::Stop { run, step, epoch, grace } => {
                 let grace = Duration::from_millis(grace.0);
                 if let Some(shell) = &self.shell {
                     let _ = shell.stop(&attempt_id(run, &step, epoch), grace);
                 }
+                self.stop_looks(run, &step, grace);
                 if let Some(tools) = &self.tools {
                     tools.stop(&(run, step, epoch), grace);
                 }
@@ -426,10 +590,8 @@ impl Hands {
                     cards.show(run, approval);
                 }
             }
-            Effect::Notify { notice, title, message, .. } => {
-                if let Some(cards) = &self.cards {
-                    cards.notify(notice, title, message);
-                }
+            Effect::Notify { notice, title, message, sound } => {
+                self.notices.tell(notices::Told { notice, title, message, sound });
             }
             // The rest needs what this version does not have: sessions and worktrees. It stays outstanding, and is found
             // again by the version that has it.
@@ -451,7 +613,7 @@ impl Hands {
 
     /// Lists or takes from an external queue, on a thread of its own.
     fn reach_outside(&self, effect: &Effect) {
-        if let Some(command) = external::reach(&self.engine, &self.policy, effect) {
+        if let Some(command) = external::reach(self, effect) {
             self.engine.report(Actor::SYSTEM, command);
         }
     }
@@ -497,13 +659,7 @@ impl Hands {
                 // A run that is gone waits for nothing, and an engine that has ended asks again when it is back.
                 let Ok(Some((question, known))) = seen else { return };
                 let edition = hands.policy.edition();
-                if known != Some(edition.version())
-                    && let Some(loaded) = edition.loaded()
-                {
-                    let tenant = question.about.tenant.clone();
-                    let loaded = Box::new(loaded);
-                    hands.engine.report(Actor::SYSTEM, Command::LoadPolicy { tenant, loaded });
-                }
+                hands.record_edition(&edition, known, &question.about.tenant);
                 let (asked, asking, engine) = (question.clone(), edition.clone(), hands.engine.clone());
                 hands.pool.ask(
                     move || asking.decided(&asked),
@@ -516,25 +672,39 @@ impl Hands {
         );
     }
 
-    /// Gathers what a step's guards need, on a thread of its own.
-    fn gather(self: &Arc<Hands>, run: RunId, step: StepId, node: u32, after: bool) {
+    /// Puts the policy in force on record, where another one is.
+    fn record_edition(&self, edition: &Edition, known: Option<Digest>, tenant: &Name) {
+        if known != Some(edition.version())
+            && let Some(loaded) = edition.loaded()
+        {
+            let (tenant, loaded) = (tenant.clone(), Box::new(loaded));
+            self.engine.report(Actor::SYSTEM, Command::LoadPolicy { tenant, loaded });
+        }
+    }
+
+    /// Gathers what a step's guards need, on a thread of its own. What is found after the step has ended is not told.
+    fn gather(self: &Arc<Hands>, run: RunId, step: StepId, after: bool) {
+        let Some(looking) = self.begin_look(run, step.clone()) else { return };
         let hands = self.clone();
         let gather = move || {
-            let inputs = guards::gather(&hands.engine, run, node, after);
+            let whom = For::Step { run, step: step.clone(), looking };
+            let gathered = guards::gather(&hands, &whom, (run, &step), after);
+            let wanted = hands.end_look(looking);
+            let Some(inputs) = gathered.filter(|_| wanted) else { return };
             let command = Command::Guarded { run, step, inputs: Box::new(inputs) };
             hands.engine.report(Actor::SYSTEM, command);
         };
         if let Err(error) = std::thread::Builder::new().name("guard".into()).spawn(gather) {
             // The step waits, and is asked again with the next look at the clock.
+            self.end_look(looking);
             eprintln!("windlass: a guard could not be gathered: {error}");
         }
     }
 }
 
-fn make_dir(log: &Path) -> Result<(), String> {
+fn make_dir(log: &Path) -> Result<(), Trouble> {
     let dir = log.parent().map_or_else(PathBuf::new, Path::to_path_buf);
-    std::fs::create_dir_all(&dir)
-        .map_err(|error| format!("the output cannot be kept in {}: {error}", dir.display()))
+    std::fs::create_dir_all(&dir).map_err(|error| Trouble::from(StartError::file(&dir, &error)))
 }
 
 fn set_own(env: &mut Environment, permit: &Permit) -> Result<(), shell::environment::Error> {
@@ -566,56 +736,6 @@ fn add_env(
         env.add(name, &text).map_err(|error| error.to_string())?;
     }
     Ok(())
-}
-
-/// What is reported of an attempt that has ended.
-pub(crate) fn report_of(
-    ended: &Ended,
-    outputs: &small::Map<Name, windlass_core::runbook::ValueType>,
-    log: &Path,
-    stopping: bool,
-    repeatable: bool,
-) -> Report {
-    let failed = |code: Code, message: String, exit_code: Option<i32>, signal: Option<i32>| Report::Failed {
-        failure: Failure::new(code, message),
-        retryable: false,
-        exit_code,
-        signal,
-    };
-    match &ended.ending {
-        Ending::Exited(0) => match &ended.output {
-            Ok(output) => match shell::check_outputs(outputs, output.as_ref().unwrap_or(&Value::Null)) {
-                Ok(()) => Report::Done { output: output.clone(), exit_code: Some(0) },
-                Err(error) => failed(Code::StepFailed, error.to_string(), Some(0), None),
-            },
-            Err(error) => failed(Code::StepFailed, error.to_string(), Some(0), None),
-        },
-        Ending::Exited(code) => failed(Code::StepFailed, told(&ended.ending, log), Some(*code), None),
-        Ending::Signalled(signal) => {
-            failed(Code::StepFailed, told(&ended.ending, log), Some(128 + signal), Some(*signal))
-        }
-        Ending::TimedOut => failed(Code::TimedOut, told(&ended.ending, log), None, None),
-        // It had begun, and nobody knows how far it came: only what may be repeated is handed back.
-        Ending::Stopped if stopping && !repeatable => Report::Lost { last_seen: None },
-        Ending::Stopped if stopping => Report::Returned { reason: Some("the process stopped".to_owned()) },
-        Ending::Stopped => Report::Stopped,
-        Ending::NotStarted(error) => failed(Code::StepFailed, error.to_string(), None, None),
-        Ending::Lost => Report::Lost { last_seen: None },
-    }
-}
-
-/// How a command ended, with what it said last: that is what people look for, and what `fallback_on` looks at.
-fn told(ending: &Ending, log: &Path) -> String {
-    let lines = shell::output::tail(log, LAST_LINES).unwrap_or_default();
-    let mut text: String = lines.iter().map(|line| line.text.as_str()).collect::<Vec<_>>().join("\n");
-    if text.len() > LAST_BYTES_MAX {
-        let mut from = text.len() - LAST_BYTES_MAX;
-        while !text.is_char_boundary(from) {
-            from += 1;
-        }
-        text = format!("…{}", &text[from..]);
-    }
-    if text.is_empty() { ending.to_string() } else { format!("{ending}\n{text}") }
 }
 
 #[cfg(test)]

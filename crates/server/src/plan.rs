@@ -8,8 +8,8 @@ use std::sync::Arc;
 use windlass_core::id::{Name, RunId};
 use windlass_core::policy::{Risk, Scope, scope};
 use windlass_core::receipt::Action;
-use windlass_core::runbook::{Kind, Node, Pipeline, StepDef};
-use windlass_core::template::{Evaluate, Template};
+use windlass_core::runbook::{Compensate, Kind, Node, Pipeline, StepDef};
+use windlass_core::template::{Evaluate, Part, Template};
 
 /// The steps in the order of the file, groups before their members, each with its resolved fields, policy's verdict
 /// and the secrets it names, with those that are missing.
@@ -56,6 +56,7 @@ impl Planner<'_> {
                 Err(_) => json!({ "later": when }),
             };
         }
+        self.terms(step, &mut item);
         let mut secrets = Vec::new();
         step.env.values().for_each(|template| named(template, &mut secrets));
         if let Kind::Tool { with, .. } = &step.kind {
@@ -76,6 +77,32 @@ impl Planner<'_> {
         }
     }
 
+    /// Under which terms it would run.
+    fn terms(&self, step: &StepDef, item: &mut Value) {
+        if let Some(timeout) = step.timeout {
+            item["timeout_ms"] = json!(timeout.0);
+        }
+        if let Some(tries) = step.retry.max_attempts {
+            item["max_attempts"] = json!(tries);
+        }
+        if let Some(lock) = &step.lock {
+            item["lock"] = self.render(&lock.name);
+        }
+        if let Some(semaphore) = &step.semaphore {
+            item["semaphore"] = self.render(&semaphore.name);
+        }
+        if let Some(effect) = step.effect {
+            item["effect"] = json!(effect);
+        }
+        match step.compensate {
+            Compensate::With(node) => {
+                item["compensate"] = json!(self.def.node(node).map(|step| step.id.as_str()));
+            }
+            Compensate::Exempt => item["compensate"] = json!(false),
+            Compensate::Undeclared | Compensate::Called => {}
+        }
+    }
+
     /// Whether nobody has a secret. One that is there and cannot be read is another matter.
     fn lacks(&self, name: &str) -> bool {
         matches!(self.secrets.reveal(&self.about.tenant, name), Err(secrets::Error::Missing(_)))
@@ -91,6 +118,7 @@ impl Planner<'_> {
             None => return item["policy"] = json!("later"),
         };
         let question = Question {
+            purpose: None,
             // The run is not there yet, and has no id that a rule could mean.
             run: RunId(0),
             step: Some(step.id.clone()),
@@ -161,7 +189,26 @@ impl Planner<'_> {
     }
 
     fn render(&self, template: &Template) -> Value {
-        template.render(self.evaluate, &self.scope).unwrap_or_else(|_| json!({ "later": template }))
+        template.render(self.evaluate, &self.scope).unwrap_or_else(|_| json!({ "later": written(template) }))
+    }
+}
+
+/// A value with its expressions, as a runbook has it.
+fn written(template: &Template) -> Value {
+    let expression = |text: &str| format!("${{{{ {text} }}}}");
+    match template {
+        Template::Literal(value) => value.clone(),
+        Template::Expr(text) => Value::String(expression(text)),
+        Template::Secret(name) => Value::String(expression(&format!("secrets.{name}"))),
+        Template::Text(parts) => {
+            let part = |part: &Part| match part {
+                Part::Literal(text) => text.clone(),
+                Part::Expr(text) => expression(text),
+            };
+            Value::String(parts.iter().map(part).collect())
+        }
+        Template::List(list) => list.iter().map(written).collect(),
+        Template::Map(map) => map.iter().map(|(key, value)| (key.clone(), written(value))).collect(),
     }
 }
 

@@ -26,7 +26,7 @@ pub use rules::Rules;
 use crate::runbook::problem::{Problems, Source};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 use windlass_core::digest::Digest;
 use windlass_core::event::{PolicyDecided, PolicyLoaded};
@@ -104,7 +104,12 @@ impl Edition {
     /// What it says, as the fact that records it.
     #[must_use]
     pub fn decided(&self, question: &Question) -> PolicyDecided {
-        self.decide(question).event(question.run, question.step.clone(), question.tool.clone())
+        Edition::recorded(&self.decide(question), question)
+    }
+
+    fn recorded(decision: &Decision, question: &Question) -> PolicyDecided {
+        let decided = decision.event(question.run, question.step.clone(), question.tool.clone());
+        PolicyDecided { purpose: question.purpose, ..decided }
     }
 
     /// The no that stands for an answer that did not come.
@@ -116,7 +121,7 @@ impl Edition {
             pool::NoAnswer::Broken => Outcome::Error("the evaluation broke down".to_owned()),
         };
         let decision = outcome.settle(&question.asked(self.version()));
-        decision.event(question.run, question.step.clone(), question.tool.clone())
+        Edition::recorded(&decision, question)
     }
 
     /// The fact that it is in force, with its text for those who ask later what was decided by. Only rules have one.
@@ -131,6 +136,11 @@ impl Edition {
             text: Some(Private::New(rules.sources.iter().map(file).collect())),
         })
     }
+}
+
+/// The first of these that is a policy folder.
+fn near(places: &[PathBuf]) -> Option<&Path> {
+    places.iter().map(PathBuf::as_path).find(|dir| folder::is_policy_folder(dir))
 }
 
 /// The policy that is on record for a tenant.
@@ -158,7 +168,10 @@ fn in_a_line(dir: &Path, problems: &Problems) -> String {
 #[derive(Debug)]
 pub struct InForce {
     edition: RwLock<Arc<Edition>>,
-    dir: Option<PathBuf>,
+    /// The folder. Once there is one, its rules are in force, or nothing is allowed.
+    dir: OnceLock<PathBuf>,
+    /// Folders that would be it, were they there: the first counts.
+    places: Vec<PathBuf>,
     /// How the folder looked before it was read.
     stamp: folder::Stamp,
 }
@@ -179,7 +192,13 @@ impl InForce {
     /// The built-in policy.
     #[must_use]
     pub fn builtin() -> InForce {
-        InForce { edition: RwLock::new(Arc::new(Edition::Builtin)), dir: None, stamp: Vec::new() }
+        InForce::until_found(Vec::new())
+    }
+
+    /// The built-in policy, until one of these folders is there.
+    fn until_found(places: Vec<PathBuf>) -> InForce {
+        let edition = RwLock::new(Arc::new(Edition::Builtin));
+        InForce { edition, dir: OnceLock::new(), places, stamp: Vec::new() }
     }
 
     /// The policy of a folder, whatever state it is in.
@@ -187,20 +206,17 @@ impl InForce {
     pub fn of(dir: &Path) -> InForce {
         let stamp = folder::stamp(dir);
         let edition = RwLock::new(Arc::new(Edition::of(dir)));
-        InForce { edition, dir: Some(dir.to_path_buf()), stamp }
+        InForce { edition, dir: OnceLock::from(dir.to_path_buf()), places: Vec::new(), stamp }
     }
 
-    /// The policy of the folder that is named, or else of the first place that has a folder of policies, or else the
-    /// built-in one.
+    /// The policy of the folder that is named, or else of the first place that has a folder of policies. As long as no
+    /// place has one, the built-in policy.
     #[must_use]
     pub fn find(named: Option<&Path>, places: &[PathBuf]) -> InForce {
-        let near = || {
-            let mut folders = places.iter().map(|place| place.join(FOLDER));
-            folders.find(|dir| folder::is_policy_folder(dir))
-        };
-        match named.map(Path::to_path_buf).or_else(near) {
-            Some(dir) => InForce::of(&dir),
-            None => InForce::builtin(),
+        let places: Vec<PathBuf> = places.iter().map(|place| place.join(FOLDER)).collect();
+        match named.or_else(|| near(&places)) {
+            Some(dir) => InForce::of(dir),
+            None => InForce::until_found(places),
         }
     }
 
@@ -235,13 +251,17 @@ impl InForce {
         }
     }
 
-    /// Reads the folder again. Says whether another version is in force now.
+    /// Reads the folder again, or for the first time where it was made in the meantime. Says whether another version is in
+    /// force now.
     pub fn reload(&self) -> bool {
-        let Some(dir) = &self.dir else { return false };
+        let found = self.dir.get().map(PathBuf::as_path).or_else(|| near(&self.places));
+        let Some(dir) = found else { return false };
         let next = Edition::of(dir);
         let mut edition = self.edition.write().unwrap_or_else(PoisonError::into_inner);
         let moved = edition.version() != next.version();
         *edition = Arc::new(next);
+        // Whoever sees the folder sees what it says.
+        self.dir.get_or_init(|| dir.to_path_buf());
         moved
     }
 
@@ -251,13 +271,15 @@ impl InForce {
         tell(self);
     }
 
-    /// Looks at the folder from time to time, and reads it again when it was touched and then left alone. Ends with the
-    /// last one who has the policy.
+    /// Looks at the folder from time to time, and reads it again when it was touched and then left alone. A folder that was
+    /// not there before is read as soon as it is seen, whatever state it is in. Ends with the last one who has the policy.
     ///
     /// # Errors
     /// The system gives no thread.
     pub fn watch(self: &Arc<InForce>) -> std::io::Result<()> {
-        let Some(dir) = self.dir.clone() else { return Ok(()) };
+        if self.dir.get().is_none() && self.places.is_empty() {
+            return Ok(());
+        }
         let policy: Weak<InForce> = Arc::downgrade(self);
         let mut known = self.stamp.clone();
         let mut before = known.clone();
@@ -265,7 +287,13 @@ impl InForce {
             loop {
                 std::thread::sleep(LOOK);
                 let Some(policy) = policy.upgrade() else { return };
-                let now = folder::stamp(&dir);
+                let Some(dir) = policy.dir.get() else {
+                    if policy.reload() {
+                        tell(&policy);
+                    }
+                    continue;
+                };
+                let now = folder::stamp(dir);
                 // A change that is still going on is not one yet.
                 if now != known && now == before {
                     known.clone_from(&now);
@@ -283,8 +311,9 @@ impl InForce {
     #[must_use]
     pub fn json(&self) -> Value {
         let edition = self.edition();
-        let mut out = json!({ "version": edition.version().to_string(), "builtin": self.dir.is_none() });
-        if let Some(dir) = &self.dir {
+        let mut out =
+            json!({ "version": edition.version().to_string(), "builtin": self.dir.get().is_none() });
+        if let Some(dir) = self.dir.get() {
             let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.clone());
             out["folder"] = json!(dir.display().to_string());
         }

@@ -9,6 +9,7 @@
 
 mod connection;
 mod door;
+mod idle;
 mod lookout;
 
 use crate::api::{Api, Caller};
@@ -30,6 +31,8 @@ use windlass_tools::tls::{self, Acceptor};
 const CONNECTIONS_MAX: u32 = 1_024;
 /// How many of those at the socket are, which nobody else can use up.
 const SOCKET_CONNECTIONS_MAX: u32 = 256;
+/// How many of steps are, all together.
+const STEP_CONNECTIONS_MAX: u32 = 256;
 /// How long requests under way have to come to their end.
 const DRAIN: Duration = Duration::from_secs(10);
 /// How often the runtime's own timer fires: sooner than the patience with a request or the head of one ends.
@@ -69,19 +72,45 @@ pub fn for_caller(app: Arc<App>, caller: Caller) -> Router {
 /// # Errors
 /// The socket cannot be served any longer.
 pub async fn serve_socket(app: Arc<App>, listener: UnixListener, user: &str) -> io::Result<()> {
-    let pool = Pool::new(&app, SOCKET_CONNECTIONS_MAX);
-    let door = Door::Owner { app, caller: Arc::new(Caller::owner(user)) };
-    accept_socket(&listener, &pool, &door).await
+    Socket::new(&app, user).accept(&listener).await
 }
 
-async fn accept_socket(listener: &UnixListener, pool: &Pool, door: &Door) -> io::Result<()> {
-    loop {
-        let place = pool.place().await;
-        match listener.accept().await {
-            Ok((stream, _)) => pool.serve(place, stream, door.clone()),
-            // Nothing to do about one that went away, or for want of descriptors but to wait.
-            Err(_) => tokio::time::sleep(PAUSE).await,
+/// What serves the socket. Steps have connections of their own there, so that they do not use up the owner's.
+struct Socket {
+    app: Arc<App>,
+    owner: Arc<Caller>,
+    own: Pool,
+    steps: Pool,
+}
+
+impl Socket {
+    fn new(app: &Arc<App>, user: &str) -> Socket {
+        Socket {
+            app: app.clone(),
+            owner: Arc::new(Caller::owner(user)),
+            own: Pool::new(app, SOCKET_CONNECTIONS_MAX),
+            steps: Pool::new(app, STEP_CONNECTIONS_MAX),
         }
+    }
+
+    async fn accept(&self, listener: &UnixListener) -> io::Result<()> {
+        loop {
+            let place = self.own.place().await;
+            match listener.accept().await {
+                Ok((stream, _)) => match Door::at_socket(&self.app, &self.owner, &stream) {
+                    door @ Door::Owner { .. } => self.own.serve(place, stream, door),
+                    // Where there is no place for one more, it is hung up on.
+                    door => drop(self.steps.free_place().map(|place| self.steps.serve(place, stream, door))),
+                },
+                // Nothing to do about one that went away, or for want of descriptors but to wait.
+                Err(_) => tokio::time::sleep(PAUSE).await,
+            }
+        }
+    }
+
+    /// Waits until every connection has ended.
+    async fn ended(&self) {
+        tokio::join!(self.own.ended(), self.steps.ended());
     }
 }
 
@@ -199,11 +228,10 @@ impl Server {
 
     /// Serves the address and the socket until the application drains; then what is under way has its time to end.
     pub async fn serve(self, app: Arc<App>, socket: UnixListener, user: &str) {
-        let own = Pool::new(&app, SOCKET_CONNECTIONS_MAX);
+        let own = Socket::new(&app, user);
         let all = Pool::new(&app, CONNECTIONS_MAX);
-        let owner = Door::Owner { app: app.clone(), caller: Arc::new(Caller::owner(user)) };
         tokio::select! {
-            _ = accept_socket(&socket, &own, &owner) => {}
+            _ = own.accept(&socket) => {}
             () = self.accept(&all, |peer| Door::Tcp { app: app.clone(), peer, rules: self.rules }) => {}
             () = app.drained() => {}
         }

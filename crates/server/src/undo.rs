@@ -6,28 +6,32 @@
 //! ```
 //!
 //! A step with a `compensate` of its own is taken back by that; any other by what its receipt says. The plan is made of
-//! records alone, and the run that carries it out is like any other: pinned by a hash, under policy, with receipts. Its
-//! steps are known tenant-wide by what they take back, so a second undo finds that it was done.
+//! records alone, and the run that carries it out is like any other: pinned by a hash, under policy, with receipts. It claims
+//! the runs that it takes back ([`windlass_core::undone`]), so a second undo is answered with the first while that is under
+//! way, and finds afterwards what was done.
 
 use crate::app::App;
 use crate::runbook::tools;
 use crate::secrets::Secrets;
-use crate::store::{Embedded, RunFilter};
+use crate::store::Embedded;
 use crate::tools::session::Session;
 use crate::tools::{Call, Current, TIME_MAX, Tools};
 use serde_json::{Map, Value, json};
+use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::sync::Arc;
 use windlass_core::canonical;
 use windlass_core::code::Code;
+use windlass_core::command::Claim;
 use windlass_core::digest::Digest;
 use windlass_core::id::{Name, RunId, Scoped, StepId};
 use windlass_core::policy::Risk;
 use windlass_core::receipt::key::EffectKey;
-use windlass_core::receipt::{Outcome, Receipt, Reversal, Semantics};
+use windlass_core::receipt::{Action, Outcome, Receipt, Reversal, Semantics};
 use windlass_core::run::{Run, Section};
 use windlass_core::runbook::{
-    Compensate, KeyScope, Kind, Pipeline, Retry, Reverses, Runbook, StepDef, ValueType, VarDef,
+    CALLS_MAX, Compensate, KeyScope, Kind, Pipeline, Retry, Reverses, Runbook, StepDef, ValueType, VarDef,
 };
 use windlass_core::scope;
 use windlass_core::small;
@@ -35,12 +39,13 @@ use windlass_core::state::Body;
 use windlass_core::step::{Status, Step};
 use windlass_core::stream::StreamId;
 use windlass_core::template::{Evaluate, Template};
+use windlass_core::time::Millis;
 use windlass_core::turn::effect_key;
+use windlass_core::undone;
+use windlass_engine::Leave;
 
 /// The name of the generated runbook and of its pipeline.
 const NAME: &str = "undo";
-/// How many undos are looked through for those of one run.
-const EARLIER_MAX: usize = 500;
 /// The variable that names the run whose effects are taken back.
 const OF: &str = "run";
 
@@ -49,7 +54,7 @@ const OF: &str = "run";
 pub enum State {
     /// It can.
     Ready,
-    /// Somebody changed it since; it is left alone unless that is forced.
+    /// Somebody changed it since, or policy does not let that be looked at; it is left alone unless that is forced.
     Conflict(String),
     /// It cannot, and why.
     Not(String),
@@ -88,7 +93,7 @@ impl Item {
         }
         item["undo"] = match self.def.as_ref().map(|def| &def.kind) {
             Some(Kind::Tool { tool, operation, target, with, .. }) => {
-                json!({ "tool": tool, "operation": operation, "target": plain(target), "fields": plain(with) })
+                json!({ "tool": tool, "operation": operation, "target": text_of(target), "fields": text_of(with) })
             }
             Some(Kind::Run { command }) => json!({ "tool": "shell", "command": command }),
             Some(_) | None => Value::Null,
@@ -98,31 +103,44 @@ impl Item {
 }
 
 /// A template without expressions, as it is shown.
-fn plain(template: &Template) -> Value {
+fn text_of(template: &Template) -> Value {
     template.render(&windlass_core::template::NoExpressions, &Map::new()).unwrap_or(Value::Null)
 }
 
-/// What an undo of a run would do, latest effect first. Nothing is done, but the other sides are asked.
+/// What an undo of a run would do, latest effect first. Nothing is done, but the other sides are asked what is left, where
+/// policy allows it.
 ///
 /// # Errors
 /// A run that is not over.
-pub async fn plan(app: &App, run: RunId) -> Result<Vec<Item>, (Code, String)> {
+pub async fn plan(app: &App, run: RunId) -> Result<Plan, (Code, String)> {
     let evaluate = app.evaluate.clone();
     let found = app.look(move |store| gather(store, run, &*evaluate)).await;
-    let (tenant, mut items) = found.map_err(|problem| (problem.code, problem.detail))??;
+    let (tenant, mut plan) = found.map_err(|problem| (problem.code, problem.detail))??;
     let tools = Tools::new(app.tools.clone()).map_err(|why| (Code::Internal, why))?;
     let secrets = Arc::new(Secrets::new(app.home.root()));
-    for item in &mut items {
+    for item in &mut plan.items {
         let (State::Ready, Some(receipt)) = (&item.state, &item.receipt) else { continue };
         let Some(reverse) = receipt.reverse.as_ref().filter(|_| is_reversal(item)) else { continue };
+        if !Tools::can_look(reverse.tool.as_str()) {
+            continue;
+        }
+        let leave = match app.may_look(receipt.run, receipt.step.clone(), action_of(reverse)).await {
+            Ok(leave) => leave,
+            Err(refusal) => {
+                // Nobody knows what would be overwritten, so that has to be wanted.
+                item.state =
+                    State::Conflict(format!("policy does not allow to look what is left of it: {refusal}"));
+                continue;
+            }
+        };
         let session = Session::new(tenant.clone(), secrets.clone());
-        let Ok(call) = question(reverse, &session) else { continue };
+        let Ok(call) = question(reverse, &session, leave) else { continue };
         let left = receipt.response.clone().unwrap_or(Value::Null);
         if let Current::Changed(why) = tools.current(&call, &left, &session).await {
             item.state = State::Conflict(session.mask(&why));
         }
     }
-    Ok(items)
+    Ok(plan)
 }
 
 /// Whether an item is taken back by what its receipt says, and not by a compensation.
@@ -133,7 +151,7 @@ fn is_reversal(item: &Item) -> bool {
 }
 
 /// The call that would take something back, for looking at what it would find.
-fn question(reverse: &Reversal, session: &Session) -> Result<Call, crate::tools::Trouble> {
+fn question(reverse: &Reversal, session: &Session, leave: Leave) -> Result<Call, crate::tools::Trouble> {
     let with = with_of(&reverse.fields);
     let (fields, secret_places) = session.resolve(&with, &reverse.fields)?;
     let Value::Object(fields) = fields else { return Err(crate::tools::Trouble::input("no fields")) };
@@ -146,7 +164,15 @@ fn question(reverse: &Reversal, session: &Session) -> Result<Call, crate::tools:
         key: String::new(),
         attempt: 1,
         timeout: TIME_MAX,
+        leave,
     })
+}
+
+/// What would take something back, as policy sees it.
+fn action_of(reverse: &Reversal) -> Action {
+    let Reversal { tool, operation, target, fields } = reverse.clone();
+    let risk = tools::find(tool.as_str()).map_or(Risk::High, |tool| tool.risk);
+    Action { tool, operation, target, fields, risk }
 }
 
 /// The definition of a reversal's fields. The credential is a reference, which the executor put there; anything else is
@@ -163,77 +189,172 @@ fn with_of(fields: &Value) -> Template {
     Template::Map(templates)
 }
 
-type Gathered = Result<(Name, Vec<Item>), (Code, String)>;
+/// What an undo would do.
+pub struct Plan {
+    /// What it would take back, latest effect first.
+    pub items: Vec<Item>,
+    /// The runs that it takes that back of, the one that was asked for first.
+    pub runs: Vec<Claim>,
+    /// An undo of any of it that is under way, and whether it takes all of it back.
+    pub by: Option<(RunId, bool)>,
+    /// The runs that took something of it back before, and when they ended; its own compensations count as itself.
+    pub taken_back: Vec<(RunId, Millis)>,
+}
+
+type Gathered = Result<(Name, Plan), (Code, String)>;
+
+/// What of a run is gone already, whoever took it back.
+#[derive(Default)]
+struct Gone {
+    /// The places of its steps.
+    places: BTreeSet<u32>,
+    /// The undo of it, or of a run that it called, that is under way.
+    by: Option<RunId>,
+    /// The last undo of it.
+    seen: Option<RunId>,
+}
+
+/// What another run took back of a run, or what it took back itself. The runs that tell are loaded first.
+fn gone(store: &mut Embedded, id: RunId) -> Result<Gone, (Code, String)> {
+    use windlass_engine::port::Store as _;
+    let asked = RefCell::new(BTreeSet::from([id]));
+    let mut loaded = 0;
+    loop {
+        let streams: Vec<StreamId> = asked.borrow().iter().copied().map(StreamId::Run).collect();
+        // What cannot be read may have taken something back, and that must not happen twice.
+        store.load(&streams).map_err(|fault| (Code::Unavailable, fault.to_string()))?;
+        let settled = streams.len() == loaded;
+        loaded = streams.len();
+        let find = |id: RunId| -> Result<Option<&Run>, Infallible> {
+            asked.borrow_mut().insert(id);
+            Ok(store.state().run(id))
+        };
+        let Some(run) = store.state().run(id) else { return Ok(Gone::default()) };
+        let (Ok(mut places), Ok(by)) = (undone::steps(&find, run), undone::under_way(&find, run));
+        if settled && asked.borrow().len() == loaded {
+            // What has a receipt says for itself that it was reversed.
+            places.retain(|place| run.at(*place).is_some_and(|step| !step.writes()));
+            let own = run.steps.iter().filter(|step| step.status == Status::Succeeded);
+            places.extend(own.filter_map(|step| step.compensates));
+            let seen = run.rare().undos.last().map(|undo| undo.run);
+            return Ok(Gone { places, by, seen });
+        }
+    }
+}
+
+/// The runs that took something of a run back, and when they ended: itself, and undos of it.
+fn taken_back(store: &Embedded, run: &Run) -> Vec<(RunId, Millis)> {
+    let undos = run.rare().undos.iter().filter_map(|undo| store.state().run(undo.run));
+    let did = |by: &&Run| {
+        let mut done = by.steps.iter().filter(|step| step.status == Status::Succeeded);
+        done.any(|step| by.id() != run.id() || step.compensates.is_some())
+    };
+    let over = |by: &Run| Some((by.id(), by.ending.as_ref()?.at));
+    std::iter::once(run).chain(undos).filter(did).filter_map(over).collect()
+}
 
 /// What the records say about a run's effects.
 fn gather(store: &mut Embedded, id: RunId, evaluate: &dyn Evaluate) -> Gathered {
-    use windlass_engine::port::Store as _;
-    let failed = |what: String| (Code::Unavailable, what);
-    store.load(&[StreamId::Run(id)]).map_err(|fault| failed(fault.to_string()))?;
     let missing = || (Code::NotFound, format!("there is no run `{id}`"));
-    let home = &store.state().run(id).ok_or_else(missing)?.born.home;
-    let (tenant, namespace) = (home.tenant.clone(), home.namespace.clone());
-    let earlier = taken_back(store, (&tenant, &namespace), id)?;
+    let Gone { by, seen, .. } = gone(store, id)?;
     let run = store.state().run(id).ok_or_else(missing)?;
     if !run.is_terminal() {
         let text = format!("the run is {}: cancel it first, its compensations run then", run.status());
         return Err((Code::RunInvalidTransition, text));
     }
-    let def = store.pipeline(run).ok_or_else(|| failed("the run's runbook is not there".to_owned()))?;
-    let undone: BTreeSet<u32> = run
-        .steps
-        .iter()
-        .filter(|step| step.status == Status::Succeeded)
-        .filter_map(|step| step.compensates)
-        .collect();
-    let mut steps: Vec<(u32, &Step)> = (0..).zip(&run.steps).collect();
-    steps.retain(|(place, step)| {
-        step.status == Status::Succeeded
-            && step.section != Section::Compensate
-            && !undone.contains(place)
-            && !earlier.contains(id_of(step).as_str())
-    });
-    steps.sort_by_key(|(_, step)| std::cmp::Reverse(step.ended));
-    let items = steps.into_iter().filter_map(|(_, step)| item(store, run, def, step, evaluate));
-    Ok((tenant, items.collect()))
-}
-
-/// The names of the steps by which earlier undos of the run took something back. A command leaves no receipt, so
-/// only this tells that it was run.
-fn taken_back(
-    store: &mut Embedded,
-    (tenant, namespace): (&Name, &Name),
-    of: RunId,
-) -> Result<BTreeSet<String>, (Code, String)> {
-    use windlass_engine::port::Store as _;
-    let pipeline = Some(Name::clean(NAME));
-    let mut filter = RunFilter { pipeline, limit: EARLIER_MAX, ..RunFilter::of(tenant, namespace) };
-    let (of, mut seen) = (of.to_string(), 0);
-    let mut ids: Vec<RunId> = Vec::new();
-    while seen < EARLIER_MAX {
-        // What cannot be read may have taken something back, and that must not happen twice.
-        let (runs, next) = store.list_runs(&filter).map_err(|error| (error.code(), error.to_string()))?;
-        seen += runs.len();
-        let ours = runs.iter().filter(|run| run["correlation_id"] == of.as_str());
-        ids.extend(ours.filter_map(|run| RunId::parse(run["id"].as_str()?).ok()));
-        filter.before = next;
-        if next.is_none() {
-            break;
+    let tenant = run.born.home.tenant.clone();
+    let by_whom = by.map(|by| (by, seen == Some(by)));
+    let taken_back = taken_back(store, run);
+    let mut plan = Plan { items: Vec::new(), runs: Vec::new(), by: by_whom, taken_back };
+    items_of(store, id, (&Above::default(), CALLS_MAX), evaluate, &mut plan)?;
+    if let Some(by) = by {
+        for item in plan.items.iter_mut().filter(|item| item.state == State::Ready) {
+            (item.state, item.def) = (State::Not(format!("{by} is taking it back")), None);
         }
     }
-    let mut names = BTreeSet::new();
-    for id in ids {
-        store.load(&[StreamId::Run(id)]).map_err(|fault| (Code::Unavailable, fault.to_string()))?;
-        let steps = store.state().run(id).map(|run| run.steps.as_slice()).unwrap_or_default();
-        let done = steps.iter().filter(|step| step.status == Status::Succeeded && step.semantics.is_some());
-        // What has a receipt says for itself that it was reversed.
-        names.extend(done.filter(|step| !step.writes()).map(|step| step.id.to_string()));
+    Ok((tenant, plan))
+}
+
+/// The items of a run, latest effect first, those of a run that it called in the place of the call.
+fn items_of(
+    store: &mut Embedded,
+    id: RunId,
+    (above, depth): (&Above, u32),
+    evaluate: &dyn Evaluate,
+    plan: &mut Plan,
+) -> Result<(), (Code, String)> {
+    use windlass_engine::port::Store as _;
+    let failed = |what: String| (Code::Unavailable, what);
+    let missing = || (Code::NotFound, format!("there is no run `{id}`"));
+    let gone = gone(store, id)?;
+    load_effects(store, id);
+    plan.runs.push(Claim {
+        run: id,
+        path: Some(above.path.clone()).filter(|path| !path.is_empty()),
+        seen: gone.seen,
+    });
+    let run = store.state().run(id).ok_or_else(missing)?;
+    let places = (0..).zip(&run.steps).filter(|(place, step)| {
+        step.status == Status::Succeeded
+            && step.section != Section::Compensate
+            && !gone.places.contains(place)
+    });
+    let mut steps: Vec<&Step> = places.map(|(_, step)| step).collect();
+    steps.sort_by_key(|step| std::cmp::Reverse(step.ended));
+    // Another run is loaded on the way, so each is looked up again by its name.
+    let names: Vec<StepId> = steps.into_iter().map(|step| step.id.clone()).collect();
+    for name in names {
+        let run = store.state().run(id).ok_or_else(missing)?;
+        let def = store.pipeline(run).ok_or_else(|| failed("the run's runbook is not there".to_owned()))?;
+        let Some(step) = run.step(&name) else { continue };
+        let called = def
+            .node(step.node)
+            .is_some_and(|node| matches!(node.compensate, Compensate::Called | Compensate::Undeclared));
+        let child = step.child().filter(|_| depth > 0 && called && undone::taken_from(run, step).is_none());
+        let Some(child) = child else {
+            plan.items.extend(item(store, run, def, step, above, evaluate));
+            continue;
+        };
+        let below = above.below(step);
+        store.load(&[StreamId::Run(child)]).map_err(|fault| failed(fault.to_string()))?;
+        if store.state().run(child).is_none() {
+            let state = State::Not(format!("{child}, which it called, is not there any more"));
+            plan.items.push(Item { step: above.shown(&name), receipt: None, state, def: None });
+            continue;
+        }
+        items_of(store, child, (&below, depth - 1), evaluate, plan)?;
     }
-    Ok(names)
+    Ok(())
+}
+
+/// The calls through which the steps of a called run are reached.
+#[derive(Default)]
+struct Above {
+    /// As part of the names of the steps that take those back.
+    path: String,
+    /// As people read it.
+    shown: String,
+}
+
+impl Above {
+    fn below(&self, call: &Step) -> Above {
+        Above { path: undone::path(&self.path, call), shown: format!("{}{}/", self.shown, call.id) }
+    }
+
+    fn shown(&self, step: &StepId) -> StepId {
+        if self.shown.is_empty() { step.clone() } else { Name::clean(&format!("{}{step}", self.shown)) }
+    }
 }
 
 /// What becomes of one step; none where it did nothing outside and declares nothing.
-fn item(store: &Embedded, run: &Run, def: &Pipeline, step: &Step, evaluate: &dyn Evaluate) -> Option<Item> {
+fn item(
+    store: &Embedded,
+    run: &Run,
+    def: &Pipeline,
+    step: &Step,
+    above: &Above,
+    evaluate: &dyn Evaluate,
+) -> Option<Item> {
     let node = def.node(step.node)?;
     let stream = effect_key(run, node, step);
     let known: Option<&EffectKey> = stream.as_ref().and_then(|stream| {
@@ -244,7 +365,8 @@ fn item(store: &Embedded, run: &Run, def: &Pipeline, step: &Step, evaluate: &dyn
     });
     let receipt = known.and_then(EffectKey::receipt).cloned().map(Box::new);
     let not = |why: String| State::Not(why);
-    let mut item = Item { step: step.id.clone(), receipt: receipt.clone(), state: State::Ready, def: None };
+    let mut item =
+        Item { step: above.shown(&step.id), receipt: receipt.clone(), state: State::Ready, def: None };
     let reverses = stream.zip(receipt.as_ref().map(|receipt| receipt.id));
     let reverses = reverses.map(|(key, receipt)| Reverses { key, receipt });
     if let Some(receipt) = &receipt {
@@ -260,6 +382,11 @@ fn item(store: &Embedded, run: &Run, def: &Pipeline, step: &Step, evaluate: &dyn
             return Some(item);
         }
     }
+    if let Some(from) = undone::taken_from(run, step) {
+        let declared = matches!(node.compensate, Compensate::With(_) | Compensate::Called);
+        item.state = not(format!("{from} did it, and this run reused that: undo that one"));
+        return (declared && !(step.group.is_some() && node.foreach.is_some())).then_some(item);
+    }
     match node.compensate {
         Compensate::Exempt => {
             item.state = not("the runbook exempts it".to_owned());
@@ -269,18 +396,18 @@ fn item(store: &Embedded, run: &Run, def: &Pipeline, step: &Step, evaluate: &dyn
         Compensate::With(_) if step.group.is_some() && node.foreach.is_some() => return None,
         Compensate::With(with) => {
             match scope::compensation(run, def, def.node(with)?, step, evaluate) {
-                Ok(Some(with)) => item.def = Some(Box::new(compensating(with, run, step, reverses))),
+                Ok(Some(with)) => item.def = Some(Box::new(compensating(with, run, (above, step), reverses))),
                 Ok(None) => item.state = not("its compensation's condition does not hold".to_owned()),
                 Err(why) => item.state = not(why),
             }
             return Some(item);
         }
-        Compensate::Undeclared => {}
+        Compensate::Undeclared | Compensate::Called => {}
     }
     let receipt = receipt.filter(|receipt| receipt.status == Outcome::Succeeded)?;
     match (&receipt.reverse, reverses) {
         (Some(reverse), Some(reverses)) if receipt.reversible => {
-            item.def = Some(Box::new(reversing(reverse, step, reverses)));
+            item.def = Some(Box::new(reversing(reverse, (above, step), reverses)));
         }
         (_, _) => item.state = not(format!("{} cannot be taken back", receipt.tool)),
     }
@@ -288,10 +415,15 @@ fn item(store: &Embedded, run: &Run, def: &Pipeline, step: &Step, evaluate: &dyn
 }
 
 /// The step that a compensation becomes.
-fn compensating(with: StepDef, run: &Run, of: &Step, reverses: Option<Reverses>) -> StepDef {
+fn compensating(
+    with: StepDef,
+    run: &Run,
+    (above, of): (&Above, &Step),
+    reverses: Option<Reverses>,
+) -> StepDef {
     let key = format!("undo:{}:{}", run.id(), of.id);
     StepDef {
-        id: id_of(of),
+        id: undone::name(&above.path, of),
         compensate: Compensate::Undeclared,
         effect: Some(with.effect.unwrap_or(Semantics::Idempotent)),
         idempotency_key: Some(with.idempotency_key.unwrap_or_else(|| Template::Literal(key.into()))),
@@ -302,7 +434,7 @@ fn compensating(with: StepDef, run: &Run, of: &Step, reverses: Option<Reverses>)
 }
 
 /// The step that a reversal becomes.
-fn reversing(reverse: &Reversal, of: &Step, reverses: Reverses) -> StepDef {
+fn reversing(reverse: &Reversal, (above, of): (&Above, &Step), reverses: Reverses) -> StepDef {
     let known = tools::find(reverse.tool.as_str());
     let kind = Kind::Tool {
         tool: reverse.tool.clone(),
@@ -315,7 +447,7 @@ fn reversing(reverse: &Reversal, of: &Step, reverses: Reverses) -> StepDef {
     let semantics = known.and_then(|tool| tool.semantics_of(reverse.operation.as_str()));
     let key = format!("undo:{}", reverses.receipt);
     StepDef {
-        id: id_of(of),
+        id: undone::name(&above.path, of),
         kind,
         when: None,
         foreach: None,
@@ -339,13 +471,6 @@ fn reversing(reverse: &Reversal, of: &Step, reverses: Reverses) -> StepDef {
         runs_on: Vec::new(),
         outputs: small::Map::new(),
     }
-}
-
-/// The name of the step that takes another one back. Steps of a run have names of their own, so these have too.
-fn id_of(of: &Step) -> Name {
-    let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') { c } else { '_' };
-    let name: String = of.id.as_str().chars().map(plain).collect();
-    Name::clean(&format!("undo-{name}-{}", of.ended))
 }
 
 /// A generated runbook: what is to be taken back, pinned by its hash.
@@ -390,10 +515,23 @@ pub fn runbook(run: RunId, items: &[Item], force: bool) -> Option<Undo> {
         locks: small::Map::new(),
         caps: None,
         budget: None,
+        evidence: None,
+        issues: None,
     };
     let hash = Digest::of(&[b"windlass undo v1\n", &canonical::bytes(&json!(runbook))]);
     let vars = json!({ OF: run.to_string() });
     Some(Undo { runbook, hash, pipeline: Name::clean(NAME), vars })
+}
+
+/// Reads the effect keys of a run back that are at rest.
+fn load_effects(store: &mut Embedded, id: RunId) {
+    use windlass_engine::port::Store as _;
+    let Some(run) = store.state().run(id) else { return };
+    let Some(def) = store.pipeline(run) else { return };
+    let keys = run.steps.iter().filter_map(|step| effect_key(run, def.node(step.node)?, step));
+    let streams: Vec<StreamId> = keys.map(StreamId::Effect).collect();
+    // One that cannot be read is shown as if it had no receipt; reading it again says why.
+    let _ = store.load(&streams);
 }
 
 /// The receipts of a run, in the order of its steps.
@@ -401,6 +539,7 @@ pub fn runbook(run: RunId, items: &[Item], force: bool) -> Option<Undo> {
 pub fn receipts(store: &mut Embedded, id: RunId) -> Option<Vec<(Scoped, Receipt)>> {
     use windlass_engine::port::Store as _;
     store.load(&[StreamId::Run(id)]).ok()?;
+    load_effects(store, id);
     let run = store.state().run(id)?;
     let def = store.pipeline(run)?;
     let mut found = Vec::new();

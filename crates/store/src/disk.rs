@@ -238,7 +238,11 @@ impl Disk for Files {
             Ok(()) => {
                 let pid = format!("{}\n", std::process::id());
                 file.set_len(0)?;
-                file.write_all_at(pid.as_bytes(), 0)?;
+                // The process id is for people. On a full disk the lock is held all the same.
+                match file.write_all_at(pid.as_bytes(), 0) {
+                    Err(error) if error.kind() != io::ErrorKind::StorageFull => return Err(error),
+                    Ok(()) | Err(_) => {}
+                }
                 Ok(Locking::Held(Box::new(FileLock(file))))
             }
             Err(fs::TryLockError::WouldBlock) => {

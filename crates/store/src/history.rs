@@ -1,7 +1,8 @@
-//! History: a derived index of the runs that have ended, for listing and search.
+//! History: a derived index of the runs that have ended, for listing and search, and of named streams.
 //!
 //! The log is the truth. Runs that have ended leave memory, and this index answers for them: one row a run, none a
-//! record. It can be deleted at any time and is then built again from the log, which is why a damaged file is set
+//! record. A stream that users name (a key, a lock, a semaphore, kept events) has a row from its first record on, because
+//! it may come again after it has left memory. The index can be deleted at any time and is then built again from the log, which is why a damaged file is set
 //! aside and never repaired. Invariant: `through` and the rows it speaks of are written in one transaction, so whatever
 //! a crash takes, it takes both.
 //!
@@ -22,18 +23,24 @@ use crate::shape;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use windlass_core::code::Code;
-use windlass_core::id::{ApprovalId, Name, RunId};
-use windlass_core::run::{Run, Status};
+use windlass_core::digest::Digest;
+use windlass_core::id::{ApprovalId, ItemId, Name, RunId};
+use windlass_core::machine::Beats;
+use windlass_core::run::{Run, Source, Status, Trigger};
 use windlass_core::time::Millis;
 
 /// The most rows that one page may ask for.
 pub const PAGE_MAX: usize = 10_000;
+/// The most bytes of a page of runs, or a run more.
+pub const PAGE_LEN_MAX: usize = 4 << 20;
 
 /// What the index knows of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// The run.
     pub id: RunId,
+    /// The first run of its lineage.
+    pub root: RunId,
     /// Whose it is.
     pub tenant: Name,
     /// The subdivision.
@@ -44,6 +51,8 @@ pub struct Row {
     pub pipeline: Name,
     /// The repository it is about.
     pub repo: Option<String>,
+    /// The version of the runbook that it runs.
+    pub runbook: Digest,
     /// When it was created.
     pub created_at: Millis,
     /// When its last fact was recorded.
@@ -66,7 +75,7 @@ impl Row {
     #[must_use]
     pub fn of(run: &Run, seqs: (u64, u64)) -> Row {
         let born = &run.born;
-        let mut json = shape::run(run, None, false);
+        let mut json = shape::run(run, None, false, &Beats::default());
         if let Some(object) = json.as_object_mut() {
             // Private values stay in the log alone, where they can be taken away.
             object.remove("vars");
@@ -77,11 +86,13 @@ impl Row {
         }
         Row {
             id: born.id,
+            root: born.lineage().root_run,
             tenant: born.home.tenant.clone(),
             namespace: born.home.namespace.clone(),
             status: run.status(),
             pipeline: born.home.pipeline.clone(),
             repo: born.subject.as_ref().and_then(|subject| subject.repo.clone()),
+            runbook: born.home.runbook,
             created_at: born.created_at,
             updated_at: run.updated_at,
             completed_at: run.ending.as_ref().map(|ending| ending.at),
@@ -106,12 +117,61 @@ pub struct Filter {
     pub pipeline: Option<Name>,
     /// About this repository.
     pub repo: Option<String>,
+    /// What the indexes do not know of.
+    pub origin: Origin,
     /// Created then or later.
     pub since: Option<Millis>,
     /// Older than this run: the last of the page before.
     pub before: Option<RunId>,
     /// How many at most; [`PAGE_MAX`] is the most.
     pub limit: usize,
+}
+
+/// Where runs came from, as far as no index knows it: rows are looked at one by one for that.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// Of one of these runbooks.
+    pub runbooks: Option<Vec<Digest>>,
+    /// Made by one of these workers.
+    pub workers: Option<Vec<Name>>,
+    /// Made for this item.
+    pub item: Option<ItemId>,
+}
+
+impl Origin {
+    /// Whether any run is taken.
+    #[must_use]
+    pub fn is_any(&self) -> bool {
+        *self == Origin::default()
+    }
+
+    /// Whether a run of this runbook, with this trigger, is taken.
+    #[must_use]
+    pub fn takes(&self, runbook: Digest, trigger: &Trigger) -> bool {
+        let queued = trigger.source == Source::Queue;
+        let by = |workers: &Vec<Name>| trigger.of.as_ref().is_some_and(|of| workers.contains(of));
+        let item = || ItemId::parse(trigger.event_id.as_ref()?.as_str()).ok();
+        self.runbooks.as_ref().is_none_or(|wanted| wanted.contains(&runbook))
+            && self.workers.as_ref().is_none_or(|wanted| queued && by(wanted))
+            && self.item.is_none_or(|wanted| queued && item() == Some(wanted))
+    }
+
+    /// Whether a row is taken. One that does not say where it came from is not.
+    fn takes_row(&self, row: &Row) -> bool {
+        let Ok(mut told) = serde_json::from_str::<serde_json::Value>(&row.json) else { return false };
+        let trigger = serde_json::from_value(told["trigger"].take()).ok();
+        let hash = told["runbook_hash"].as_str().and_then(Digest::parse);
+        hash.zip(trigger).is_some_and(|(hash, trigger)| self.takes(hash, &trigger))
+    }
+}
+
+/// A page of rows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    /// The rows, newest first.
+    pub rows: Vec<Row>,
+    /// The last run that was looked at, where there may be further ones below it and the page is not full.
+    pub floor: Option<RunId>,
 }
 
 /// Why the index could not do what it was asked. The log is not concerned.
@@ -190,10 +250,37 @@ impl History {
     /// its name) and begun anew; [`History::warning`] says so then, and [`History::through`] that it is empty.
     ///
     /// # Errors
-    /// The file cannot be made, read or written, or another process has it.
+    /// The file cannot be made, read or written, or another process has it. On a full disk the index is begun in memory.
     pub fn open(path: &Path) -> Result<History, Error> {
-        let file::Opened { connection, found, warning } = file::open(path)?;
-        let readers = read::Readers::open(path)?;
+        let opened = file::open(path);
+        let begun =
+            opened.and_then(|opened| History::begin(path, &file::Where::File(path.to_owned()), opened));
+        match begun {
+            // Reads are served all the same.
+            Err(Error::Full { detail, .. }) => History::in_memory(path, &detail),
+            Ok(history) => Ok(history),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Begins an index in memory, because the disk is full. The next start writes what the file lacks.
+    ///
+    /// # Errors
+    /// There is no memory either.
+    pub fn in_memory(path: &Path, detail: &str) -> Result<History, Error> {
+        let (place, name) = file::Where::memory();
+        let opened = file::open_memory(path, &name)?;
+        let mut history = History::begin(path, &place, opened)?;
+        history.warning = Some(format!(
+            "the disk is full ({detail}): until the next start the history index {} is kept in memory",
+            path.display()
+        ));
+        Ok(history)
+    }
+
+    fn begin(path: &Path, place: &file::Where, opened: file::Opened) -> Result<History, Error> {
+        let file::Opened { connection, found, warning } = opened;
+        let readers = read::Readers::open(path, place)?;
         let queue = std::sync::Arc::new(write::Queue::new(path, &found));
         let writer = write::start(std::sync::Arc::clone(&queue), connection)?;
         Ok(History { readers, queue, writer: Some(writer), warning })
@@ -228,6 +315,32 @@ impl History {
     /// Takes runs out of the index. What there is no room for while writing fails is left in; retention comes again.
     pub fn remove(&self, ids: &[RunId]) {
         self.queue.remove(ids);
+    }
+
+    /// Named streams begin at or after these places in the log. One that is known begins anew.
+    pub fn put_streams(&self, streams: Vec<(String, u64)>) {
+        self.queue.put_streams(streams.into_iter().map(|(name, seq)| (name, Some(seq))).collect());
+    }
+
+    /// Takes named streams out of the index: the log does not have them any more.
+    pub fn remove_streams(&self, names: Vec<String>) {
+        self.queue.put_streams(names.into_iter().map(|name| (name, None)).collect());
+    }
+
+    /// Where the records of a named stream begin, once that is committed.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn stream(&self, name: &str) -> Result<Option<u64>, Error> {
+        self.readers.with(|connection| read::stream(connection, name))
+    }
+
+    /// Whether any named stream is known.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn has_streams(&self) -> Result<bool, Error> {
+        self.readers.with(read::has_streams)
     }
 
     /// The runs whose rows were committed since this was last asked. Only the newest million are remembered.
@@ -278,8 +391,16 @@ impl History {
     /// # Errors
     /// The file cannot be read, or the limit is more than [`PAGE_MAX`].
     pub fn list(&self, filter: &Filter) -> Result<Vec<Row>, Error> {
+        self.page(filter).map(|page| page.rows)
+    }
+
+    /// A page of runs, newest first, and how far was looked where that was not to the end.
+    ///
+    /// # Errors
+    /// The file cannot be read, or the limit is more than [`PAGE_MAX`].
+    pub fn page(&self, filter: &Filter) -> Result<Page, Error> {
         bounded(filter.limit)?;
-        self.readers.with(|connection| read::list(connection, filter))
+        self.readers.with(|connection| read::page(connection, filter))
     }
 
     /// Approvals from `low` to `high`, both included, and the run of each, in order.
@@ -302,6 +423,22 @@ impl History {
     /// The file cannot be read.
     pub fn ended_before(&self, at: Millis, max: usize) -> Result<Vec<RunId>, Error> {
         self.readers.with(|connection| read::ended_before(connection, at, max))
+    }
+
+    /// The runs of a lineage, named by its first run; so many at most.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn lineage(&self, root: RunId, max: usize) -> Result<Vec<RunId>, Error> {
+        self.readers.with(|connection| read::lineage(connection, root, max))
+    }
+
+    /// Whether a run has this version of a runbook.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn has_runbook(&self, runbook: &Digest) -> Result<bool, Error> {
+        self.readers.with(|connection| read::has_runbook(connection, runbook))
     }
 
     /// How many runs there are.

@@ -6,6 +6,7 @@
 //!     log/…wal  [header][batch][batch][batch]000000          ◀ one file at a time is written
 //!     snapshot/…  live streams, so that recovery is short
 //!     log/carried-…  what compaction kept of older files
+//!     log/heads…  heads of what it dropped, for seals
 //! ```
 //!
 //! What is promised: a batch that was answered with [`Durable`] survives a kill and a loss of power; any other batch is
@@ -20,7 +21,10 @@ mod copy;
 mod encode;
 mod error;
 mod frame;
+mod heads;
+mod index;
 mod layout;
+mod noted;
 mod read;
 mod recover;
 mod replay;
@@ -33,9 +37,11 @@ mod tests;
 mod walk;
 
 pub use bench::{Figures, bench};
-pub use compact::{Compacted, Cuts};
+pub use compact::{Compacted, Cuts, Rule};
 pub use copy::{Verified, restore, verify};
 pub use error::Error;
+pub use heads::Gone;
+pub(crate) use layout::HISTORY;
 pub use read::Seqs;
 pub use snapshot::Saved;
 pub use windlass_core::audit::Head;
@@ -45,7 +51,7 @@ use commit::Shared;
 use encode::Encoder;
 use layout::Layout;
 use salts::Salts;
-use snapshot::{Progress, Saver};
+use snapshot::{Dropping, Progress, Saver};
 use space::Space;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -198,6 +204,7 @@ pub struct Log {
     disk: Arc<dyn Disk>,
     hold: Box<dyn Hold>,
     compacting: Mutex<()>,
+    dropping: Dropping,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -226,7 +233,9 @@ impl Log {
         let (saver, savings) = channel();
         let (incarnation, kept) = (recovered.tail.incarnation, options.snapshots_kept.max(1));
         let space = Arc::clone(&recovered.tail.space);
-        let encoder = Encoder::new(recovered.known, recovered.tail.tie.seq, salts);
+        let dropping = Dropping::default();
+        let encoder =
+            Encoder::new(recovered.known, recovered.tail.tie.seq, salts, Arc::clone(&dropping.count));
         let shared = Arc::new(Shared::new(options, encoder, recovered.tail, recovered.ended, saver));
         let progress = Arc::new(Progress::default());
         let writes_snapshots = Saver {
@@ -238,10 +247,12 @@ impl Log {
             lost: Arc::clone(&shared.save_lost),
             backlog: Arc::clone(&shared.backlog),
             durable: Arc::clone(&shared.durable),
+            dropping: dropping.clone(),
         };
         let compacting = Mutex::new(());
         let threads = Vec::new();
-        let mut log = Log { shared, incarnation, space, progress, layout, disk, hold, compacting, threads };
+        let mut log =
+            Log { shared, incarnation, space, progress, layout, disk, hold, compacting, dropping, threads };
         let (shared, space) = (Arc::clone(&log.shared), Arc::clone(&log.space));
         log.spawn("log-writer", move || shared.run_writer())?;
         let shared = Arc::clone(&log.shared);
@@ -298,6 +309,12 @@ impl Log {
     #[must_use]
     pub fn syncs(&self) -> u64 {
         self.shared.syncs.load(Ordering::Relaxed)
+    }
+
+    /// Whether facts may follow in a stream without its being remembered.
+    #[must_use]
+    pub fn is_live(&self, stream: &StreamId) -> bool {
+        self.shared.encoder().is_live(stream)
     }
 
     /// How many streams have a head in memory.

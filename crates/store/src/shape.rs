@@ -2,20 +2,22 @@
 //!
 //! Times are RFC 3339 in UTC here; in records they are epoch milliseconds. A field that has nothing to say is left out.
 
+use crate::log::Verified;
 use serde_json::{Map, Value, json};
 use windlass_core::approval::Approval;
 use windlass_core::attempt;
 use windlass_core::budget::{Amount, Limits};
 use windlass_core::code::Code;
-use windlass_core::id::{Holder, Scoped};
+use windlass_core::id::{Holder, Scoped, StepId};
 use windlass_core::lock::{self, Lock};
+use windlass_core::machine::Beats;
 use windlass_core::packed::Packed;
 use windlass_core::receipt::Receipt;
-use windlass_core::run::{Cancellation, Run, Section};
-use windlass_core::runbook::Pipeline;
+use windlass_core::run::{Cancellation, Checkpoint, Run, Section};
+use windlass_core::runbook::{Kind, Pipeline, StepDef};
 use windlass_core::scope;
 use windlass_core::semaphore::Semaphore;
-use windlass_core::step::Step;
+use windlass_core::step::{Status, Step};
 use windlass_core::time::Millis;
 
 /// The version of these shapes.
@@ -60,11 +62,12 @@ impl Object {
 
 /// A run, with its steps where `steps` says so.
 #[must_use]
-pub fn run(run: &Run, def: Option<&Pipeline>, steps: bool) -> Value {
+pub fn run(run: &Run, def: Option<&Pipeline>, steps: bool, beats: &Beats) -> Value {
     let born = &run.born;
     let lineage = born.lineage();
     let ended = run.ending.as_ref().map(|ending| ending.at);
-    let list = || Value::Array(run.steps.iter().enumerate().map(|(i, s)| step(run, def, i, s)).collect());
+    let list =
+        || Value::Array(run.steps.iter().enumerate().map(|(i, s)| step(run, def, i, s, beats)).collect());
     Object::default()
         .put("id", born.id.to_string())
         .put("pipeline", born.home.pipeline.as_str())
@@ -83,17 +86,25 @@ pub fn run(run: &Run, def: Option<&Pipeline>, steps: bool) -> Value {
         .put("created_at", time(born.created_at))
         .put("updated_at", time(run.updated_at))
         .at("started_at", run.started_at)
+        .at("last_heartbeat_at", run.last_heartbeat_at(beats))
         .at("completed_at", ended)
-        .maybe("duration_ms", ended.map(|at| at.since(run.started_at.unwrap_or(born.created_at)).0))
+        .maybe("duration_ms", ended.map(|at| at.since(born.created_at).0))
         .put("root_run", lineage.root_run.to_string())
         .maybe("resumed_from", lineage.resumed_from.map(|id| id.to_string()))
         .put("resume_count", lineage.resume_count)
         .maybe("parent_run", born.parent.as_ref().map(|parent| &parent.0).map(|id| id.to_string()))
         .maybe("parent_step", born.parent.as_ref().map(|parent| &parent.1).map(|step| step.to_string()))
+        .maybe("takes_back", born.takes_back.as_ref().map(|of| of.to_string()))
         .at("deadline_at", born.deadline_at)
         .maybe("cancellation", run.stopping.as_deref().map(cancellation))
         .maybe("compensation_log", compensations(run))
-        .maybe("error", run.failure.as_ref().map(|failure| json!(failure.1)))
+        .maybe(
+            "error",
+            run.failure
+                .as_ref()
+                .map(|failure| json!(failure.1))
+                .or(run.orphaned().map(|failure| json!(failure))),
+        )
         .maybe("budget", budget(run))
         .put("suspended", run.suspended)
         .put("schema_version", SCHEMA_VERSION)
@@ -108,6 +119,7 @@ fn compensations(run: &Run) -> Option<Value> {
         Object::default()
             .put("step", step.id.as_str())
             .maybe("compensates", step.compensates.and_then(|place| run.at(place)).map(|of| of.id.as_str()))
+            .maybe("run", step.child().map(|child| child.to_string()))
             .put("status", step.status.as_str())
             .put("at", time(step.completed_at.or(step.started_at).unwrap_or(run.updated_at)))
             .maybe("error", step.error.as_ref().map(|error| json!(error)))
@@ -154,9 +166,18 @@ fn budget(run: &Run) -> Option<Value> {
     }))
 }
 
+/// What the runbook says of a shell step: with it, whoever reads of a failure sees what failed.
+fn command(node: &StepDef) -> Option<&str> {
+    match &node.kind {
+        Kind::Run { command } => Some(command),
+        // tidy: nothing else has a command.
+        _ => None,
+    }
+}
+
 /// A step of a run.
 #[must_use]
-pub fn step(run: &Run, def: Option<&Pipeline>, index: usize, step: &Step) -> Value {
+pub fn step(run: &Run, def: Option<&Pipeline>, index: usize, step: &Step, beats: &Beats) -> Value {
     let node = def.and_then(|def| def.node(step.node));
     let lease = step.lease.as_ref().filter(|_| step.is_executing());
     let duration = step.completed_at.zip(step.started_at).map(|(to, from)| to.since(from).0);
@@ -177,17 +198,64 @@ pub fn step(run: &Run, def: Option<&Pipeline>, index: usize, step: &Step) -> Val
         .maybe("parent", step.parent.and_then(|place| run.at(place)).map(|parent| parent.id.as_str()))
         .put("group", step.group.is_some())
         .maybe("lease_owner", lease.map(|lease| lease.owner.as_str()))
-        .at("lease_expires_at", lease.map(|lease| lease.expires_at))
+        .at("last_heartbeat_at", lease.map(|lease| lease.last_seen(&step.holder(run.id()), beats)))
+        .at("lease_expires_at", lease.map(|lease| lease.lives_until(&step.holder(run.id()), beats)))
         .at("next_eligible_at", step.next_eligible_at.or(waiting.and_then(|waiting| waiting.until)))
         .maybe("input", step.input.as_ref().map(Packed::get))
         .maybe("output", scope::output(run, step))
         .maybe("error", step.error.as_ref().map(|error| json!(error)))
+        .maybe("command", node.filter(|_| step.status == Status::Failed).and_then(command))
+        .maybe("output_lost", step.output_lost.as_ref().map(|lost| {
+            json!({ "epoch": lost.epoch, "bytes": lost.bytes, "reason": lost.reason, "at": time(lost.at) })
+        }))
         .maybe("child_run", step.child().map(|child| child.to_string()))
         .at("started_at", step.started_at)
         .at("completed_at", step.completed_at)
         .maybe("duration_ms", duration)
         .maybe("idempotency_key", node.map(|node| attempt::key(run, node, step).to_string()))
         .json()
+}
+
+/// What the steps of a run saved last, and the messages that were put on the run, in the order of time.
+#[must_use]
+pub fn checkpoints(run: &Run, def: Option<&Pipeline>) -> Vec<Value> {
+    let rare = run.rare();
+    let of_step = |(id, saved): (&StepId, &Checkpoint)| {
+        let step = run.step(id);
+        let node = step.zip(def).and_then(|(step, def)| def.node(step.node));
+        let agent = node.and_then(|node| match &node.kind {
+            Kind::Agent { agent, .. } => Some(agent.to_string()),
+            // tidy: every other step is carried out by its tool.
+            _ => None,
+        });
+        let declared = node.and_then(|node| node.checkpoint.as_ref()).is_some_and(|def| def.resumable);
+        let entry = Object::default()
+            .put("step", id.as_str())
+            .maybe("agent", agent.or(step.map(|step| step.tool.to_string())))
+            .maybe("status", step.map(|step| step.status.as_str()))
+            .maybe("epoch", saved.epoch)
+            .maybe("input", step.and_then(Step::input))
+            .maybe("output", saved.data.clone())
+            .maybe("error", step.and_then(|step| step.error.as_ref()).map(|error| json!(error)))
+            .put("at", time(saved.at))
+            .put("resumable", saved.resumable || declared && saved.data.is_some())
+            .put("idempotent", saved.idempotent)
+            .maybe(
+                "tokens_used",
+                saved.tokens.map(|(input, output)| json!({ "input": input, "output": output })),
+            )
+            .maybe("duration_ms", step.and_then(|step| step.started_at).map(|from| saved.at.since(from).0))
+            .maybe("message", saved.message.clone());
+        (saved.at, entry.json())
+    };
+    let message = |saved: &Checkpoint| {
+        let entry = Object::default().put("at", time(saved.at)).maybe("message", saved.message.clone());
+        (saved.at, entry.json())
+    };
+    let mut all: Vec<(Millis, Value)> = rare.checkpoints.iter().map(of_step).collect();
+    all.extend(rare.messages.iter().map(message));
+    all.sort_by_key(|(at, _)| *at);
+    all.into_iter().map(|(_, entry)| entry).collect()
 }
 
 /// An approval.
@@ -218,8 +286,12 @@ pub fn approval(approval: &Approval) -> Value {
         .put("reasons", json!(approval.reasons))
         .maybe("message", approval.message.clone())
         .put("requested_by", approval.requested_by.as_str())
+        .maybe("changed_by", Some(json!(approval.changed_by)).filter(|_| !approval.changed_by.is_empty()))
+        .put("requesters", json!(approval.requesters().collect::<Vec<_>>()))
         .put("requested_at", time(approval.requested_at))
         .put("expires_at", time(approval.expires_at))
+        .maybe("by_step", approval.by_step.as_ref().map(|step| step.as_str().to_owned()))
+        .maybe("voided", approval.voided.clone())
         .put("decisions", Value::Array(decisions.collect()))
         .json()
 }
@@ -265,7 +337,7 @@ fn waiter(name: &Scoped, holder: &Holder, queued_at: Millis, weight: Option<u32>
 
 /// A lock.
 #[must_use]
-pub fn lock(name: &Scoped, lock: &Lock) -> Value {
+pub fn lock(name: &Scoped, lock: &Lock, beats: &Beats) -> Value {
     let hold = match &lock.state {
         lock::State::Held(hold) => Some(hold),
         lock::State::Free => None,
@@ -277,26 +349,42 @@ pub fn lock(name: &Scoped, lock: &Lock) -> Value {
         .maybe("holder", hold.map(|hold| holder(name, &hold.holder)))
         .put("epoch", lock.epoch)
         .at("acquired_at", hold.map(|hold| hold.acquired_at))
+        .at("last_heartbeat", lock.last_heartbeat(beats))
+        .at("expires_at", lock.expires_at(beats))
+        .maybe("metadata", hold.and_then(|hold| hold.metadata.clone()))
         .put("waiters", Value::Array(waiters.collect()))
         .json()
 }
 
 /// A semaphore.
 #[must_use]
-pub fn semaphore(name: &Scoped, semaphore: &Semaphore) -> Value {
+pub fn semaphore(name: &Scoped, semaphore: &Semaphore, beats: &Beats) -> Value {
     let used: u32 = semaphore.holders.values().map(|hold| hold.weight).sum();
     let holders = semaphore.holders.iter().map(|(who, hold)| {
-        json!({ "holder": holder(name, who), "weight": hold.weight, "epoch": hold.epoch,
-            "acquired_at": time(hold.acquired_at) })
+        Object::default()
+            .put("holder", holder(name, who))
+            .put("weight", hold.weight)
+            .put("epoch", hold.epoch)
+            .put("acquired_at", time(hold.acquired_at))
+            .at("last_heartbeat", semaphore.last_heartbeat(who, beats))
+            .at("expires_at", semaphore.expires_at(who, beats))
+            .json()
     });
     let waiters = semaphore.waiters.iter().map(|w| waiter(name, &w.holder, w.queued_at, Some(w.weight)));
     Object::default()
         .put("name", name.name())
         .put("capacity", semaphore.config.capacity)
         .put("used", used)
+        .put("available", semaphore.available())
         .put("holders", Value::Array(holders.collect()))
         .put("waiters", Value::Array(waiters.collect()))
         .json()
+}
+
+/// What checking a log came to.
+#[must_use]
+pub fn verified(found: &Verified) -> Value {
+    json!({ "valid": true, "records": found.records, "streams": found.streams, "warnings": found.warnings })
 }
 
 /// A page of a list.

@@ -11,27 +11,33 @@
 //! read back from the log when somebody asks for more than its listing.
 
 mod approvals;
+mod leaving;
 mod listing;
 mod live;
+mod names;
 mod retention;
 #[cfg(test)]
 mod tests;
 
-pub use crate::history::Filter as RunFilter;
+pub use listing::{Attempts, Followed, ReadBack, read_back};
+
+pub use crate::history::PAGE_LEN_MAX;
+pub use crate::history::{Filter as RunFilter, Origin as RunOrigin};
 pub use approvals::{ApprovalFilter, Lookup};
-pub use retention::Retiring;
+pub use retention::{Before, FailedItems, Retiring};
 
 use crate::disk::Disk;
 use crate::history::{self, History, Row};
 use crate::log::{self, Entry, Line, Log, Recovery, Seqs};
 use crate::metrics::{Metrics, Noted};
 use crate::telemetry::{Story, Teller};
-use live::Live;
+use live::{Live, is_named};
+use names::Resting;
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use tokio::sync::watch;
 use windlass_core::audit::Head;
@@ -64,8 +70,9 @@ const LINGER: Span = Span(300_000);
 const LINGER_MAX: usize = 1_000;
 /// How many things that were odd at a start are told of.
 const WARNINGS_MAX: usize = 16;
-/// How many runs leave memory in one turn.
-const LEAVE_MAX: usize = 512;
+
+/// Named streams that begin in a batch, and where.
+type Lookups<'a> = &'a mut Vec<(String, u64)>;
 
 /// What can be set.
 #[derive(Clone, Debug, Default)]
@@ -121,10 +128,13 @@ pub struct Embedded {
     ended: VecDeque<Ended>,
     /// Items that are done and still in memory, with when and in which batch.
     done_items: VecDeque<(ItemId, Millis, u64)>,
+    /// Named streams that came to rest and are still in memory.
+    resting: VecDeque<Resting>,
     /// Where the records of runs in memory begin, for their listing.
     first_seqs: Map<RunId, u64>,
     /// Runs that are leaving for good.
     retiring: Arc<Set<RunId>>,
+    going: Arc<Mutex<retention::Going>>,
     /// Streams that were read back: the log has to remember their heads before they get facts.
     remember: Vec<(StreamId, Head)>,
     /// Batches handed over, and those that are durable.
@@ -143,6 +153,8 @@ pub struct Embedded {
     teller: Option<Teller>,
     /// How many streams one look goes through.
     scan_max: usize,
+    /// The time of the newest record that was there at the start.
+    newest: Option<Millis>,
 }
 
 impl Embedded {
@@ -154,11 +166,16 @@ impl Embedded {
         let mut state = State::new();
         let mut first_seqs = Map::default();
         let mut folded = 0;
+        let mut newest = None;
         let visit = &mut |line: Line<'_>| {
             let applied = match line {
-                Line::Saved(snapshot) => state.restore(*snapshot),
+                Line::Saved(snapshot) => {
+                    newest = newest.max(Some(snapshot.state.at));
+                    state.restore(*snapshot)
+                }
                 Line::Record { record, .. } => {
                     folded += 1;
+                    newest = newest.max(Some(record.at));
                     if let (StreamId::Run(run), 1) = (&record.stream, record.ver) {
                         first_seqs.insert(*run, record.seq);
                     }
@@ -189,15 +206,25 @@ impl Embedded {
             })?;
         }
         state.refresh_rest();
+        if folded == 0 {
+            // The snapshot has all there is but what has left memory, which may be newer than the rest.
+            log.read(log.durable_seq(), &mut |record, _| {
+                newest = newest.max(Some(record.at));
+                ControlFlow::Continue(())
+            })?;
+        }
         let history = History::open(&Embedded::history_path(dir))?;
+        recovery.warnings.extend(history.warning().map(str::to_owned));
         let (tail, _) = watch::channel(log.durable_seq());
         let mut store = Embedded {
             live: Live::new(state, history),
             log: Arc::new(log),
             ended: VecDeque::new(),
             done_items: VecDeque::new(),
+            resting: VecDeque::new(),
             first_seqs,
             retiring: Arc::default(),
+            going: Arc::default(),
             remember: Vec::new(),
             batches: 0,
             durable: Arc::default(),
@@ -210,12 +237,18 @@ impl Embedded {
             metrics: Arc::default(),
             teller: None,
             scan_max: SCAN_MAX,
+            newest,
         };
         store.live.state.indexes_mut().note_moves();
-        // Without a snapshot every run was read just now, and those that ended are listed as they leave memory.
-        if recovery.snapshot.is_some() {
+        if let Err(error) = store.catch_up() {
+            // Reads are served on a full disk too; the next start writes what is missing.
+            let Error::History(history::Error::Full { detail, .. }) = &error else { return Err(error) };
+            let history = History::in_memory(&Embedded::history_path(dir), detail)?;
+            recovery.warnings.extend(history.warning().map(str::to_owned));
+            store.live.history = Arc::new(history);
             store.catch_up()?;
         }
+        store.live.learn()?;
         store.note_ended();
         store.mark_listed();
         Ok((store, recovery))
@@ -224,7 +257,7 @@ impl Embedded {
     /// Where the history is.
     #[must_use]
     pub fn history_path(dir: &Path) -> PathBuf {
-        dir.join("history.sqlite")
+        dir.join(log::HISTORY)
     }
 
     /// The committed state, with what this turn decided in it.
@@ -270,9 +303,12 @@ impl Embedded {
             return Ok(());
         }
         // One pass over the records after it; a run that began before them is read as a whole.
-        let mut lost = BTreeSet::new();
+        let (mut lost, mut named) = (BTreeSet::new(), Vec::new());
         let state = &self.live.state;
         self.log.read(through + 1, &mut |record, _| {
+            if record.ver == 1 && is_named(&record.stream) {
+                named.push((record.stream.to_string(), record.seq));
+            }
             // Whatever is not in memory has ended, and may have got facts after that.
             if let StreamId::Run(run) = &record.stream
                 && state.run(*run).is_none()
@@ -281,6 +317,9 @@ impl Embedded {
             }
             ControlFlow::Continue(())
         })?;
+        for named in named.chunks(4_096) {
+            self.live.history.put_streams(named.to_vec());
+        }
         let lost: Vec<RunId> = lost.into_iter().collect();
         for chunk in lost.chunks(4_096) {
             let streams: Vec<StreamId> = chunk.iter().map(|run| StreamId::Run(*run)).collect();
@@ -297,7 +336,8 @@ impl Embedded {
             let rows = chunk.iter().filter_map(|run| Some(Row::of(scratch.run(*run)?, *seqs.get(run)?)));
             self.live.history.put(rows.collect(), through);
         }
-        Ok(())
+        // What is not in memory is looked for in the index from here on.
+        Ok(self.live.history.flush()?)
     }
 
     /// Notes how far the history goes when nothing waits to be listed, so that a start need not look for it in the log.
@@ -330,6 +370,7 @@ impl Embedded {
         let mut done: Vec<(ItemId, Millis, u64)> = done.collect();
         done.sort_by_key(|(_, at, _)| *at);
         self.done_items = done.into();
+        self.note_resting();
     }
 
     /// The versions of a batch's facts, which the state has applied already.
@@ -353,7 +394,15 @@ impl Embedded {
             vers.push(*ver);
             *ver = ver.saturating_sub(1);
         }
+        let named = left.iter().filter(|(stream, _)| is_named(stream));
+        let named: Vec<(StreamId, bool)> =
+            named.map(|(stream, had)| ((*stream).clone(), *had == 0)).collect();
         drop(left);
+        let mut births = Vec::new();
+        for (stream, first) in &named {
+            self.note_named(stream, *first, &mut births);
+        }
+        self.live.history.put_streams(births);
         vers.reverse();
         let mut entries: Vec<Entry> =
             self.remember.drain(..).map(|(stream, head)| Entry::Remember(stream, head)).collect();
@@ -405,66 +454,6 @@ impl Embedded {
         }
     }
 
-    /// Lists runs that have ended, and lets those leave memory whose listing is safe.
-    fn let_leave(&mut self, at: Millis) -> bool {
-        let durable = self.durable.load(Ordering::Acquire);
-        let mut rows = Vec::new();
-        for ended in self.ended.iter_mut().take(LEAVE_MAX) {
-            if ended.listed || ended.batch > durable {
-                continue;
-            }
-            if let Some(run) = self.live.state.run(ended.run) {
-                let first = self.first_seqs.get(&ended.run).copied().unwrap_or(1);
-                rows.push(Row::of(run, (first, self.log.durable_seq())));
-            }
-            ended.listed = true;
-        }
-        if !rows.is_empty() {
-            self.live.history.put(rows, self.log.durable_seq());
-        }
-        let mut gone = Vec::new();
-        let flushed = self.live.history.flushed();
-        self.live.flushed(flushed);
-        while let Some(ended) = self.ended.front() {
-            let old = ended.at + LINGER <= at || self.ended.len() > LINGER_MAX;
-            let over = ended.listed && old && self.live.is_listed(ended.run);
-            if !over || gone.len() >= LEAVE_MAX {
-                break;
-            }
-            if self.saving.is_some() {
-                // A snapshot under way counts on what it has not taken yet.
-                break;
-            }
-            gone.push(Entry::Forget(StreamId::Run(ended.run)));
-            self.live.state.evict(&StreamId::Run(ended.run));
-            self.live.left(ended.run);
-            self.first_seqs.remove(&ended.run);
-            self.ended.pop_front();
-        }
-        self.items_leave(at, durable, &mut gone);
-        let more = !gone.is_empty();
-        if more {
-            self.log.submit(log::Batch { entries: gone, done: Box::new(|_| {}) });
-        }
-        more
-    }
-
-    /// Lets items leave memory that are done, after a while for those who still ask: the log has what became of them.
-    fn items_leave(&mut self, at: Millis, durable: u64, gone: &mut Vec<Entry>) {
-        // A snapshot under way counts on what it has not taken yet.
-        while gone.len() < LEAVE_MAX && self.saving.is_none() {
-            let Some(&(item, since, batch)) = self.done_items.front() else { return };
-            let old = since + LINGER <= at || self.done_items.len() > LINGER_MAX;
-            if !old || batch > durable {
-                return;
-            }
-            self.done_items.pop_front();
-            let stream = StreamId::Item(item);
-            self.live.state.evict(&stream);
-            gone.push(Entry::Forget(stream));
-        }
-    }
-
     /// Hands a few more streams over to a snapshot, or begins one when it is time.
     fn save_some(&mut self, at: Millis) -> bool {
         let ahead = self.log.snapshot_backlog() > SNAPSHOT_AHEAD;
@@ -477,25 +466,30 @@ impl Embedded {
             // Without one of its parts it is none; the next one is whole.
             Some(_) if self.part.refused.load(Ordering::Acquire) => return false,
             Some(from) => from,
+            // Without a runbook that is about to leave the log, and may stay, it would not be whole.
+            None if !self.live.leaving.is_empty() => return false,
             None if self.since_snapshot >= self.snapshot_after(at) && self.settled() => {
                 self.since_snapshot = 0;
                 self.snapshot_at = at;
                 self.part = Arc::default();
-                self.submit(vec![Entry::Begin]);
                 self.mark_listed();
                 None
             }
             None => return false,
         };
-        let mut entries = Vec::with_capacity(SNAPSHOT_STREAMS);
-        let mut last = None;
+        let mut entries = Vec::with_capacity(SNAPSHOT_STREAMS + 2);
+        if from.is_none() {
+            // With its first part, so that there is one word on both.
+            entries.push(Entry::Begin);
+        }
+        let (mut last, mut seen) = (None, 0);
         for (id, _) in self.live.state.streams_after(from.as_ref()).take(SNAPSHOT_STREAMS) {
             if let Some(snapshot) = self.live.state.save(&id) {
                 entries.push(Entry::Snapshot(Box::new(snapshot)));
             }
-            last = Some(id);
+            (last, seen) = (Some(id), seen + 1);
         }
-        let over = entries.len() < SNAPSHOT_STREAMS;
+        let over = seen < SNAPSHOT_STREAMS;
         if over {
             entries.push(Entry::End);
         } else {
@@ -513,10 +507,10 @@ impl Embedded {
         self.snapshot_every.unwrap_or_else(|| least.max(streams * SNAPSHOT_EVERY_STREAM))
     }
 
-    /// How many runs have ended and are in memory still.
+    /// How many runs and items have ended and are in memory still.
     #[must_use]
     pub fn lingering(&self) -> usize {
-        self.ended.len()
+        self.ended.len() + self.done_items.len()
     }
 
     /// Begins a snapshot at the next pause.
@@ -526,6 +520,11 @@ impl Embedded {
 
     /// Begins a snapshot and waits for it. Nobody else uses the store meanwhile.
     pub fn save_now(&mut self, at: Millis) {
+        self.runbooks_stay(&BTreeSet::new());
+        if !self.live.leaving.is_empty() {
+            // It would not be whole; the next start reads the log.
+            return;
+        }
         while self.saving.is_some() {
             self.save_some(at);
             std::thread::yield_now();
@@ -577,17 +576,17 @@ pub fn ends(event: &Event) -> bool {
 
 fn fault(error: &log::Error) -> Fault {
     match error {
-        log::Error::Full { .. }
-        | log::Error::Busy(_)
-        | log::Error::Gap { .. }
-        | log::Error::TooLarge { .. } => Fault::Full(error.to_string()),
+        log::Error::Full { .. } | log::Error::Busy(_) => Fault::Full(error.to_string()),
+        log::Error::Gap { .. } => Fault::Undone(error.to_string()),
+        log::Error::TooLarge { .. } => Fault::TooLarge(error.to_string()),
         log::Error::SyncFailed { .. }
         | log::Error::Closed
         | log::Error::Io { .. }
         | log::Error::Locked { .. } => Fault::Lost(error.to_string()),
-        log::Error::Corrupt { .. } | log::Error::Newer { .. } | log::Error::Refused { .. } => {
-            Fault::Corrupt(error.to_string())
-        }
+        log::Error::Corrupt { .. }
+        | log::Error::Lost { .. }
+        | log::Error::Newer { .. }
+        | log::Error::Refused { .. } => Fault::Corrupt(error.to_string()),
     }
 }
 
@@ -598,13 +597,20 @@ impl Store for Embedded {
 
     fn load(&mut self, streams: &[StreamId]) -> Result<(), Fault> {
         for stream in streams {
-            let StreamId::Run(run) = stream else { continue };
+            let StreamId::Run(run) = stream else {
+                if let StreamId::Runbook(hash) = stream {
+                    self.load_runbook(*hash)?;
+                } else if is_named(stream) {
+                    self.load_named(stream)?;
+                }
+                continue;
+            };
             if self.live.state.run(*run).is_some() {
                 continue;
             }
             let row = self.live.history.get(*run).map_err(|error| Fault::Corrupt(error.to_string()))?;
             let Some(row) = row.filter(|_| !self.is_retiring(*run)) else {
-                self.live.absent(*run);
+                self.live.absent(stream.clone());
                 continue;
             };
             let (mut head, mut first) = (None, None);
@@ -619,7 +625,7 @@ impl Store for Embedded {
             scanned.map_err(|error| fault(&error))?;
             self.live.state.refresh(stream);
             let Some(head) = head else {
-                self.live.absent(*run);
+                self.live.absent(stream.clone());
                 continue;
             };
             self.first_seqs.insert(*run, first.unwrap_or(1));
@@ -660,10 +666,17 @@ impl Store for Embedded {
     fn reload(&mut self) -> Result<(), Fault> {
         let mut state = State::new();
         let mut ended: Vec<RunId> = Vec::new();
-        let live = &self.live;
+        for hash in std::mem::take(&mut self.live.leaving) {
+            // It is read below, unless it is gone.
+            retention::lock(&self.going).comes_back(&StreamId::Runbook(hash));
+        }
+        let (live, log) = (&self.live, &self.log);
         let read = self.log.read(0, &mut |record, _| {
-            // Runs that have left memory stay out of it.
-            let left = matches!(&record.stream, StreamId::Run(run) if live.has_left(*run));
+            // What has left memory stays out of it.
+            let left = match &record.stream {
+                StreamId::Run(run) => live.has_left(*run),
+                named => is_named(named) && !log.is_live(named),
+            };
             if !left {
                 if let (StreamId::Run(run), true) = (&record.stream, ends(&record.event)) {
                     ended.push(*run);
@@ -722,12 +735,17 @@ impl Store for Embedded {
         self.live.state.beat(holder, at);
     }
 
+    fn newest(&self) -> Option<Millis> {
+        self.newest.max(self.live.left_at())
+    }
+
     fn recover(&mut self, at: Millis) -> Result<Found, Fault> {
         self.live.state.beats.since = at;
         Ok(fake::found(&self.live.state))
     }
 
     fn idle(&mut self, at: Millis) -> bool {
+        self.live.turn_over();
         let leaving = self.let_leave(at);
         let saving = self.save_some(at);
         leaving || saving

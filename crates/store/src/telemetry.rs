@@ -192,6 +192,11 @@ pub fn recovered(found: &Recovery) {
     }
 }
 
+/// A request came with the key of another request, and was refused.
+pub fn idempotency_conflict(key: &str, source: &str) {
+    tracing::warn!(event = "idempotency_conflict", key, source);
+}
+
 /// A request came with a key that was known, and got the answer of a run of this trace.
 pub fn idempotency_hit(key: &str, run: Option<windlass_core::id::RunId>, trace: Option<trace::Trace>) {
     let (cached_run_id, trace_id) = (run.map(|run| run.to_string()), trace.map(trace::id_text));

@@ -12,6 +12,7 @@ mod tests;
 
 pub use read::parse;
 
+use crate::shell::Limits;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -19,6 +20,7 @@ use std::sync::Arc;
 use windlass_core::approval::Tier;
 use windlass_core::caps::Caps;
 use windlass_core::code::Code;
+use windlass_core::effect::Notice;
 use windlass_core::id::Name;
 use windlass_core::time::Span;
 use windlass_runbook::problem::Source;
@@ -47,17 +49,72 @@ pub struct Config {
     pub hooks: BTreeMap<Name, HookSource>,
     /// Who belongs to which group.
     pub groups: BTreeMap<Name, Vec<Name>>,
+    /// Whether whoever asked for something may approve it, where that is set.
+    pub self_approval: Option<bool>,
     /// The models that are asked, and what they cost.
     pub models: Models,
     /// Where the `http` tool may go.
     pub http: Http,
     /// The address under which people reach this server.
     pub public_url: Option<String>,
+    /// Whether every run gets a bundle of evidence, and not only those with an effect, an approval or a denial.
+    pub evidence_always: bool,
+    /// How long what has ended is kept.
+    pub retention: Retention,
     /// The folder with policies.
     pub policy: Option<PathBuf>,
+    /// What the sandbox of steps gives, beside the system, the working directory and a scratch folder.
+    pub sandbox: Sandbox,
+    /// What each process of a step may use at most, in the sandbox or not.
+    pub limits: Limits,
     /// The folder with descriptions of tools.
     pub tools: Option<PathBuf>,
     env: Env,
+}
+
+/// How long what has ended is kept, kind by kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// Runs after their end, with their records and the keys of their effects.
+    pub runs: Span,
+    /// What steps wrote, after the end of their run.
+    pub output: Span,
+    /// Items of queues after they are done.
+    pub items: Span,
+    /// Ingress keys after they are forgotten.
+    pub keys: Span,
+    /// Bundles of evidence in the data directory, after they were made.
+    pub evidence: Span,
+}
+
+impl Default for Retention {
+    fn default() -> Retention {
+        Retention::all(Span::hours(90 * 24))
+    }
+}
+
+impl Retention {
+    /// The same for every kind.
+    #[must_use]
+    pub const fn all(span: Span) -> Retention {
+        Retention { runs: span, output: span, items: span, keys: span, evidence: span }
+    }
+
+    /// The shortest of them.
+    #[must_use]
+    pub fn shortest(&self) -> Span {
+        let Retention { runs, output, items, keys, evidence } = *self;
+        [output, items, keys, evidence].into_iter().fold(runs, Span::min)
+    }
+}
+
+/// What the sandbox of steps gives.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sandbox {
+    /// To read and to execute.
+    pub read: Vec<PathBuf>,
+    /// To write, too.
+    pub write: Vec<PathBuf>,
 }
 
 /// What is set for a tenant.
@@ -73,6 +130,42 @@ pub struct Tenant {
     pub slack: Slack,
     /// The names of the secrets of its generic hooks.
     pub hooks: BTreeMap<Name, Vec<Name>>,
+    /// The command that lists its issues, for guards that ask about them.
+    pub issues: Option<String>,
+    /// Of what its people are told, and how.
+    pub notices: Notices,
+}
+
+impl Tenant {
+    /// Whether somebody else than the owner may start or approve its runs.
+    fn has_others(&self) -> bool {
+        let Tenant { github, slack, hooks, .. } = self;
+        !(github.is_empty() && slack.secrets.is_empty() && slack.users.is_empty() && hooks.is_empty())
+    }
+}
+
+/// Of what people are told, and by which channels.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notices {
+    /// Of what.
+    pub on: Vec<Notice>,
+    /// The channel of Slack; that of approvals where absent.
+    pub slack: Option<String>,
+    /// An address that gets each as JSON.
+    pub webhook: Option<String>,
+    /// A command that is run for each.
+    pub command: Option<String>,
+    /// Whether they are shown on the desktop of this machine.
+    pub desktop: bool,
+    /// Whether they may make a sound, where the channel has one.
+    pub sound: bool,
+}
+
+impl Default for Notices {
+    fn default() -> Notices {
+        let on = vec![Notice::Notify, Notice::Escalation];
+        Notices { on, slack: None, webhook: None, command: None, desktop: false, sound: true }
+    }
 }
 
 /// A tenant's Slack.
@@ -180,9 +273,14 @@ impl Default for Config {
             tenants: BTreeMap::new(),
             hooks: BTreeMap::new(),
             groups: BTreeMap::new(),
+            self_approval: None,
             models: Models::default(),
             http: Http::default(),
             public_url: None,
+            evidence_always: false,
+            limits: Limits::default(),
+            sandbox: Sandbox::default(),
+            retention: Retention::default(),
             policy: None,
             tools: None,
             env: Arc::new(|name| std::env::var(name).ok()),
@@ -252,6 +350,14 @@ impl Config {
         Some(text.to_owned()).filter(|text| !text.is_empty())
     }
 
+    /// Whether somebody else than the owner may start or approve runs by what is set here: people in Slack, and whoever
+    /// sends deliveries to a hook.
+    #[must_use]
+    pub fn has_others(&self) -> bool {
+        let hooks = ["WINDLASS_GITHUB_WEBHOOK_SECRET", "WINDLASS_SLACK_SIGNING_SECRET"];
+        hooks.iter().any(|name| self.var(name).is_some()) || self.tenants.values().any(Tenant::has_others)
+    }
+
     /// What is set for a tenant.
     #[must_use]
     pub fn tenant(&self, tenant: &str) -> Option<&Tenant> {
@@ -262,6 +368,12 @@ impl Config {
     #[must_use]
     pub fn slack(&self, tenant: &str) -> Slack {
         self.tenant(tenant).map(|tenant| tenant.slack.clone()).unwrap_or_default()
+    }
+
+    /// Of what a tenant's people are told, and how.
+    #[must_use]
+    pub fn notices(&self, tenant: &str) -> Notices {
+        self.tenant(tenant).map(|tenant| tenant.notices.clone()).unwrap_or_default()
     }
 
     /// The groups that a user belongs to.

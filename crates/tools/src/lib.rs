@@ -6,6 +6,7 @@ pub mod config;
 pub mod home;
 pub mod random;
 pub mod redaction;
+pub mod room;
 pub mod secrets;
 pub mod shell;
 pub mod tls;

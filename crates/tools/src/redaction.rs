@@ -9,15 +9,19 @@
 //!                             └ holds back what may still become one: less than the longest form
 //! ```
 //!
-//! What cannot be found is a secret that a program transforms in another way (encrypts, compresses, reverses, wraps at
-//! unusual widths), and a secret of asterisks, which looks like its own replacement.
+//! What cannot be found is a secret that a program transforms in another way (encrypts, compresses, reverses), and a
+//! secret of asterisks, which looks like its own replacement.
 
+mod folded;
 mod forms;
 mod matcher;
+mod pairs;
 #[cfg(test)]
 mod tests;
 
+use folded::Folded;
 use matcher::Matcher;
+use pairs::Pairs;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::collections::VecDeque;
@@ -61,9 +65,19 @@ pub enum Refusal {
 /// The secrets to look for. Registering is cheap; the first use after it builds the matcher.
 #[derive(Clone, Debug, Default)]
 pub struct Redactor {
-    patterns: BTreeSet<Vec<u8>>,
+    secrets: BTreeSet<Vec<u8>>,
     total_bytes: usize,
-    matcher: OnceLock<Arc<Matcher>>,
+    matchers: OnceLock<Arc<Matchers>>,
+}
+
+/// The forms of all secrets, compiled.
+#[derive(Clone, Debug)]
+struct Matchers {
+    plain: Matcher,
+    /// Forms in digits, which may be broken into lines.
+    digits: Matcher,
+    /// The secrets themselves, for what pairs of digits spell.
+    spelt: Matcher,
 }
 
 impl Redactor {
@@ -93,31 +107,39 @@ impl Redactor {
         if secret.len() > Self::LEN_MAX {
             return Err(Refusal::Long { name: name.to_owned() });
         }
-        if self.patterns.contains(secret) {
+        if self.secrets.contains(secret) {
             return Ok(());
         }
         if self.total_bytes + secret.len() > Self::TOTAL_MAX {
             return Err(Refusal::Full { name: name.to_owned() });
         }
         self.total_bytes += secret.len();
-        self.patterns.extend(forms::of(secret));
-        self.matcher = OnceLock::new();
+        self.secrets.insert(secret.to_vec());
+        self.matchers = OnceLock::new();
         Ok(())
     }
 
     /// Whether nothing is looked for.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.patterns.is_empty()
+        self.secrets.is_empty()
     }
 
     /// Begins to redact a stream of bytes that come in chunks.
     #[must_use]
     pub fn stream(&self) -> Stream {
-        let matcher = self.matcher.get_or_init(|| Arc::new(Matcher::new(&self.patterns)));
+        let all = |of: fn(&[u8]) -> BTreeSet<Vec<u8>>| {
+            Matcher::new(&self.secrets.iter().flat_map(|secret| of(secret)).collect())
+        };
+        let compile = || {
+            let spelt = Matcher::new(&self.secrets);
+            Arc::new(Matchers { plain: all(forms::of), digits: all(forms::in_digits), spelt })
+        };
         Stream {
-            matcher: Arc::clone(matcher),
+            matchers: Arc::clone(self.matchers.get_or_init(compile)),
             state: Matcher::START,
+            folded: Folded::default(),
+            pairs: Pairs::default(),
             held: Vec::new(),
             begin: 0,
             found: VecDeque::new(),
@@ -181,11 +203,14 @@ impl Redactor {
     }
 }
 
-/// One stream of bytes under redaction. It holds back fewer bytes than the longest form of a secret has.
+/// One stream of bytes under redaction. It holds back fewer bytes than the longest form of a secret has, and the breaks
+/// between them.
 #[derive(Clone, Debug)]
 pub struct Stream {
-    matcher: Arc<Matcher>,
+    matchers: Arc<Matchers>,
     state: u32,
+    folded: Folded,
+    pairs: Pairs,
     /// What was read and not yet passed on; its first byte is the stream's byte `begin`.
     held: Vec<u8>,
     begin: u64,
@@ -198,7 +223,7 @@ pub struct Stream {
 impl Stream {
     /// Reads a chunk and appends to `out` what is certain by now.
     pub fn push(&mut self, chunk: &[u8], out: &mut Vec<u8>) {
-        if self.matcher.is_empty() {
+        if self.matchers.plain.is_empty() {
             out.extend_from_slice(chunk);
             return;
         }
@@ -206,14 +231,23 @@ impl Stream {
         for &byte in chunk {
             self.held.push(byte);
             end += 1;
-            self.state = self.matcher.next(self.state, byte);
-            let match_len = self.matcher.match_len(self.state);
+            let matchers = Arc::clone(&self.matchers);
+            self.state = matchers.plain.next(self.state, byte);
+            let match_len = matchers.plain.match_len(self.state);
             if match_len > 0 {
                 self.add(end - u64::from(match_len), end);
             }
+            if let Some(start) = self.folded.next(&matchers.digits, byte, end - 1) {
+                self.add(start, end);
+            }
+            if let Some((start, end)) = self.pairs.next(&matchers.spelt, byte, end - 1) {
+                self.add(start, end);
+            }
         }
-        let open = u64::from(self.matcher.open_len(self.state));
-        self.release(end - open, out);
+        let open = end - u64::from(self.matchers.plain.open_len(self.state));
+        let digits = self.folded.open(&self.matchers.digits).unwrap_or(end);
+        let spelt = self.pairs.open(&self.matchers.spelt).unwrap_or(end);
+        self.release(open.min(digits).min(spelt), out);
     }
 
     /// Ends the stream: nothing can become a secret any more.
@@ -228,16 +262,15 @@ impl Stream {
         self.held.len()
     }
 
-    /// Notes a find. It ends after all others, so it can only overlap the last ones.
-    fn add(&mut self, mut start: u64, end: u64) {
-        while let Some(&(last_start, last_end)) = self.found.back() {
-            if last_end <= start {
-                break;
-            }
-            start = start.min(last_start);
-            self.found.pop_back();
+    /// Notes a find and joins it with those it overlaps. What touches it stays a find of its own. A find can come after
+    /// later ones: digits that may be the offset of a dump are read only when the first byte behind them has come.
+    fn add(&mut self, mut start: u64, mut end: u64) {
+        let from = self.found.partition_point(|&(_, before)| before <= start);
+        let to = self.found.partition_point(|&(after, _)| after < end);
+        for (first, last) in self.found.drain(from..to.max(from)) {
+            (start, end) = (start.min(first), end.max(last));
         }
-        self.found.push_back((start, end));
+        self.found.insert(from, (start, end));
     }
 
     /// Passes on everything before `until`.

@@ -10,6 +10,7 @@
 //!
 //! Secrets belong to a tenant. Files of a tenant lie in a folder of its name; the environment is the default tenant's.
 
+pub mod registered;
 mod vault;
 
 use crate::redaction::Redactor;
@@ -17,6 +18,7 @@ use std::path::{Path, PathBuf};
 use windlass_core::code::Code;
 use windlass_core::id::Name;
 
+pub use registered::{OfRun, Registered};
 pub use vault::{Listed, Vault};
 
 /// The environment variable of a secret is its name after this.

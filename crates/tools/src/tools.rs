@@ -27,6 +27,7 @@ pub mod wire;
 #[cfg(test)]
 mod tests;
 
+use crate::shell::StartError;
 use serde_json::{Map, Value};
 use session::Session;
 use settings::Settings;
@@ -37,6 +38,7 @@ use windlass_core::budget::Cost;
 use windlass_core::code::Code;
 use windlass_core::id::Name;
 use windlass_core::receipt::Reversal;
+use windlass_engine::Leave;
 use wire::Wire;
 
 /// How long a call may take where the step does not say.
@@ -63,6 +65,8 @@ pub struct Call {
     pub attempt: u32,
     /// How long it may take.
     pub timeout: Duration,
+    /// The permission to make it.
+    pub leave: Leave,
 }
 
 impl Call {
@@ -181,6 +185,8 @@ pub struct Trouble {
     pub again: Again,
     /// The status of the answer, where one came.
     pub status: Option<u16>,
+    /// Whether nothing could be begun for lack of room on this machine.
+    pub no_room: bool,
 }
 
 impl Trouble {
@@ -193,6 +199,7 @@ impl Trouble {
             happened: Happened::No,
             again: Again::Never,
             status: None,
+            no_room: false,
         }
     }
 
@@ -220,6 +227,12 @@ impl Trouble {
         self.code == Code::StoreFull && self.happened == Happened::No
     }
 
+    /// Whether the attempt is to be tried again later as if nothing had been: it could not be begun for lack of room.
+    #[must_use]
+    pub fn lacks_room(&self) -> bool {
+        self.no_room && self.happened == Happened::No
+    }
+
     /// A failure that came before anything was done: a read that prepares a write, for example.
     #[must_use]
     pub fn before(mut self) -> Trouble {
@@ -231,6 +244,12 @@ impl Trouble {
 impl From<String> for Trouble {
     fn from(message: String) -> Trouble {
         Trouble::refused(message)
+    }
+}
+
+impl From<StartError> for Trouble {
+    fn from(error: StartError) -> Trouble {
+        Trouble { no_room: error.passes(), ..Trouble::refused(error.to_string()) }
     }
 }
 
@@ -310,6 +329,13 @@ impl Tools {
             Some(_) | None => Ok(Seen::Unsure(format!("`{}` cannot ask what became of it", call.tool))),
         };
         seen.unwrap_or_else(Seen::from)
+    }
+
+    /// Whether there is a way to look whether what a call of this tool would take back is as it was left.
+    #[must_use]
+    pub fn can_look(tool: &str) -> bool {
+        let family = tool.split_once('.').map(|(family, _)| family);
+        matches!(family, Some("slack" | "github" | "servicenow"))
     }
 
     /// Looks whether what a call is to take back is still as it was left. `left` is what the effect gave.

@@ -58,7 +58,7 @@ fn run(n: u64, chance: &mut Chance) -> Run {
         name: name(&format!("shop/{pipeline}")),
         runbook_hash: Digest::of(&[pipeline.as_bytes()]),
         cwd: "/srv/checkout".to_owned(),
-        vars: serde_json::json!({ "version": "2025.11.3" }).into(),
+        vars: windlass_core::packed::Packed::of(&serde_json::json!({ "version": "2025.11.3" })).into(),
         initial_step: None,
         created_at_epoch_ms: at,
         namespace: name("default"),
@@ -68,6 +68,7 @@ fn run(n: u64, chance: &mut Chance) -> Run {
             user: Some(name("ann")),
             event_id: None,
             traceparent: None,
+            of: None,
         },
         lineage: Lineage::first(id),
         subject: (n % 5 < 3).then_some(subject),
@@ -86,6 +87,10 @@ fn run(n: u64, chance: &mut Chance) -> Run {
         workspace: None,
         budget_time_ms: None,
         budget_writes: None,
+        needs_pipelines: None,
+        asked_by: None,
+        takes_back: None,
+        evidence: None,
     };
     let duration_ms = chance.below(600_000);
     let end = if n % 12 == 5 {
@@ -149,6 +154,7 @@ fn lists(history: &History, ids: &[RunId], runs: u64) {
         status: None,
         pipeline: None,
         repo: None,
+        origin: Default::default(),
         since: None,
         before: None,
         limit: 50,

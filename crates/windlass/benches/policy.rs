@@ -42,6 +42,7 @@ fn question(pipeline: &str, state: &str, runbook: &str, risk: Risk) -> Question 
     let action =
         Action::new(name("servicenow.update"), name("update"), name("incident/0123"), fields, risk).unwrap();
     Question {
+        purpose: None,
         run: RunId(1),
         step: Some(name("resolve")),
         tool: name("servicenow.update"),
@@ -53,6 +54,7 @@ fn question(pipeline: &str, state: &str, runbook: &str, risk: Risk) -> Question 
             tenant: name("acme"),
             namespace: name("default"),
             pipeline: name(pipeline),
+            undoes: None,
             runbook: name(runbook),
             runbook_hash: Digest([3; 32]),
             source: Trigger::Webhook,

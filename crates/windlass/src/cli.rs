@@ -1,6 +1,7 @@
 //! The command line: what can be typed, and which part of the program answers.
 
 mod args;
+mod books;
 mod check;
 mod evidence;
 mod executor;
@@ -13,6 +14,7 @@ mod queues;
 mod redact;
 mod run;
 mod say;
+mod screen;
 mod secret;
 mod serve;
 mod show;
@@ -25,7 +27,7 @@ use crate::app::Settings;
 use crate::client::{Client, Failure, Need};
 use crate::config::Config;
 use crate::home::Home;
-use args::{Args, Verb};
+use args::{Args, QueueVerb, RunbookVerb, ScheduleVerb, Verb, WorkerVerb};
 use clap::Parser as _;
 use say::Say;
 use serde_json::Value;
@@ -33,6 +35,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use windlass_core::code::Code;
+use windlass_core::state::Body;
 
 /// What a command comes to: the exit code, or a failure that has one.
 type Outcome = Result<u8, Failure>;
@@ -45,8 +48,8 @@ const AGAIN_MAX: usize = 10;
 /// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
-    if std::env::args_os().nth(1).is_some_and(|word| word == "__keeper") {
-        return crate::shell::keeper::main();
+    if let Some(code) = crate::shell::main_of(std::env::args_os()) {
+        return code;
     }
     let args = match Args::try_parse_from(args::renamed(std::env::args_os())) {
         Ok(args) => args,
@@ -88,7 +91,7 @@ fn usage(error: &clap::Error) -> ExitCode {
 fn root(args: &Args) -> Result<std::path::PathBuf, Failure> {
     Ok(match &args.global.data {
         Some(root) => root.clone(),
-        None => Home::nearest()?,
+        None => Home::nearest().map_err(|error| crate::client::unusable(None, &error))?,
     })
 }
 
@@ -96,11 +99,11 @@ fn root(args: &Args) -> Result<std::path::PathBuf, Failure> {
 async fn connect(args: &Args, need: Need, say: &Say) -> Result<Client, Failure> {
     let root = root(args)?;
     if let Some(url) = &args.global.server {
-        let token = args.global.token.clone().or_else(|| crate::client::credential(url, &root));
+        let (url, token) = crate::client::at(url, args.global.token.as_deref(), &root);
         if args.global.policy.is_some() && !asks_history(args) {
             say.note("--policy has no effect here: the server's own policy is in force");
         }
-        return Client::to_server(url, token);
+        return Client::to_server(&url, token);
     }
     let exe = std::env::current_exe()?;
     let config = Config::load(args.global.config.as_deref(), &root)?;
@@ -165,7 +168,7 @@ async fn dispatch(args: Args, say: &Say) -> Outcome {
         Verb::Events { types: true, .. } => return lists::types(say),
         Verb::Completions { shell } => return work::completions(*shell, say),
         Verb::Man { dir } => return work::man(dir),
-        Verb::Store(verb) => return store::store(&args, verb, say),
+        Verb::Store(verb) => return store::store(&args, verb, say).await,
         Verb::Evidence { verb: evidence::EvidenceVerb::Verify { file, pubkey, html } } => {
             return evidence::check(file, pubkey.as_deref(), html.as_deref(), say);
         }
@@ -200,6 +203,10 @@ async fn dispatch(args: Args, say: &Say) -> Outcome {
         _ => Need::Records,
     };
     let mut client = connect(&args, need, say).await?;
+    if let Verb::Watch { .. } = &args.verb {
+        // It may wait for as long as nothing serves.
+        say_if_unserved(&client, say).await;
+    }
     let mut outcome = ask(&args, &mut client, say).await;
     for _ in 0..AGAIN_MAX {
         match &outcome {
@@ -209,8 +216,46 @@ async fn dispatch(args: Args, say: &Say) -> Outcome {
         }
         outcome = ask(&args, &mut client, say).await;
     }
+    if outcome.is_ok() && needs_a_server(&args.verb) {
+        say_if_unserved(&client, say).await;
+    }
     finish(client, &outcome, say).await;
     outcome
+}
+
+/// Whether a command is about work that goes on by itself only where something serves the data directory.
+fn needs_a_server(verb: &Verb) -> bool {
+    match verb {
+        Verb::Queue { verb } => {
+            matches!(verb, QueueVerb::Push { .. } | QueueVerb::Retry { .. } | QueueVerb::Resume { .. })
+        }
+        Verb::Worker { verb } => !matches!(verb, WorkerVerb::Stop { .. }),
+        Verb::Schedule { verb } => !matches!(verb, ScheduleVerb::Pause { .. }),
+        Verb::Deploy { diff, .. } => !diff,
+        Verb::Runbooks { verb } => matches!(verb, Some(RunbookVerb::Rollback { .. })),
+        Verb::Runs(_) | Verb::Why { .. } | Verb::Queues | Verb::Workers | Verb::Schedules => true,
+        // tidy: everything else is done when the command ends.
+        _ => false,
+    }
+}
+
+/// Says that nothing serves the data directory, where something in it waits for that.
+async fn say_if_unserved(client: &Client, say: &Say) {
+    let Some(app) = client.app() else { return };
+    let waits = app.look(|store| {
+        let state = store.state();
+        state.streams().any(|(_, stream)| match &stream.body {
+            Body::Deployment(active) => active.as_ref().as_ref().is_some(),
+            Body::Run(run) => !run.is_terminal(),
+            // tidy: nothing else goes on by itself.
+            _ => false,
+        })
+    });
+    if waits.await.unwrap_or(false) {
+        say.note(
+            "note: nothing serves this data directory, so no run, queue, schedule or trigger goes on by itself; start `windlass serve`",
+        );
+    }
 }
 
 /// Ends what is in this process. What others asked of it comes to its end first, unless somebody interrupts.
@@ -241,7 +286,7 @@ fn announce_tools(args: &Args) -> Result<(), Failure> {
 async fn ask(args: &Args, client: &mut Client, say: &Say) -> Outcome {
     match &args.verb {
         Verb::Runs(filter) => lists::runs(client, filter, say).await,
-        Verb::Runbooks => lists::runbooks(client, say).await,
+        Verb::Runbooks { verb } => books::runbooks(client, verb.as_ref(), say).await,
         Verb::Approvals { status } => lists::approvals(client, status.as_deref(), say).await,
         Verb::Locks => lists::locks(client, say).await,
         Verb::Semaphores => lists::semaphores(client, say).await,
@@ -268,6 +313,10 @@ async fn ask(args: &Args, client: &mut Client, say: &Say) -> Outcome {
         Verb::Signal { run, key, name, payload } => {
             run::signal(client, (run.as_deref(), key.as_deref()), name, payload.as_deref(), say).await
         }
+        Verb::Ingress { key } => run::ingress(client, key, say).await,
+        Verb::Emit { kind, payload, idempotency_key } => {
+            run::emit(client, kind, payload.as_deref(), idempotency_key.as_deref(), say).await
+        }
         Verb::Resolve { run, step, resolution, reason } => {
             run::resolve(client, (run, step), resolution, reason, say).await
         }
@@ -276,8 +325,8 @@ async fn ask(args: &Args, client: &mut Client, say: &Say) -> Outcome {
             run::decide(client, id, (hash.as_deref(), *yes), Some(reason), say).await
         }
         Verb::Evidence { verb } => evidence::ask(client, verb, say).await,
-        Verb::Hold => run::hold(client).await,
-        Verb::Deploy { file, diff } => queues::deploy(client, file, *diff, say).await,
+        Verb::Hold => run::hold(client, &root(args)?).await,
+        Verb::Deploy { file, diff } => books::deploy(client, file, *diff, say).await,
         Verb::Queues => queues::queues(client, say).await,
         Verb::Queue { verb } => queues::queue(client, verb, say).await,
         Verb::Workers => queues::workers(client, say).await,

@@ -38,8 +38,12 @@ fn refused(content: impl AsRef<[u8]>, what: &str, hint: &str) {
     let project = Project::with("");
     project.write("book.yaml", content);
     for words in [&["check", "book.yaml"][..], &["run", "book.yaml"], &["run", "book.yaml", "--dry-run"]] {
-        let done =
-            project.windlass(words).code(2).warns("windlass: RUNBOOK_INVALID: ").warns(what).warns(hint);
+        let done = project
+            .windlass(words)
+            .code(2)
+            .warns("windlass: error[RUNBOOK_INVALID]: ")
+            .warns(what)
+            .warns(hint);
         assert_eq!(done.out, "", "{words:?}");
     }
     let done = project.windlass(&["check", "book.yaml", "--json"]).code(2);

@@ -100,6 +100,7 @@ impl Bench {
                 user: Some(name("ann")),
                 event_id: None,
                 traceparent: None,
+                of: None,
             },
             subject: None,
             correlation_id: None,
@@ -110,6 +111,7 @@ impl Bench {
             deadline_at: None,
             workspace: None,
             policy: vec![allow_shell(POLICY)],
+            takes_back: None,
         }
     }
 

@@ -40,6 +40,7 @@ fn request() -> ApprovalRequested {
         message: None,
         action: action().into(),
         by_step: None,
+        changed_by: None,
     }
 }
 
@@ -362,7 +363,11 @@ proptest! {
                 }
             }
             if before.status != Status::Requested {
-                let counted = Approval { refusals: approval.refusals, ..before };
+                // Only a yes can become void, by a change of what it was said to.
+                let voided = before.status == Status::Approved && approval.status == Status::Cancelled;
+                let (status, why) = (before.status, before.voided.clone());
+                let (status, why) = if voided { (Status::Cancelled, approval.voided.clone()) } else { (status, why) };
+                let counted = Approval { refusals: approval.refusals, status, voided: why, ..before };
                 prop_assert_eq!(&approval, &counted, "what is settled stays");
             }
             if approval.status == Status::Approved {

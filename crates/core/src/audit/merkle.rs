@@ -70,21 +70,6 @@ fn subtree(hashes: &[Digest]) -> Digest {
     }
 }
 
-fn path(index: usize, hashes: &[Digest], out: &mut Vec<Digest>) {
-    if hashes.len() < 2 {
-        return;
-    }
-    let half = split(hashes.len() as u64) as usize;
-    let (left, right) = hashes.split_at(half);
-    if index < half {
-        path(index, left, out);
-        out.push(subtree(right));
-    } else {
-        path(index - half, right, out);
-        out.push(subtree(left));
-    }
-}
-
 /// The root that a path leads to. The tree gets smaller with each call, so there are at most 64.
 fn climb(index: u64, leaves: u64, hash: Digest, path: &[Digest]) -> Option<Digest> {
     if leaves < 2 {
@@ -118,15 +103,69 @@ pub fn root(leaves: &[Leaf]) -> Digest {
     subtree(&hashes)
 }
 
+/// A tree that gives many proofs: building it costs its leaves, a proof their logarithm.
+#[derive(Clone, Debug)]
+pub struct Tree {
+    /// The streams, in the order of the tree.
+    streams: Vec<String>,
+    /// The hashes from the leaves upwards; each level pairs those below it, and one that is left over moves up.
+    levels: Vec<Vec<Digest>>,
+}
+
+impl Tree {
+    /// The tree over these heads.
+    #[must_use]
+    pub fn new(leaves: &[Leaf]) -> Tree {
+        let sorted = sorted(leaves);
+        let mut level: Vec<Digest> = sorted.values().map(|leaf| leaf.hash()).collect();
+        let streams = sorted.into_keys().collect();
+        let mut levels = Vec::new();
+        while level.len() > 1 {
+            let above = level.chunks(2).map(|pair| match pair {
+                [left, right] => node(left, right),
+                [only] => *only,
+                // tidy: chunks of two have one or two.
+                _ => Digest::default(),
+            });
+            let above = above.collect();
+            levels.push(core::mem::replace(&mut level, above));
+        }
+        levels.push(level);
+        Tree { streams, levels }
+    }
+
+    /// How many leaves it has.
+    #[must_use]
+    pub fn leaves(&self) -> u64 {
+        self.streams.len() as u64
+    }
+
+    /// The root. Without leaves it is the SHA-256 of nothing.
+    #[must_use]
+    pub fn root(&self) -> Digest {
+        self.levels.last().and_then(|top| top.first()).copied().unwrap_or_else(|| Digest::of(&[]))
+    }
+
+    /// The proof that a stream's head is under the root; `None` where it is not among the leaves.
+    #[must_use]
+    pub fn proof(&self, stream: &StreamId) -> Option<InclusionProof> {
+        let index = self.streams.binary_search(&stream.to_string()).ok()?;
+        let mut at = index;
+        let mut path = Vec::new();
+        for level in &self.levels {
+            if level.len() > 1 {
+                path.extend(level.get(at ^ 1));
+            }
+            at /= 2;
+        }
+        Some(InclusionProof { index: index as u64, leaves: self.leaves(), path })
+    }
+}
+
 /// The proof that a stream's head is under the root; `None` where it is not among the leaves.
 #[must_use]
 pub fn proof(leaves: &[Leaf], stream: &StreamId) -> Option<InclusionProof> {
-    let sorted = sorted(leaves);
-    let index = sorted.values().position(|leaf| leaf.stream == *stream)?;
-    let hashes: Vec<Digest> = sorted.values().map(|leaf| leaf.hash()).collect();
-    let mut siblings = Vec::new();
-    path(index, &hashes, &mut siblings);
-    Some(InclusionProof { index: index as u64, leaves: hashes.len() as u64, path: siblings })
+    Tree::new(leaves).proof(stream)
 }
 
 /// Whether the leaf is under the root.
@@ -201,6 +240,7 @@ mod tests {
             let leaves = leaves(count);
             let (root, mine) = (root(&leaves), &leaves[(pick % count) as usize]);
             let good = proof(&leaves, &mine.stream).unwrap();
+            prop_assert_eq!(Tree::new(&leaves).root(), root);
             prop_assert!(verify_inclusion(&root, mine, &good));
             let other = Leaf { ver: mine.ver + 1, ..mine.clone() };
             prop_assert!(!verify_inclusion(&root, &other, &good));

@@ -1,12 +1,15 @@
-//! Whose turn it is: tenants by weight, then namespaces in turn, then priority, then age.
+//! Whose turn it is: tenants by weight, then namespaces in turn, then priority, then those of one priority in turn, the
+//! oldest first.
 //!
 //! Stride scheduling. Everyone in a ring has a pass, the lowest is served next, and being served moves it on
 //! by a stride that is shorter the higher the weight. Who joins a ring starts at the pass that was served
 //! last, so nobody saves up turns while away; who leaves and comes back keeps a pass that lies ahead, so
 //! nobody jumps the line by coming in small pieces. Being skipped at a cap saves up nothing either.
 //!
-//! Two invariants follow. A newcomer waits for at most one turn of each other tenant, however much they have
-//! queued. And while the same tenants have work, each is served in proportion to its weight, to within a round.
+//! Three invariants follow. A newcomer waits for at most one turn of each other tenant, however much they have
+//! queued. While the same tenants have work, each is served in proportion to its weight, to within a round. And within a
+//! namespace a newcomer waits for at most one turn of each other entry of its priority, however often those come again:
+//! a run of a thousand steps does not keep one of three from its first.
 //!
 //! Whole numbers only, ties by who came first: the same calls always give the same order. The cost of a turn is
 //! O(log n), and O(log n) more for each tenant that is skipped at its cap.
@@ -33,7 +36,7 @@ pub struct Entry<Key> {
     pub namespace: Name,
     /// Higher goes first within the namespace.
     pub priority: i32,
-    /// Its age: lower goes first among equals.
+    /// Its age: lower goes first among those who had as many turns.
     pub seq: u64,
     /// What it is.
     pub key: Key,
@@ -42,7 +45,7 @@ pub struct Entry<Key> {
 /// Everything that waits, in the order of fairness.
 #[derive(Clone, Debug)]
 pub struct Fair<Key> {
-    ring: Ring,
+    ring: Ring<Name>,
     tenants: BTreeMap<Name, Tenant<Key>>,
     weights: BTreeMap<Name, u32>,
     len: usize,
@@ -50,35 +53,57 @@ pub struct Fair<Key> {
 
 #[derive(Clone, Debug)]
 struct Tenant<Key> {
-    ring: Ring,
+    ring: Ring<Name>,
     lines: BTreeMap<Name, Line<Key>>,
 }
 
-type Line<Key> = BTreeSet<(Reverse<i32>, u64, Key)>;
+/// What waits in a namespace: by priority, each a ring of its own.
+type Line<Key> = BTreeMap<Reverse<i32>, Ring<Aged<Key>>>;
+
+/// An entry within its priority: its age, and what it is.
+type Aged<Key> = (u64, Key);
 
 /// When somebody's turn is: the pass, and among equal ones who came to it first.
 type Turn = (u128, u64);
 
 /// Who takes turns, and when each is next.
-#[derive(Clone, Debug, Default)]
-struct Ring {
-    order: BTreeSet<(Turn, Name)>,
-    turns: BTreeMap<Name, Turn>,
+#[derive(Clone, Debug)]
+struct Ring<Who> {
+    order: BTreeSet<(Turn, Who)>,
+    turns: BTreeMap<Who, Turn>,
     /// Those who left with a pass that still lies ahead.
-    left: BTreeSet<(Turn, Name)>,
+    left: BTreeSet<(Turn, Who)>,
     /// The pass that was served last.
     clock: u128,
-    /// How many turns were ever given.
-    given: u64,
+    /// How many turns were ever given; nought where equal passes go by the order of who has them.
+    given: Option<u64>,
 }
 
-impl Ring {
+impl<Who: Ord + Clone> Ring<Who> {
+    /// A ring in which who came to a pass first is first.
+    fn first_come() -> Ring<Who> {
+        Ring { given: Some(0), ..Ring::by_order() }
+    }
+
+    /// A ring in which equal passes go by the order of who has them.
+    fn by_order() -> Ring<Who> {
+        Ring { order: BTreeSet::new(), turns: BTreeMap::new(), left: BTreeSet::new(), clock: 0, given: None }
+    }
+
     /// Whose turn it is, then who follows.
-    fn in_order(&self) -> impl Iterator<Item = &Name> {
+    fn in_order(&self) -> impl Iterator<Item = &Who> {
         self.order.iter().map(|(_, name)| name)
     }
 
-    fn join(&mut self, name: &Name) {
+    fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    fn has(&self, name: &Who) -> bool {
+        self.turns.get(name).is_some_and(|turn| self.order.contains(&(*turn, name.clone())))
+    }
+
+    fn join(&mut self, name: &Who) {
         let turn = self.turns.get(name).copied();
         match turn.map(|turn| (turn, name.clone())) {
             Some(place) if self.order.contains(&place) => {}
@@ -90,7 +115,7 @@ impl Ring {
         }
     }
 
-    fn leave(&mut self, name: &Name) {
+    fn leave(&mut self, name: &Who) {
         if let Some(turn) = self.turns.get(name).copied()
             && self.order.remove(&(turn, name.clone()))
         {
@@ -100,7 +125,7 @@ impl Ring {
     }
 
     /// `name` had its turn.
-    fn serve(&mut self, name: &Name, weight: u32) {
+    fn serve(&mut self, name: &Who, weight: u32) {
         let Some((pass, _)) = self.turns.get(name).copied() else { return };
         self.clock = self.clock.max(pass);
         self.give(name, pass + STRIDE / u128::from(weight.clamp(1, WEIGHT_MAX)));
@@ -108,15 +133,15 @@ impl Ring {
     }
 
     /// `name` could not have its turn; it does not keep it for later.
-    fn skip(&mut self, name: &Name) {
+    fn skip(&mut self, name: &Who) {
         if self.turns.get(name).is_some_and(|(pass, _)| *pass < self.clock) {
             self.give(name, self.clock);
         }
     }
 
-    fn give(&mut self, name: &Name, pass: u128) {
-        self.given = self.given.saturating_add(1);
-        let turn = (pass, self.given);
+    fn give(&mut self, name: &Who, pass: u128) {
+        self.given = self.given.map(|given| given.saturating_add(1));
+        let turn = (pass, self.given.unwrap_or(0));
         if let Some(old) = self.turns.insert(name.clone(), turn) {
             self.order.remove(&(old, name.clone()));
         }
@@ -136,11 +161,11 @@ impl Ring {
 
 impl<Key> Default for Fair<Key> {
     fn default() -> Self {
-        Fair { ring: Ring::default(), tenants: BTreeMap::new(), weights: BTreeMap::new(), len: 0 }
+        Fair { ring: Ring::first_come(), tenants: BTreeMap::new(), weights: BTreeMap::new(), len: 0 }
     }
 }
 
-impl<Key: Ord> Fair<Key> {
+impl<Key: Ord + Clone> Fair<Key> {
     /// Nothing waits.
     #[must_use]
     pub fn new() -> Self {
@@ -159,11 +184,14 @@ impl<Key: Ord> Fair<Key> {
         self.len == 0
     }
 
-    /// Everything that waits, by tenant, namespace and place in line.
-    pub(crate) fn entries(&self) -> impl Iterator<Item = (&Name, &Name, &(Reverse<i32>, u64, Key))> {
+    /// Everything that waits, by tenant, namespace and priority.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (&Name, &Name, Reverse<i32>, &Aged<Key>)> {
         self.tenants.iter().flat_map(|(tenant, place)| {
-            let lines = place.lines.iter();
-            lines.flat_map(move |(namespace, line)| line.iter().map(move |entry| (tenant, namespace, entry)))
+            place.lines.iter().flat_map(move |(namespace, line)| {
+                line.iter().flat_map(move |(priority, ring)| {
+                    ring.in_order().map(move |entry| (tenant, namespace, *priority, entry))
+                })
+            })
         })
     }
 
@@ -179,9 +207,13 @@ impl<Key: Ord> Fair<Key> {
         let place = self
             .tenants
             .entry(tenant)
-            .or_insert_with(|| Tenant { ring: Ring::default(), lines: BTreeMap::new() });
+            .or_insert_with(|| Tenant { ring: Ring::first_come(), lines: BTreeMap::new() });
         place.ring.join(&namespace);
-        let is_new = place.lines.entry(namespace).or_default().insert((Reverse(priority), seq, key));
+        let line = place.lines.entry(namespace).or_default();
+        let ring = line.entry(Reverse(priority)).or_insert_with(Ring::by_order);
+        let entry = (seq, key);
+        let is_new = !ring.has(&entry);
+        ring.join(&entry);
         self.len += usize::from(is_new);
         is_new
     }
@@ -192,8 +224,13 @@ impl<Key: Ord> Fair<Key> {
         let was_there = self
             .tenants
             .get_mut(&tenant)
-            .and_then(|place| place.lines.get_mut(&namespace))
-            .is_some_and(|line| line.remove(&(Reverse(priority), seq, key)));
+            .and_then(|place| place.lines.get_mut(&namespace)?.get_mut(&Reverse(priority)))
+            .is_some_and(|ring| {
+                let entry = (seq, key);
+                let was_there = ring.has(&entry);
+                ring.leave(&entry);
+                was_there
+            });
         if was_there {
             self.len -= 1;
             self.tidy(&tenant, &namespace);
@@ -234,7 +271,12 @@ impl<Key: Ord> Fair<Key> {
     /// Takes what is first of a tenant's namespace out of line, and charges both.
     fn take(&mut self, tenant: Name, namespace: Name) -> Option<Entry<Key>> {
         let place = self.tenants.get_mut(&tenant)?;
-        let (Reverse(priority), seq, key) = place.lines.get_mut(&namespace)?.pop_first()?;
+        let line = place.lines.get_mut(&namespace)?;
+        let (Reverse(priority), ring) = line.iter_mut().find(|(_, ring)| !ring.is_empty())?;
+        let (priority, entry) = (*priority, ring.in_order().next()?.clone());
+        ring.serve(&entry, 1);
+        ring.leave(&entry);
+        let (seq, key) = entry;
         self.len -= 1;
         place.ring.serve(&namespace, 1);
         self.ring.serve(&tenant, self.weights.get(&tenant).copied().unwrap_or(1));
@@ -245,9 +287,12 @@ impl<Key: Ord> Fair<Key> {
     /// Lets a namespace and a tenant without entries leave their rings.
     fn tidy(&mut self, tenant: &Name, namespace: &Name) {
         let Some(place) = self.tenants.get_mut(tenant) else { return };
-        if place.lines.get(namespace).is_some_and(BTreeSet::is_empty) {
-            place.lines.remove(namespace);
-            place.ring.leave(namespace);
+        if let Some(line) = place.lines.get_mut(namespace) {
+            line.retain(|_, ring| !ring.is_empty());
+            if line.is_empty() {
+                place.lines.remove(namespace);
+                place.ring.leave(namespace);
+            }
         }
         if place.lines.is_empty() {
             self.tenants.remove(tenant);
@@ -290,6 +335,28 @@ mod tests {
         assert!(fair.remove(entry("a", "n", 0, 1)) && !fair.remove(entry("a", "n", 0, 1)));
         assert_eq!(served(&mut fair, 9).iter().map(|e| e.key).collect::<Vec<_>>(), [3, 9, 0]);
         assert!(fair.is_empty());
+    }
+
+    #[test]
+    fn an_entry_that_comes_again_and_again_waits_for_its_turn() {
+        let mut fair = Fair::new();
+        for seq in [1, 2] {
+            fair.push(entry("a", "n", 0, seq));
+        }
+        let mut order = Vec::new();
+        for turn in 0..12 {
+            if turn == 6 {
+                fair.push(entry("a", "n", 0, 9));
+            }
+            let next = serve(&mut fair).unwrap();
+            order.push(next.key);
+            // It is served for a step, and wants the next.
+            fair.push(next);
+        }
+        assert_eq!(order, [1, 2, 1, 2, 1, 2, 9, 1, 2, 9, 1, 2]);
+        // What is more urgent does not wait for its turn.
+        fair.push(entry("a", "n", 1, 20));
+        assert_eq!(serve(&mut fair).map(|e| e.key), Some(20));
     }
 
     #[test]

@@ -11,15 +11,19 @@
 use super::{make_run, of_item, on_worker, push_all};
 use crate::command::{Outcome, Pushed, Refusal, Reply};
 use crate::effect::Effect;
+use crate::event::WorkerPollComplete;
 use crate::id::{ItemId, RunId, Scoped};
 use crate::item::{self, Item};
 use crate::machine::{Decision, Given};
+use crate::private::Private;
+use crate::requesters;
 use crate::state::{Body, State};
 use crate::stream::StreamId;
-use crate::turn::{View, item_of, run_of, tenant_of, worker_of};
+use crate::turn::{View, item_of, name_of, of_stream, run_of, tenant_of, worker_of};
 use crate::worker::{self, Worker};
 use alloc::string::String;
 use alloc::vec::Vec;
+use serde_json::Value;
 
 /// The question what the queue of a worker holds.
 pub(super) fn list(worker: &Scoped, settings: &worker::Settings) -> Effect {
@@ -42,20 +46,33 @@ pub(super) fn polled(
         return Ok(Outcome::reply(Reply::Nothing));
     };
     let (pushed, error) = match listed {
-        Ok(items) => match push_all(view, &queue, items, given) {
-            Ok((out, _)) => (Some((out, items.len())), None),
+        Ok(items) => match push_all(view, &queue, items, &requesters::of_actor(view, given.by)?, given) {
+            Ok((out, answers)) => (Some((out, items.len(), found(items, &answers))), None),
             Err(needs @ Refusal::Need(_)) => return Err(needs),
             Err(Refusal::Error { message, .. }) => (None, Some(message)),
         },
         Err(message) => (None, Some(message.clone())),
     };
-    let count = pushed.as_ref().map_or(0, |(_, count)| u32::try_from(*count).unwrap_or(u32::MAX));
+    let count = pushed.as_ref().map_or(0, |(_, count, _)| u32::try_from(*count).unwrap_or(u32::MAX));
     let mut out = on_worker(view, id, &worker::Input::Polled { listed: count, error }, given)?;
-    if let Some((pushed, _)) = pushed {
+    if let Some((pushed, _, found)) = pushed {
+        if !found.is_empty() {
+            let items = Private::New(Value::Array(found));
+            let complete = WorkerPollComplete { worker_name: name_of(id), items };
+            let stream = StreamId::Worker(id.clone());
+            out.facts
+                .extend(of_stream(stream, &tenant_of(id), alloc::vec![complete.into()], Reply::Done).facts);
+        }
         out.facts.extend(pushed.facts);
         out.follow.extend(pushed.follow);
     }
     Ok(out)
+}
+
+/// What a list brought that was not known before.
+fn found(items: &[Pushed], answers: &[(ItemId, bool)]) -> Vec<Value> {
+    let new = |item: &&Pushed| answers.iter().any(|(id, known)| *id == item.id && !known);
+    items.iter().filter(new).map(|item| item.data.clone()).collect()
 }
 
 /// The command that takes an item, for a run that a cap admits.

@@ -12,7 +12,9 @@ use crate::digest::Digest;
 use crate::effect::Effect;
 use crate::event::Event;
 use crate::id::{Name, RunId, Scoped};
+use crate::idempotency;
 use crate::machine::{Decision, Given};
+use crate::requesters;
 use crate::route;
 use crate::run::{Source, Trigger};
 use crate::schedule::{self, Schedule};
@@ -47,20 +49,28 @@ pub(super) fn on_schedule(
     let mut known = schedule_of(view, id)?.cloned().unwrap_or_else(|| Schedule::new(id.clone()));
     let tenant = tenant_of(id);
     let mut out = Outcome::reply(Reply::Done);
-    let mut inputs = VecDeque::from([input.clone()]);
+    let input = match input {
+        schedule::Input::RunNow { run, .. } => {
+            schedule::Input::RunNow { run: *run, asked_by: requesters::of_actor(view, given.by)? }
+        }
+        // tidy: nobody asks for anything else.
+        input => input.clone(),
+    };
+    let mut inputs = VecDeque::from([input]);
     while let Some(input) = inputs.pop_front() {
         let decided = known.decide(&input, given.at)?;
         let Decision { facts, effects, .. } = within_caps(view, &known, &input, decided, given)?;
         known = facts.iter().fold(known, |known, fact| known.apply(fact, given.at));
         out.facts.extend(of_stream(StreamId::Schedule(id.clone()), &tenant, facts, Reply::Done).facts);
         for effect in effects {
-            let Effect::StartSlot { schedule, run, slot, pipeline, runbook, vars, project_root } = effect
+            let Effect::StartSlot { schedule, run, slot, pipeline, runbook, vars, project_root, asked_by } =
+                effect
             else {
                 route::other(effect, &mut out);
                 continue;
             };
             let create = slot_run(&schedule, run, slot, pipeline, runbook, (vars, project_root));
-            match crate::creation::create(view, &create, given) {
+            match crate::creation::create_for(view, &create, asked_by, given) {
                 Ok(created) => {
                     out.facts.extend(created.facts);
                     out.follow.extend(created.follow);
@@ -126,10 +136,11 @@ fn slot_run(
         vars,
         trigger: Trigger {
             source: Source::Scheduled,
-            key: Some(name_of(schedule)),
+            key: idempotency::scheduler(schedule.name(), slot).ok(),
             user: None,
             event_id: Some(Name::clean(&slot.to_string())),
             traceparent: None,
+            of: Some(name_of(schedule)),
         },
         subject: None,
         correlation_id: None,
@@ -140,5 +151,6 @@ fn slot_run(
         deadline_at: None,
         workspace: None,
         policy: Vec::new(),
+        takes_back: None,
     }
 }

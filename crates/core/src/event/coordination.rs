@@ -35,8 +35,11 @@ payloads! {
     /// A waiter left the line.
     "lock:abandoned" LockAbandoned Fact on "lock" { lock: Name, holder: Holder }
 
-    /// Somebody broke the hold of a run, or of one of its steps, on a lock or on slots. The run goes on; the step fails.
+    /// Somebody broke the hold of a run, or of one of its steps, on a lock or on slots. The run or the step fails.
     "hold:broken" HoldBroken Fact on "run" { pipeline_id: RunId, step: Option<StepId>, hold: Name }
+
+    /// A `running` group lost its lock or its slots: its members are stopped, and then it fails.
+    "hold:lost" HoldLost Fact on "run" { pipeline_id: RunId, step: StepId, hold: Name }
 
     /// A semaphore's capacity and time-out. Lowering the capacity only stops new grants.
     "semaphore:configured" SemaphoreConfigured Fact on "semaphore" {

@@ -5,7 +5,7 @@ use crate::approval::{Channel, Refusal, Showing, Status, Tier, Verdict as Decisi
 use crate::digest::Digest;
 use crate::id::{ApprovalId, Name, ReceiptId, RunId, StepId};
 use crate::idempotency::Source;
-use crate::policy::{Risk, Verdict};
+use crate::policy::{Purpose, Risk, Verdict};
 use crate::private::Private;
 use crate::receipt::{Action, Outcome, Reversal, Semantics, Settled};
 use crate::schedule::{CatchUp, Overlap, SkipReason};
@@ -20,20 +20,25 @@ payloads! {
         policy_version: Digest, builtin: bool, policies: u32, text: Option<Private<String>>,
     }
 
-    /// Policy looked at a proposed action. `step` absent: decided once for the run and `tool`.
+    /// Policy looked at a proposed action. `step` absent: decided once for the run and `tool`. `purpose`: it was about a
+    /// command or read beside the steps (a guard's, a `reconcile`, an external queue's), and holds for no step. Those of
+    /// external queues stand in their worker's stream.
     "policy:decided" PolicyDecided Fact on "run" {
         pipeline_id: RunId, step: Option<StepId>, tool: Name, verdict: Verdict, policy_version: Digest,
         action_hash: Option<Digest>, approvals: u32, rules: Vec<String>, reasons: Vec<String>, risk: Risk,
         tier: Option<Tier>, count: Option<u32>, two_person: Option<bool>, approvers: Option<Vec<Name>>, expires_ms: Option<u64>,
+        purpose: Option<Purpose>,
     }
 
     /// A human must decide. Bound to action hash, policy version, run, step and expiry. `by_step` is the `approve` step on
-    /// whose behalf it is asked for; absent: policy, or the step itself.
+    /// whose behalf it is asked for; absent: policy, or the step itself. `changed_by` are all who
+    /// count as having asked beside `requested_by`: for the item, event, call or slot that the run comes of, by changing its
+    /// variables, by retrying or forking it, by the data of a signal.
     "approval:requested" ApprovalRequested Fact on "run" {
         approval_id: ApprovalId, pipeline_id: RunId, step: StepId, tier: Tier, two_person: bool, count: u32,
         approvers: Vec<Name>, action_hash: Digest, policy_version: Digest, reasons: Vec<String>, requested_by: Name,
         expires_at: Millis, self_approval: bool, message: Option<Private<String>>, action: Private<Action>,
-        by_step: Option<StepId>,
+        by_step: Option<StepId>, changed_by: Option<Vec<Name>>,
     }
 
     /// A human decided. The first rejection, or the last approval that was missing, settles it.
@@ -121,7 +126,7 @@ payloads! {
 
     /// A slot made a run. One per slot.
     "schedule:fired" ScheduleFired Fact on "schedule" {
-        schedule: Name, slot: Millis, pipeline_id: RunId, manual: bool, next_at: Option<Millis>,
+        schedule: Name, slot: Millis, pipeline_id: RunId, manual: bool, next_at: Option<Millis>, asked_by: Option<Vec<Name>>,
     }
 
     /// A slot passed without a run.
@@ -131,7 +136,7 @@ payloads! {
 
     /// The slot waits until the run before it is terminal; `schedule:fired` follows for the same slot and run.
     "schedule:queued" ScheduleQueued Fact on "schedule" {
-        schedule: Name, slot: Millis, pipeline_id: RunId, manual: bool, next_at: Option<Millis>,
+        schedule: Name, slot: Millis, pipeline_id: RunId, manual: bool, next_at: Option<Millis>, asked_by: Option<Vec<Name>>,
     }
 
     /// A cap lets the schedule make no run yet: what is due is looked at again at `next_at`.

@@ -26,11 +26,13 @@ payloads! {
     /// No deployed runbook declares the queue any more: nothing is pushed, what it holds can still be taken.
     "queue:withdrawn" QueueWithdrawn Fact on "queue" { queue_name: Name, namespace: Name }
 
-    /// An item exists and is `pending`, eligible at once or at `next_eligible_at`. Wakes the queue's workers.
+    /// An item exists and is `pending`, eligible at once or at `next_eligible_at`. Wakes the queue's workers. `asked_by` are
+    /// those who count as having asked for the run that works on it.
     "queue:pushed" QueuePushed Fact on "item" {
         queue_name: Name, item_id: ItemId, data: Private<Packed>, pushed_at_epoch_ms: Millis, namespace: Name,
         priority: i32, max_attempts: u32, cooldown_ms: u64, visibility_timeout_ms: u64,
         next_eligible_at: Option<Millis>, dedupe: Option<Name>, dead_letter: Option<Name>, from: Option<ItemId>,
+        asked_by: Option<Vec<Name>>,
     }
 
     /// A `pending` item is `processing` under a claim with an epoch.
@@ -55,9 +57,9 @@ payloads! {
         queue_name: Name, item_id: ItemId, error: Private<String>, namespace: Name, epoch: u64, attempts: u32,
     }
 
-    /// Somebody put a failed or dead item back by hand: its attempts start again.
+    /// Somebody put a failed or dead item back by hand: its attempts start again. `asked_by` counts them to its requesters.
     "queue:item_retry" QueueItemRetry Fact on "item" {
-        queue_name: Name, item_id: ItemId, namespace: Name, data: Option<Private<Packed>>,
+        queue_name: Name, item_id: ItemId, namespace: Name, data: Option<Private<Packed>>, asked_by: Option<Vec<Name>>,
     }
 
     /// The item goes back to `pending` by itself, after the cool-down.

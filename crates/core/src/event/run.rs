@@ -4,20 +4,23 @@ use super::payloads;
 use crate::binding::{Binding, Bound};
 use crate::digest::Digest;
 use crate::id::{Name, RunId, StepId, WorkspaceId};
+use crate::packed::Packed;
 use crate::private::Private;
 use crate::receipt::Semantics;
 use crate::run::{BlockedOn, Inherited, Lineage, Section, Subject, Trigger};
-use crate::step::{Gate, Shape};
+use crate::runbook::Evidence;
+use crate::step::{Gate, Shape, Taken, Values};
 use crate::time::Millis;
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde_json::Value;
 
 payloads! {
-    /// A command of a runbook was asked to run; the run it makes follows as `pipeline:created`.
+    /// A person or a program asked for the run that `pipeline:created` before it made: by which command, with which
+    /// variables, where.
     "command:run" CommandRun Signal on "run" {
         pipeline_id: RunId, pipeline_name: Name, project_root: String, invoke_dir: String, command: String,
-        args: Private<Value>,
+        args: Private<Packed>,
     }
 
     /// A runbook's content is known under its hash. Runs are pinned to it.
@@ -31,20 +34,23 @@ payloads! {
         project_root: Option<String>,
     }
 
-    /// A name has no active version any more.
+    /// A name has no active version any more: schedules and triggers ended with it, its workers stopped. Runs that are pinned
+    /// to `hash`, the last one, go on.
     "runbook:withdrawn" RunbookWithdrawn Fact on "deployment" {
         name: Name, hash: Digest, namespace: Name,
     }
 
     /// A run exists and is `pending`. Moved on by `pipeline:started` or `pipeline:blocked`.
     "pipeline:created" PipelineCreated Fact on "run" {
-        id: RunId, kind: Name, name: Name, runbook_hash: Digest, cwd: String, vars: Private<Value>,
+        id: RunId, kind: Name, name: Name, runbook_hash: Digest, cwd: String, vars: Private<Packed>,
         initial_step: Option<StepId>, created_at_epoch_ms: Millis, namespace: Name,
         trigger: Trigger, lineage: Lineage, subject: Option<Subject>, correlation_id: Option<Name>,
         deadline_at: Option<Millis>, priority: Option<i32>, parent: Option<RunId>, parent_step: Option<StepId>,
         depth: Option<u32>, needs: Option<Vec<RunId>>, lock: Option<Name>, initial_node: Option<u32>,
         budget_usd_micros: Option<u64>, budget_tokens: Option<u64>, writes_max: Option<u32>, workspace: Option<WorkspaceId>,
-        budget_time_ms: Option<u64>, budget_writes: Option<u64>,
+        budget_time_ms: Option<u64>, budget_writes: Option<u64>, needs_pipelines: Option<Vec<Name>>,
+        asked_by: Option<Vec<Name>>,
+        takes_back: Option<RunId>, evidence: Option<Evidence>,
     }
 
     /// A `pending` run of a lineage takes over results of an earlier run: what is reached and listed here
@@ -53,7 +59,13 @@ payloads! {
         id: RunId, from: RunId, steps: Private<Vec<Inherited>>,
     }
 
-    /// A `pending` run waits for other runs or for its lock. Moved on by `pipeline:unblocked`.
+    /// A `pending` run takes back what a called run did that had completed (`of`): it has that run's steps as they ended,
+    /// and begins with their compensations. `values` are the inputs and outputs of the steps, in their order.
+    "pipeline:reverses" PipelineReverses Fact on "run" {
+        id: RunId, of: RunId, steps: Vec<Taken>, values: Private<Vec<Values>>,
+    }
+
+    /// A `pending` run waits for other runs, for pipelines that never ran, or for its lock. Moved on by `pipeline:unblocked`.
     "pipeline:blocked" PipelineBlocked Fact on "run" {
         id: RunId, on: BlockedOn,
     }
@@ -69,18 +81,20 @@ payloads! {
     }
 
     /// The run reached a step: it exists and is `ready`. A lease, a gate or the flow moves it on. Carries what
-    /// was rendered for it, so that nothing is evaluated twice. An `approve` step says with `bindings` which actions of
+    /// was rendered for it, so that nothing is evaluated twice. `edition` counts the changes of the run's variables before
+    /// it: the step is given the variables as they were then. An `approve` step says with `bindings` which actions of
     /// later steps it shows; a step that one names says with `bound` what it is held to.
     "pipeline:advanced" PipelineAdvanced Fact on "run" {
         id: RunId, step: StepId, node: u32, parent: Option<StepId>, section: Option<Section>,
         tool: Name, item: Option<u32>, compensates: Option<StepId>, group: Option<Shape>, gates: Option<Vec<Gate>>,
         key: Option<Name>, action_hash: Option<Digest>, max_attempts: Option<u32>, semantics: Option<Semantics>,
-        input: Option<Private<Value>>, bindings: Option<Vec<Binding>>, bound: Option<Bound>,
+        input: Option<Private<Value>>, bindings: Option<Vec<Binding>>, bound: Option<Bound>, edition: Option<u32>,
     }
 
-    /// Variables of a run were changed (`resume --var`).
+    /// Variables of a run were changed (`resume --var`): from here on it has the next edition of them. What was prepared
+    /// with an earlier one and has not begun is prepared anew (`step:prepared`).
     "pipeline:updated" PipelineUpdated Fact on "run" {
-        id: RunId, vars: Private<Value>, message: Option<Private<String>>,
+        id: RunId, vars: Private<Value>, message: Option<Private<String>>, user: Option<Name>,
     }
 
     /// The run goes to another section: `on_failure`, `compensate` or `finally`. The first failure stands here.
@@ -123,8 +137,9 @@ payloads! {
         id: RunId, last_heartbeat_at: Option<Millis>, resumed: bool,
     }
 
-    /// The run and its values left the store by retention; its digests stay in the proof.
-    "pipeline:deleted" PipelineDeleted Fact on "run" {
+    /// The run, its records and its output left the store by retention. It stands in a stream of its tenant for what left, as the
+    /// run's own is gone; the head that a seal covers stays for the proof of what was sealed beside it.
+    "pipeline:deleted" PipelineDeleted Fact on "retired" {
         id: RunId, reason: Option<String>,
     }
 
@@ -153,9 +168,10 @@ payloads! {
         id: RunId, new: RunId, from: StepId,
     }
 
-    /// Somebody asked to undo a run's effects: `new` is the linked run that reverses them.
+    /// Somebody asked to undo a run's effects: `new` is the linked run that reverses them. It stands in the stream of each
+    /// called run too; there `path` names the calls through which `new` reaches it.
     "pipeline:undo" PipelineUndo Action on "run" {
-        id: RunId, new: RunId,
+        id: RunId, new: RunId, path: Option<String>,
     }
 
     /// A step saved its progress (`step` set), or a message was put on the run (`step` absent).
@@ -167,6 +183,7 @@ payloads! {
     /// An external event arrived for a run that is not waiting for it yet: kept until it is.
     "signal:received" SignalReceived Fact on "run" {
         pipeline_id: RunId, name: Name, key: Option<Name>, source: Option<Name>, event_id: Option<Name>, data: Private<Value>,
+        asked_by: Option<Vec<Name>>,
     }
 
     /// A waiting step took an external event. Each is consumed once.
@@ -177,6 +194,7 @@ payloads! {
     /// An external event came by its key, and no run waited for it: kept until one does, or until `expires_at`.
     "signal:kept" SignalKept Fact on "signal" {
         name: Name, key: Option<Name>, event_id: Option<Name>, expires_at: Millis, data: Private<Value>,
+        source: Option<Name>, asked_by: Option<Vec<Name>>,
     }
 
     /// A step that began to wait took a kept event: the oldest with this `expires_at`. Each is taken once.

@@ -1,12 +1,14 @@
 //! Payloads of steps: leases, waits, endings, strategies, guards.
 
 use super::payloads;
+use crate::binding::{Binding, Bound};
 use crate::digest::Digest;
 use crate::id::{AgentId, Name, RunId, StepId};
 use crate::private::Private;
-use crate::step::{Resolution, Wait};
+use crate::step::{Gate, Resolution, Shape, Wait};
 use crate::time::Millis;
 use alloc::string::String;
+use alloc::vec::Vec;
 use serde_json::Value;
 
 payloads! {
@@ -16,6 +18,16 @@ payloads! {
         pipeline_id: RunId, step: StepId, agent_id: Option<AgentId>, attempt: u32, epoch: u64,
         lease_owner: Option<Name>, lease_expires_at: Option<Millis>, timeout_at: Option<Millis>,
         action_hash: Option<Digest>, child: Option<RunId>,
+    }
+
+    /// The run's variables changed before the step began, and it was prepared with the present `edition` of them. Where
+    /// this makes it another step (`changed`), what stands here takes the place of what was rendered before, and the step
+    /// is `ready` again. An `approve` step that has succeeded stays so: its question changed, and what comes after it in
+    /// the run asks it again.
+    "step:prepared" StepPrepared Fact on "run" {
+        pipeline_id: RunId, step: StepId, edition: u32, changed: bool, group: Option<Shape>, gates: Option<Vec<Gate>>,
+        key: Option<Name>, action_hash: Option<Digest>, input: Option<Private<Value>>, bindings: Option<Vec<Binding>>,
+        bound: Option<Bound>,
     }
 
     /// A step waits: for an approval it is `waiting_approval`, for anything else `waiting_external`.
@@ -29,10 +41,12 @@ payloads! {
         pipeline_id: RunId, step: StepId, after: Wait, on: Option<Name>, epoch: Option<u64>,
     }
 
-    /// The step `succeeded`. `reused_from` names the run whose result or receipt served. Terminal.
+    /// The step `succeeded`. `reused_from` names the run whose result or receipt served. `asked_by` are those who count as
+    /// having asked from now on, because the output is theirs: whoever resolved the step, the requesters of a called run.
+    /// Terminal.
     "step:completed" StepCompleted Fact on "run" {
         pipeline_id: RunId, step: StepId, epoch: u64, attempt: u32, duration_ms: u64, reused_from: Option<RunId>,
-        output: Option<Private<Value>>,
+        output: Option<Private<Value>>, asked_by: Option<Vec<Name>>,
     }
 
     /// The step `failed`. Terminal.
@@ -65,7 +79,8 @@ payloads! {
         pipeline_id: RunId, step: StepId, epoch: u64, resolution: Resolution, probed: bool, reason: Option<String>,
     }
 
-    /// The step's condition is false, its lock's overlap says so, or its parent ended: it never runs. Terminal.
+    /// The step's condition is false, its lock's overlap says so, or the group around it is taken over from an earlier run
+    /// and it gave nothing to that: it never runs. Terminal.
     "step:skipped" StepSkipped Fact on "run" {
         pipeline_id: RunId, step: StepId, node: u32, parent: Option<StepId>, section: Option<crate::run::Section>,
         reason: crate::step::Skip, tool: Name, item: Option<u32>,
@@ -76,9 +91,15 @@ payloads! {
         pipeline_id: RunId, step: StepId, epoch: u64, duration_ms: u64, reason: Option<String>,
     }
 
-    /// A shell step's process ended. The step's own ending follows.
+    /// A shell step's process ended. The step's own ending follows. `wall` is what kept it apart from its server or executor:
+    /// `sandbox`, `user NAME`, or `none`.
     "shell:exited" ShellExited Fact on "run" {
-        pipeline_id: RunId, step: StepId, exit_code: i32, epoch: u64, signal: Option<i32>,
+        pipeline_id: RunId, step: StepId, exit_code: i32, epoch: u64, signal: Option<i32>, wall: Option<Name>,
+    }
+
+    /// What an attempt wrote could not all be kept: how many bytes of it are lost, and why. The command was not disturbed.
+    "step:output_lost" StepOutputLost Fact on "run" {
+        pipeline_id: RunId, step: StepId, epoch: u64, bytes: u64, reason: String,
     }
 
     /// An attempt was given a secret: its name, and which version of it. Committed before the value is used.
@@ -98,7 +119,7 @@ payloads! {
 
     /// The guards before or after a step hold.
     "guard:passed" GuardPassed Fact on "run" {
-        pipeline_id: RunId, step: StepId, after: bool,
+        pipeline_id: RunId, step: StepId, after: bool, asked: Option<Vec<String>>,
     }
 
     /// A guard does not hold, and says that this is worth a warning only.

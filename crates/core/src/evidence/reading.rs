@@ -50,6 +50,7 @@ pub(super) fn read(proofs: &Proofs<'_>) -> Verdict {
         approvals: Vec::new(),
         policies: Vec::new(),
         secrets: Vec::new(),
+        walls: BTreeMap::new(),
         costs: BTreeMap::new(),
         artifacts: proofs.artifacts.to_vec(),
         exceptions: Exceptions { redactions: redactions(&proofs.segments), ..Exceptions::default() },
@@ -77,8 +78,10 @@ pub(super) fn read(proofs: &Proofs<'_>) -> Verdict {
             | StreamId::Trigger(_)
             | StreamId::Workspace(_)
             | StreamId::Session(_)
+            | StreamId::Tokens(_)
             | StreamId::System
-            | StreamId::Signal(_) => {}
+            | StreamId::Signal(_)
+            | StreamId::Retired(_) => {}
         }
     }
     verdict.conclude(&notes);
@@ -122,6 +125,10 @@ impl Verdict {
             Event::PipelineCompleted(_) => self.status = Some(Status::Completed),
             Event::PipelineFailed(_) => self.status = Some(Status::Failed),
             Event::PipelineCancelled(_) => self.status = Some(Status::Cancelled),
+            Event::ShellExited(e) => {
+                let wall = e.wall.as_ref().map_or("not recorded", Name::as_str);
+                *self.walls.entry(wall.to_string()).or_default() += 1;
+            }
             Event::PolicyDecided(e) => notes.decisions.push((PolicyDecided::clone(e), place())),
             Event::StepStarted(e) if e.action_hash.is_some() => {
                 notes.acting.push((e.step.clone(), e.epoch));
@@ -156,7 +163,14 @@ impl Verdict {
                 }
             }
             Event::ApprovalExpired(e) => self.settle(e.approval_id, approval::Status::Expired),
-            Event::ApprovalCancelled(e) => self.settle(e.approval_id, approval::Status::Cancelled),
+            Event::ApprovalCancelled(e) => {
+                let given =
+                    |a: &&mut Approval| a.id == e.approval_id && a.status == approval::Status::Approved;
+                if let Some(approval) = self.approvals.iter_mut().find(given) {
+                    approval.withdrawn = Some(place());
+                }
+                self.settle(e.approval_id, approval::Status::Cancelled);
+            }
             Event::StepUnknown(e) => {
                 let (step, place) = (e.step.clone(), place());
                 self.exceptions.unknown.push(Unknown { step, place, resolved: None });
@@ -255,15 +269,17 @@ impl Verdict {
     }
 
     fn effected(&self, intent: &IntentRecorded, place: Place, notes: &Notes) -> Effected {
-        let concerns = |e: &PolicyDecided| match &e.step {
+        let about = |e: &PolicyDecided| match &e.step {
             Some(step) => *step == intent.step && e.action_hash == Some(intent.action_hash),
             None => e.tool == intent.tool,
         };
+        // What was said of a guard's command or of a read allows no step.
+        let concerns = |e: &PolicyDecided| e.purpose.is_none() && about(e);
         let decision = notes.decisions.iter().rev().find(|(e, p)| concerns(e) && p.at <= place.at);
         let granted = |a: &&Approval| {
-            a.step == intent.step
-                && a.action_hash == intent.action_hash
-                && a.status == approval::Status::Approved
+            let stood = a.status == approval::Status::Approved
+                || a.withdrawn.as_ref().is_some_and(|withdrawn| withdrawn.at > place.at);
+            a.step == intent.step && a.action_hash == intent.action_hash && stood
         };
         Effected {
             step: intent.step.clone(),
@@ -393,6 +409,7 @@ fn requested(e: &ApprovalRequested, place: Place) -> Approval {
         cards: Vec::new(),
         votes: Vec::new(),
         status: approval::Status::Requested,
+        withdrawn: None,
     }
 }
 

@@ -7,6 +7,7 @@ use crate::audit::tests::sign;
 use crate::audit::{Broken, Unsound, proof, root};
 use crate::event::*;
 use crate::id::{ApprovalId, ReceiptId, Scoped};
+use crate::packed::Packed;
 use crate::policy::{Risk, Verdict as Says};
 use crate::private::Private;
 use crate::receipt::{Action, Outcome, Semantics};
@@ -58,7 +59,7 @@ pub(super) fn run_events() -> Vec<(Actor, Event)> {
                 name: name("triage"),
                 runbook_hash: Digest([4; 32]),
                 cwd: "/".into(),
-                vars: Private::New(serde_json::json!({"ticket": "secret-ticket"})),
+                vars: Private::New(Packed::of(&serde_json::json!({"ticket": "secret-ticket"}))),
                 initial_step: None,
                 created_at_epoch_ms: Millis(1),
                 namespace: name("default"),
@@ -68,6 +69,7 @@ pub(super) fn run_events() -> Vec<(Actor, Event)> {
                     user: None,
                     event_id: None,
                     traceparent: None,
+                    of: None,
                 },
                 lineage: Lineage::first(RUN),
                 subject: None,
@@ -86,6 +88,10 @@ pub(super) fn run_events() -> Vec<(Actor, Event)> {
                 workspace: None,
                 budget_time_ms: None,
                 budget_writes: None,
+                needs_pipelines: None,
+                asked_by: None,
+                takes_back: None,
+                evidence: None,
             }
             .into(),
         ),
@@ -107,6 +113,7 @@ pub(super) fn run_events() -> Vec<(Actor, Event)> {
                 two_person: None,
                 approvers: None,
                 expires_ms: None,
+                purpose: None,
             }
             .into(),
         ),
@@ -129,6 +136,7 @@ pub(super) fn run_events() -> Vec<(Actor, Event)> {
                 message: None,
                 action: Private::New(action()),
                 by_step: None,
+                changed_by: None,
             }
             .into(),
         ),
@@ -190,7 +198,17 @@ fn effect_events() -> Vec<(Actor, Event)> {
     let (key, step, hash) = (name("key"), name("resolve"), action().hash());
     let (tool, operation, target) = (action().tool, action().operation, action().target);
     let mut events: Vec<(Actor, Event)> = (0..3)
-        .map(|n| (Actor::SYSTEM, Event::from(TimerStart { id: name(&alloc::format!("before{n}")) })))
+        .map(|n| {
+            (
+                Actor::SYSTEM,
+                Event::from(TimerStart {
+                    id: name(&alloc::format!("before{n}")),
+                    pipeline_id: None,
+                    step: None,
+                    until: None,
+                }),
+            )
+        })
         .collect();
     events.push((
         Actor::SYSTEM,

@@ -223,6 +223,9 @@ pub struct Approval {
     pub votes: Vec<Vote>,
     /// How it ended; `requested` while nobody did.
     pub status: approval::Status,
+    /// Where it was withdrawn after it was given: what was done before that, was approved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub withdrawn: Option<Place>,
 }
 
 /// A policy that was in force.
@@ -419,6 +422,8 @@ pub struct Verdict {
     pub policies: Vec<Policy>,
     /// Secrets that attempts were given, in the order of their use.
     pub secrets: Vec<Secret>,
+    /// What kept commands apart from the server or executor that ran them, and how many of them.
+    pub walls: BTreeMap<String, u64>,
     /// Costs by provider and model, `provider/model`.
     pub costs: BTreeMap<String, Cost>,
     /// Artifacts.

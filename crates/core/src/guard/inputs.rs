@@ -74,6 +74,14 @@ pub struct PipelineInfo {
     pub step: Option<Name>,
 }
 
+impl PipelineInfo {
+    /// Whether the run is at a step, or in a phase.
+    #[must_use]
+    pub fn is_at(&self, phase: &Name) -> bool {
+        self.step.as_ref() == Some(phase) || run::Status::parse(phase.as_str()) == Some(self.status)
+    }
+}
+
 /// How a guard's command ended. One that could not be started, or that policy denied, has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -98,8 +106,12 @@ pub struct GuardInputs {
     pub files: Map<String, FileInfo>,
     /// Runs. One that nobody knows is not there.
     pub pipelines: Map<RunId, PipelineInfo>,
+    /// The newest run of a pipeline. A pipeline that never ran is not there.
+    pub latest: Map<Name, PipelineInfo>,
     /// How commands ended.
     pub commands: Map<String, CommandResult>,
+    /// Why something could not be gathered: by its command, branch or filter.
+    pub reasons: Map<String, String>,
 }
 
 /// What must be gathered for a condition.
@@ -117,6 +129,8 @@ pub struct Needs {
     pub files: Map<String, BTreeSet<String>>,
     /// Runs to look up.
     pub pipelines: BTreeSet<RunId>,
+    /// Pipelines of which to look up the newest run.
+    pub latest: BTreeSet<Name>,
     /// Commands to run, through policy.
     pub commands: BTreeSet<String>,
 }
@@ -164,6 +178,11 @@ impl Needs {
             Condition::PipelineInPhase { pipeline, .. } | Condition::PipelineComplete { pipeline } => {
                 self.pipelines.insert(*pipeline);
             }
+            Condition::LatestInPhase { pipeline, .. } | Condition::LatestComplete { pipeline } => {
+                self.latest.insert(pipeline.clone());
+            }
+            // What it is about is known when it is evaluated.
+            Condition::Made(_) => {}
             Condition::Command { cmd, .. } => {
                 self.commands.insert(cmd.clone());
             }

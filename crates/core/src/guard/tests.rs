@@ -206,6 +206,7 @@ fn needs_name_everything_once() {
         branches: [("fix".to_string(), set(&["main", "next"]))].into(),
         files: [("a".to_string(), set(&["x", "y"])), ("b".to_string(), set(&[]))].into(),
         pipelines: [RunId(1)].into(),
+        latest: BTreeSet::new(),
         commands: set(&["./ready"]),
     };
     assert_eq!(needs(&condition), expected);

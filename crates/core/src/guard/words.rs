@@ -32,6 +32,14 @@ impl fmt::Display for Condition {
                 write!(f, "run {pipeline} is at `{}`", shorten(phase.as_str()))
             }
             Condition::PipelineComplete { pipeline } => write!(f, "run {pipeline} is completed"),
+            Condition::LatestInPhase { pipeline, phase } => {
+                let (pipeline, phase) = (shorten(pipeline.as_str()), shorten(phase.as_str()));
+                write!(f, "the newest run of `{pipeline}` is at `{phase}`")
+            }
+            Condition::LatestComplete { pipeline } => {
+                write!(f, "the newest run of `{}` is completed", shorten(pipeline.as_str()))
+            }
+            Condition::Made(_) => f.write_str("what its expressions say holds"),
             Condition::All(parts) => write!(f, "all of {} conditions hold", parts.len()),
             Condition::Any(parts) => write!(f, "any of {} conditions holds", parts.len()),
             // Nested negations are rare, and bounded like everything here.

@@ -21,7 +21,7 @@ fn claim(run: u128) -> Input {
 }
 
 fn complete(attempt: u32) -> Input {
-    Input::Complete { attempt, run: None, response: Some(json!({"ok": true})) }
+    Input::Complete { attempt, run: None, response: Some(json!({"ok": true})), ttl: None }
 }
 
 fn fail(attempt: u32) -> Input {
@@ -99,7 +99,7 @@ fn a_claim_in_flight_is_taken_over_only_after_its_lock_and_keeps_its_run() {
     assert_eq!(reply, Ok(Reply::Retry { attempt: 2, run: Some(RunId(1)) }));
     // The first claimant comes back.
     assert_eq!(step(key.clone(), &complete(1), NOW + LOCK_TTL).1.unwrap_err().code(), Code::LeaseStaleEpoch);
-    let foreign = Input::Complete { attempt: 2, run: Some(RunId(9)), response: None };
+    let foreign = Input::Complete { attempt: 2, run: Some(RunId(9)), response: None, ttl: None };
     assert_eq!(step(key, &foreign, NOW + LOCK_TTL).1, Err(Error::Conflict));
 }
 
@@ -124,7 +124,8 @@ fn github_is_remembered_for_a_week() {
 #[test]
 fn answers_and_errors_are_bounded() {
     let key = after(&[claim(1)]);
-    let answer = |len| Input::Complete { attempt: 1, run: None, response: Some("x".repeat(len).into()) };
+    let answer =
+        |len| Input::Complete { attempt: 1, run: None, response: Some("x".repeat(len).into()), ttl: None };
     assert!(step(key.clone(), &answer(RESPONSE_LEN_MAX - 2), NOW).1.is_ok());
     assert_eq!(step(key.clone(), &answer(RESPONSE_LEN_MAX - 1), NOW).1, Err(Error::ResponseTooLarge));
     let long = Input::Fail { attempt: 1, error: "é".repeat(ERROR_LEN_MAX) };
@@ -143,6 +144,7 @@ fn any_input() -> impl Strategy<Value = Input> {
             attempt,
             run: (run > 0).then_some(RunId(run)),
             response: Some(json!(attempt)),
+            ttl: None,
         }),
         2 => (1..4u32).prop_map(fail),
         1 => Just(Input::Refer),

@@ -3,10 +3,13 @@
 //! A run stands in every line that one of its steps belongs to. So whoever has a label finds what waits for it at once,
 //! however much waits for others.
 
+use super::{LABELS, RunCard, list};
 use crate::caps::{Caps, Entry, Fair};
 use crate::id::{Name, RunId};
 use crate::run::Run;
 use crate::runbook::Runbook;
+use crate::state::{Body, Stream};
+use crate::stream::{StreamId, StreamMap};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -63,6 +66,39 @@ pub(super) fn labels(run: &Run, runbook: Option<&Arc<Runbook>>) -> (bool, Vec<Ve
 /// Whether a step of a runbook asks for a label.
 pub(super) fn asks_for_labels(runbook: &Runbook) -> bool {
     runbook.pipelines.values().any(|def| def.nodes.iter().any(|node| !node.runs_on.is_empty()))
+}
+
+impl super::Indexes {
+    /// Notes which runbooks ask for labels, before their runs are filed: runs come first among streams.
+    pub(crate) fn learn(&mut self, streams: &StreamMap<Stream>) {
+        for (id, stream) in streams.others() {
+            if let (StreamId::Runbook(hash), Body::Runbook(runbook)) = (id, &stream.body)
+                && asks_for_labels(runbook)
+            {
+                self.labelled.insert(hash, runbook.clone());
+            }
+        }
+    }
+}
+
+/// Puts a run into every line that one of its steps belongs to.
+pub(super) fn line_up(lines: &mut Lines, card: &RunCard, run: RunId) {
+    lines.push(&entry(card, run), card.plain, list(Some(card), LABELS));
+}
+
+/// Takes a run out of every line.
+pub(super) fn leave_line(lines: &mut Lines, card: &RunCard, run: RunId) {
+    lines.remove(&entry(card, run), card.plain, list(Some(card), LABELS));
+}
+
+fn entry(card: &RunCard, run: RunId) -> Entry<RunId> {
+    Entry {
+        tenant: card.home.tenant.clone(),
+        namespace: card.home.namespace.clone(),
+        priority: card.priority,
+        seq: card.created_at.0,
+        key: run,
+    }
 }
 
 /// All lines.
@@ -147,7 +183,7 @@ impl Lines {
     /// Every run in a line; one in several comes several times.
     pub(super) fn runs(&self) -> impl Iterator<Item = RunId> {
         let lines = core::iter::once(&self.plain).chain(self.labelled.values());
-        lines.flat_map(|line| line.entries().map(|(_, _, entry)| entry.2))
+        lines.flat_map(|line| line.entries().map(|(_, _, _, entry)| entry.1))
     }
 
     /// How many places are taken in all lines.

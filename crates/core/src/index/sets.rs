@@ -1,8 +1,37 @@
 //! Small changes to ordered sets and counts, of which nothing empty is kept.
 
+use crate::id::{Name, RunId};
+use crate::run::{BlockedOn, Home, Run};
 use crate::stream::StreamId;
 use crate::time::Millis;
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+/// What a blocked run waits for: one run, or any of a pipeline (tenant, namespace, name).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Needed {
+    Run(RunId),
+    Pipeline(Name, Name, Name),
+}
+
+impl Needed {
+    /// What a run waits for.
+    pub(super) fn by(run: &Run) -> Vec<Needed> {
+        let home = &run.born.home;
+        match run.blocked.as_deref() {
+            Some(BlockedOn::Runs(runs)) => runs.iter().map(|run| Needed::Run(*run)).collect(),
+            Some(BlockedOn::Pipelines(names)) => {
+                names.iter().map(|name| Needed::pipeline(home, name)).collect()
+            }
+            Some(BlockedOn::Lock(_) | BlockedOn::Cap(_)) | None => Vec::new(),
+        }
+    }
+
+    /// A pipeline, in the tenant and namespace of a run.
+    pub(super) fn pipeline(home: &Home, name: &Name) -> Needed {
+        Needed::Pipeline(home.tenant.clone(), home.namespace.clone(), name.clone())
+    }
+}
 
 /// A stream has another time.
 pub(super) fn move_time(

@@ -2,18 +2,21 @@
 //!
 //! The machine next door says which of these may happen when; here is what each of them records.
 
-use super::{Decision, Error, Grant, Reply, Take};
+use super::{Claim, Decision, Error, Grant, Reply, Take};
 use crate::effect::Effect;
 use crate::event::{
     QueueFailed, QueueItemDead, QueueItemDropped, QueueItemRetried, QueuePushed, QueueReturned, QueueTaken,
 };
-use crate::id::{ItemId, Name, Scoped};
+use crate::id::{ItemId, Name, RunId, Scoped};
+use crate::machine::Beats;
 use crate::packed::Packed;
 use crate::private::Private;
+use crate::requesters;
 use crate::time::{Millis, Span};
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
@@ -46,6 +49,17 @@ pub struct Failure {
     pub error: Option<String>,
 }
 
+/// The last claim, which is known after it has ended too.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Claimed {
+    /// When it was given.
+    pub at: Millis,
+    /// The run that worked on the item, where one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<RunId>,
+}
+
 /// What the items of one queue have in common. A million of them share one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lot {
@@ -57,6 +71,8 @@ pub struct Lot {
     pub queue: Name,
     /// What they took over from it.
     pub terms: Terms,
+    /// Who counts as having asked for the runs that work on them; absent in records of before it was known.
+    pub asked_by: Option<Vec<Name>>,
 }
 
 /// What an item has in every state.
@@ -91,17 +107,21 @@ pub struct Body {
     pub failure: Option<Box<Failure>>,
     /// Since when it is in its state.
     pub since: Millis,
+    /// The last claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claimed: Option<Box<Claimed>>,
 }
 
 /// The saved form: there may be a million of it, so it has no keys.
-type SavedLot<N> = (N, N, N, u32, Span, Span, Option<N>);
+type SavedLot<N> = (N, N, N, u32, Span, Span, Option<N>, Option<Vec<Name>>);
 
 impl Serialize for Lot {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        let Lot { tenant, namespace, queue, terms } = self;
+        let Lot { tenant, namespace, queue, terms, asked_by } = self;
         let Terms { max_attempts, cooldown, visibility_timeout, dead_letter } = terms;
+        let (dead_letter, asked_by) = (dead_letter.as_ref(), asked_by.clone());
         let saved: SavedLot<&Name> =
-            (tenant, namespace, queue, *max_attempts, *cooldown, *visibility_timeout, dead_letter.as_ref());
+            (tenant, namespace, queue, *max_attempts, *cooldown, *visibility_timeout, dead_letter, asked_by);
         saved.serialize(s)
     }
 }
@@ -109,9 +129,10 @@ impl Serialize for Lot {
 impl<'de> Deserialize<'de> for Lot {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let saved = SavedLot::<Name>::deserialize(d)?;
-        let (tenant, namespace, queue, max_attempts, cooldown, visibility_timeout, dead_letter) = saved;
+        let (tenant, namespace, queue, max_attempts, cooldown, visibility_timeout, dead_letter, asked_by) =
+            saved;
         let terms = Terms { max_attempts, cooldown, visibility_timeout, dead_letter };
-        Ok(Lot { tenant, namespace, queue, terms })
+        Ok(Lot { tenant, namespace, queue, terms, asked_by })
     }
 }
 
@@ -130,6 +151,12 @@ impl Body {
         self.lot.scoped()
     }
 
+    /// Until when a claim that times out lasts, as far as its holder has been heard of.
+    #[must_use]
+    pub fn lives_until(&self, claim: &Claim, beats: &Beats) -> Millis {
+        beats.last_seen(&claim.holder, self.since) + self.lot.terms.visibility_timeout
+    }
+
     /// What a push makes.
     pub(super) fn pushed(tenant: Name, e: &QueuePushed, at: Millis) -> Body {
         let (data, redacted) = revealed(&e.data);
@@ -141,7 +168,7 @@ impl Body {
         };
         let (namespace, queue) = (e.namespace.clone(), e.queue_name.clone());
         Body {
-            lot: Arc::new(Lot { tenant, namespace, queue, terms }),
+            lot: Arc::new(Lot { tenant, namespace, queue, terms, asked_by: e.asked_by.clone() }),
             id: e.item_id,
             data,
             redacted,
@@ -153,6 +180,15 @@ impl Body {
             epoch: 0,
             failure: None,
             since: at,
+            claimed: None,
+        }
+    }
+
+    /// Somebody else asked for it.
+    pub(super) fn asked(&mut self, more: &[Name]) {
+        if !more.is_empty() {
+            let lot = Arc::make_mut(&mut self.lot);
+            requesters::add(lot.asked_by.get_or_insert_default(), more.iter().cloned());
         }
     }
 
@@ -190,15 +226,8 @@ impl Body {
 
     /// A failed try: again after a rest, for good, or the last one.
     pub(super) fn fail(&self, error: &str, retryable: bool, at: Millis) -> Decision<Reply> {
-        let decision = Decision::reply(Reply::Done).fact(QueueFailed {
-            queue_name: self.lot.queue.clone(),
-            item_id: self.id,
-            error: Private::New(cut(error)),
-            namespace: self.lot.namespace.clone(),
-            epoch: self.epoch,
-            attempts: self.attempts,
-        });
-        if !retryable {
+        let decision = Decision::reply(Reply::Done).fact(self.failed(error));
+        if !retryable || self.has_one_try() {
             decision
         } else if self.is_last_try() {
             self.die(decision, error)
@@ -215,8 +244,31 @@ impl Body {
 
     /// A silent holder lost its claim. The return is recorded in any case, because it says who was last seen when.
     pub(super) fn expire(&self, last_seen: Millis) -> Decision<Reply> {
+        const WHY: &str = "the visibility time-out ran out";
         let decision = Decision::reply(Reply::Done).fact(self.returned(Some(last_seen)));
-        if self.is_last_try() { self.die(decision, "the visibility time-out ran out") } else { decision }
+        if self.has_one_try() {
+            decision.fact(self.failed(WHY))
+        } else if self.is_last_try() {
+            self.die(decision, WHY)
+        } else {
+            decision
+        }
+    }
+
+    fn failed(&self, error: &str) -> QueueFailed {
+        QueueFailed {
+            queue_name: self.lot.queue.clone(),
+            item_id: self.id,
+            error: Private::New(cut(error)),
+            namespace: self.lot.namespace.clone(),
+            epoch: self.epoch,
+            attempts: self.attempts,
+        }
+    }
+
+    /// Whether its queue neither tries again nor hands on what failed: a failure is final then, and nothing died of it.
+    fn has_one_try(&self) -> bool {
+        self.lot.terms.max_attempts <= 1 && self.lot.terms.dead_letter.is_none()
     }
 
     fn is_last_try(&self) -> bool {

@@ -36,6 +36,7 @@ fn push(terms: Terms) -> Input {
         next_eligible_at: None,
         dedupe: Some(name("BUG-1")),
         from: None,
+        asked_by: Vec::new(),
     })
 }
 
@@ -81,7 +82,8 @@ const LATER: Millis = Millis(1_000_000);
 
 #[test]
 fn the_table_holds() {
-    let last = || terms(1, None);
+    let one = || terms(1, None);
+    let last = || terms(1, Some("bugs-dead"));
     let more = || terms(3, Some("bugs-dead"));
     Proof {
         name: "item",
@@ -94,10 +96,13 @@ fn the_table_holds() {
             ("pending", after(more(), &[by("ci"), fail(1, true)])),
             ("pending", after(more(), &[by("ci"), Input::Return { epoch: 1 }])),
             ("processing", after(more(), &[by("ci")])),
+            ("processing", after(one(), &[by("ci")])),
             ("processing", after(last(), &[by("ci")])),
             ("processing", after(more(), &[by_run(7)])),
             ("completed", after(more(), &[by("ci"), Input::Complete { epoch: 1 }])),
             ("failed", after(more(), &[by("ci"), fail(1, false)])),
+            ("failed", after(one(), &[by("ci"), fail(1, true)])),
+            ("failed", after(one(), &[by("ci"), expire(1)])),
             ("dead", after(last(), &[by("ci"), fail(1, true)])),
             ("dropped", after(more(), &[by("ci"), Input::Drop { reason: None }])),
         ],
@@ -118,6 +123,8 @@ fn the_table_holds() {
             ("expire", expire(9)),
             ("retry", Input::Retry { data: Some(json!(2)) }),
             ("drop", Input::Drop { reason: Some("wrong".into()) }),
+            ("forget", Input::Forget { before: Millis(0) }),
+            ("forget", Input::Forget { before: LATER }),
         ],
     }
     .check(|item, input| {
@@ -155,6 +162,25 @@ fn a_time_out_counts_as_a_try_and_a_return_does_not() {
     assert_eq!((item.state_name(), item.body().unwrap().attempts), ("pending", 1));
     let item = after(terms(2, None), &[by("a"), expire(1), by("b"), expire(2)]);
     assert_eq!((item.state_name(), item.body().unwrap().attempts), ("dead", 2));
+}
+
+#[test]
+fn without_another_try_a_failure_is_final_and_nothing_dies_of_it() {
+    let item = after(terms(1, None), &[by_run(7)]);
+    let (failed, decision) = step(&item, &fail(1, true), LATER).unwrap();
+    assert_eq!(failed.state_name(), "failed");
+    assert_eq!(decision.facts.iter().map(Event::tag).collect::<Vec<_>>(), ["queue:failed"]);
+    let claimed = failed.body().unwrap().claimed.clone().unwrap();
+    assert_eq!(
+        (claimed.at, claimed.run),
+        (AT + Span::secs(1), Some(RunId(7))),
+        "it is known who worked on it"
+    );
+    let silent = after(terms(1, None), &[by("a"), expire(1)]);
+    assert_eq!((silent.state_name(), silent.body().unwrap().attempts), ("failed", 1));
+    assert!(silent.body().unwrap().failure.is_some());
+    // A queue that hands on what it gives up has a last try, and that is the first.
+    assert_eq!(after(terms(1, Some("bugs-dead")), &[by("a"), fail(1, true)]).state_name(), "dead");
 }
 
 #[test]
@@ -200,6 +226,19 @@ fn dropping_what_a_run_works_on_cancels_the_run() {
 }
 
 #[test]
+fn what_failed_is_forgotten_after_its_time_unless_it_was_put_back() {
+    for dead_letter in [None, Some("bugs-dead")] {
+        let item = after(terms(1, dead_letter), &[by("a"), fail(1, true)]);
+        let forget = |item: &Item, before| step(item, &Input::Forget { before }, LATER).unwrap().0;
+        let since = item.body().unwrap().since;
+        assert_eq!(forget(&item, since), item, "its time is not over");
+        assert_eq!(forget(&item, since + Span(1)).state_name(), "dropped");
+        let back = step(&item, &Input::Retry { data: None }, LATER).unwrap().0;
+        assert_eq!(forget(&back, LATER + Span(1)), back);
+    }
+}
+
+#[test]
 fn redacted_data_is_not_forwarded() {
     let decision = absent().decide(&push(terms(1, Some("bugs-dead"))), AT).unwrap();
     let Event::QueuePushed(mut pushed) = decision.facts[0].clone() else { panic!() };
@@ -235,6 +274,7 @@ fn any_input() -> impl Strategy<Value = Input> {
         2 => (epoch, 0..5_000u64).prop_map(|(epoch, seen)| Input::Expire { epoch, last_seen: Millis(seen) }),
         1 => prop::option::of(any::<u8>()).prop_map(|data| Input::Retry { data: data.map(Into::into) }),
         1 => prop::option::of("[a-z]{0,3}").prop_map(|reason| Input::Drop { reason }),
+        1 => (0..20_000u64).prop_map(|before| Input::Forget { before: Millis(before) }),
     ]
 }
 

@@ -4,10 +4,12 @@
 //! and its caller does not know. Each row compares two streams and gives the command that makes them agree. A command
 //! that comes twice changes nothing, so it does no harm to find one that is on its way.
 
+use crate::calls;
 use crate::command::{Command, Outcome, Reply};
 use crate::effect::{Effect, Told};
 use crate::gate;
 use crate::id::{Holder, Name, RunId, Scoped};
+use crate::lifecycle;
 use crate::lock::{self, Lock};
 use crate::route;
 use crate::run::{BlockedOn, Run, Section, Status};
@@ -17,6 +19,7 @@ use crate::semaphore::Semaphore;
 use crate::state::{Body, State};
 use crate::step::{self, Failure, Gate, Step, Wait, Waiting};
 use crate::stream::StreamId;
+use crate::turn::View;
 use crate::worker::Worker;
 use crate::{item::Item, queue, workspace};
 use alloc::string::ToString;
@@ -37,6 +40,7 @@ impl State {
                     if wants_to_advance(run) {
                         out.follow.push(Command::Advance(run.id()));
                     }
+                    self.lock_lost(run, &mut out);
                     run.live().for_each(|step| self.step_left(run, step, &mut out));
                 }
                 Body::Lock(lock) => self.lock_left(lock, &mut out),
@@ -52,7 +56,9 @@ impl State {
                 | Body::Workspace(_)
                 | Body::Session(_)
                 | Body::Tenant(_)
+                | Body::Tokens(_)
                 | Body::Signal(_)
+                | Body::Retired(_)
                 | Body::System(_) => {}
             }
         }
@@ -83,12 +89,30 @@ impl State {
                     }
                 }
             }
+            Some(BlockedOn::Pipelines(names)) => {
+                for name in names {
+                    let newest = self.newest_run(&run.born.home.tenant, &run.born.home.namespace, name);
+                    if let Some((newest, status)) = newest.and_then(|id| Some((id, self.ending_of(id)?))) {
+                        let told =
+                            Told::RunEnded { run: newest, step: None, status, outputs: None, error: None };
+                        out.follow.push(Command::Tell { run: run.id(), told });
+                    }
+                }
+            }
             Some(BlockedOn::Lock(name)) => {
                 let known = self.lock(&run.scoped(name));
                 match known.and_then(Lock::hold).filter(|hold| hold.holder == run.holder()) {
                     Some(hold) => {
                         let told = Told::LockGranted { step: None, lock: name.clone(), epoch: hold.epoch };
                         out.follow.push(Command::Tell { run: run.id(), told });
+                    }
+                    // It stands in line again when it is resumed.
+                    None if run.suspended => {
+                        let in_line = known.filter(|lock| lock.position(&run.holder()).is_some());
+                        out.follow.extend(in_line.map(|lock| Command::LetGoLock {
+                            lock: lock.name.clone(),
+                            holder: run.holder(),
+                        }));
                     }
                     None if known.is_none_or(|lock| lock.position(&run.holder()).is_none()) => {
                         out.follow.push(Command::Begin(run.id()));
@@ -97,6 +121,18 @@ impl State {
                 }
             }
             Some(BlockedOn::Cap(_)) => {}
+        }
+    }
+
+    /// A run that began with a lock has it no more, and was not stopped for it.
+    fn lock_lost(&self, run: &Run, out: &mut Outcome) {
+        let Some(name) = run.born.lock.as_ref().filter(|_| run.stopping.is_none()) else { return };
+        let own = |lock: &Lock| lock.holder() == Some(&run.holder());
+        let above = || calls::above_in(|id| self.run(id), run);
+        let has = |lock: &Lock| own(lock) || calls::lock(lock, &above()).is_some();
+        if !self.lock(&run.scoped(name)).is_some_and(has) {
+            let told = Told::HoldLost { step: None, name: name.clone(), broken: false };
+            out.follow.push(Command::Tell { run: run.id(), told });
         }
     }
 
@@ -121,19 +157,26 @@ impl State {
             | Wait::Budget
             | Wait::Escalation
             | Wait::Backoff
+            | Wait::Executor
             | Wait::Outcome => None,
         });
         if let Some(gate) = waits_at {
             self.gate_left(run, step, gate, out);
         }
+        // What a run above holds, this one has.
+        let above = || calls::above_in(|id| self.run(id), run);
         for gate in step.held().iter().filter(|_| step.status != step::Status::OutcomeUnknown) {
             let (held, name) = match gate {
                 Gate::Lock { name, .. } => {
-                    (self.lock(&run.scoped(name)).is_some_and(|lock| lock.holder() == Some(&holder)), name)
+                    let own = |lock: &Lock| lock.holder() == Some(&holder);
+                    let has = |lock: &Lock| own(lock) || calls::lock(lock, &above()).is_some();
+                    (self.lock(&run.scoped(name)).is_some_and(has), name)
                 }
-                Gate::Slots { name, .. } => {
-                    let known = self.semaphore(&run.scoped(name));
-                    (known.is_some_and(|semaphore| semaphore.holders.contains_key(&holder)), name)
+                Gate::Slots { name, slots } => {
+                    let own = |known: &Semaphore| known.holders.contains_key(&holder);
+                    let has =
+                        |known: &Semaphore| own(known) || calls::slots(known, *slots, &above()).is_some();
+                    (self.semaphore(&run.scoped(name)).is_some_and(has), name)
                 }
                 Gate::Guard => continue,
             };
@@ -190,6 +233,11 @@ impl State {
         };
         match told {
             Some(told) => out.follow.push(Command::Tell { run: run.id(), told }),
+            // It stands in line again when its run is resumed.
+            None if run.suspended => {
+                let leaves = gate::leave_line(run, step).filter(|_| in_line);
+                leaves.into_iter().for_each(|effect| route::other(effect, out));
+            }
             None if !in_line => route::other(gate::ask(run, step, gate), out),
             None => {}
         }
@@ -197,7 +245,6 @@ impl State {
 
     /// A call: its run was not made, has ended, or does not stop although its caller does.
     fn child_left(&self, run: &Run, step: &Step, id: RunId, out: &mut Outcome) {
-        let forward = matches!(step.section, Section::Main | Section::OnFailure);
         match self.run(id) {
             None => {
                 let def = self
@@ -226,8 +273,11 @@ impl State {
                     };
                     out.follow.push(Command::Tell { run: run.id(), told });
                 }
-                None if run.stopping.is_some() && forward && child.stopping.is_none() => {
+                None if run.stops(step.section) && child.stopping.is_none() => {
                     route::other(gate::stop(run, step), out);
+                }
+                None if run.suspended && !child.suspended && child.stopping.is_none() => {
+                    out.follow.push(lifecycle::suspend_called(run.id(), id));
                 }
                 None => {}
             },

@@ -330,6 +330,7 @@ mod tests {
             next_eligible_at: due,
             dedupe,
             from: None,
+            asked_by: Vec::new(),
         })
     }
 

@@ -58,10 +58,14 @@ pub struct Born {
     pub deadline_at: Option<Millis>,
     /// Runs that must be completed first.
     pub needs: Box<[RunId]>,
+    /// Pipelines of which a run must be completed first, and none had run when this run was made.
+    pub needs_pipelines: Box<[Name]>,
     /// The lock it holds as a whole.
     pub lock: Option<Name>,
     /// Its working directory.
     workspace: Option<Box<WorkspaceId>>,
+    /// The run whose effects it takes back, where it was made for that.
+    pub takes_back: Option<Box<RunId>>,
 }
 
 impl Born {
@@ -90,8 +94,10 @@ impl Born {
             created_at: e.created_at_epoch_ms,
             deadline_at: e.deadline_at,
             needs: e.needs.clone().unwrap_or_default().into_boxed_slice(),
+            needs_pipelines: e.needs_pipelines.clone().unwrap_or_default().into_boxed_slice(),
             lock: e.lock.clone(),
             workspace: e.workspace.map(Box::new),
+            takes_back: e.takes_back.map(Box::new),
         }
     }
 

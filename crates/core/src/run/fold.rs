@@ -1,7 +1,8 @@
 //! What facts do to a run. Nothing is decided here.
 
 use super::{
-    Cancellation, Checkpoint, Ending, Kept, MESSAGES_MAX, Rare, Run, Section, Status, Wanted, sequence,
+    Cancellation, Checkpoint, Ending, Kept, MESSAGES_MAX, Rare, Run, Section, Status, Undoing, Wanted,
+    sequence,
 };
 use crate::approval::Approval;
 use crate::budget::{Budget, Limits};
@@ -31,6 +32,7 @@ impl Run {
             self.member_ended(i);
         }
         self.reindex(i);
+        self.forget_editions();
     }
 
     /// Adds a step that was reached or passed by, and counts it in its group.
@@ -61,6 +63,14 @@ impl Run {
         if let Some(p) = parent {
             self.reindex(p);
         }
+    }
+
+    /// A step of the run that this one takes back, as it ended.
+    fn take(&mut self, step: Step) {
+        let Err(at) = self.named(&step.id) else { return };
+        self.index.insert(at, self.steps.len() as u32);
+        self.ended = self.ended.max(step.ended);
+        self.steps.push(step);
     }
 
     fn member_ended(&mut self, i: u32) {
@@ -104,6 +114,12 @@ impl Run {
                     self.rare_mut().inherited.insert(step.step.clone(), step);
                 }
             }
+            Event::PipelineReverses(e) => {
+                let mut values = e.values.get().unwrap_or_default().into_iter();
+                for taken in &e.steps {
+                    self.take(taken.clone().step(&values.next().unwrap_or_default()));
+                }
+            }
             Event::PipelineBlocked(e) => self.blocked = Some(Box::new(e.on.clone())),
             Event::PipelineUnblocked(_) => self.blocked = None,
             Event::PipelineStarted(e) => {
@@ -112,12 +128,7 @@ impl Run {
                 self.root = sequence(Section::Main, e.steps);
                 self.approvers = e.approvers.clone().unwrap_or_default().into_boxed_slice();
             }
-            Event::PipelineUpdated(e) => {
-                if let (Some(Value::Object(new)), Value::Object(mut vars)) = (e.vars.get(), self.vars.get()) {
-                    vars.extend(new);
-                    self.vars = Packed::of(&Value::Object(vars));
-                }
-            }
+            Event::PipelineUpdated(e) => self.update(e.vars.get(), e.user.as_ref()),
             Event::PipelineEntered(e) => {
                 self.section = e.section;
                 self.root = sequence(e.section, e.steps);
@@ -149,6 +160,11 @@ impl Run {
             }
             Event::PipelineCancelled(e) => self.end(Status::Cancelled, e.duration_ms, None, at),
             Event::PipelineDeleted(_) => self.forget(),
+            Event::PipelineRetry(e) => self.rare_mut().later.push(e.new),
+            Event::PipelineFork(e) => self.rare_mut().later.push(e.new),
+            Event::PipelineUndo(e) => {
+                self.rare_mut().undos.push(Undoing { run: e.new, path: e.path.clone() });
+            }
 
             Event::PipelineAdvanced(e) => {
                 self.reach(&e.step, e.node, &e.tool, e.parent.as_ref());
@@ -162,8 +178,25 @@ impl Run {
                 self.reach(&e.step, e.node, &e.tool, e.parent.as_ref());
                 self.change(&e.step, event, at);
             }
+            Event::StepPrepared(e) => {
+                let answered = self.step(&e.step).is_some_and(|step| step.status == step::Status::Succeeded);
+                self.change(&e.step, event, at);
+                if let Some(asks) = e.action_hash.filter(|_| answered && e.changed) {
+                    self.rare_mut().asking.insert(e.step.clone(), asks);
+                    // Whatever comes after it waits for the answer.
+                    self.reindex_all();
+                }
+            }
+            Event::PipelineOrphaned(_) => self.rare_mut().orphaned_at = Some(at),
             Event::StepStarted(e) => {
+                if let Some(rare) = &mut self.rare {
+                    rare.orphaned_at = None;
+                }
                 self.writes += u32::from(self.step(&e.step).is_some_and(Step::writes));
+                let before = self.step(&e.step).and_then(Step::child);
+                if let Some(before) = before.filter(|before| e.child.is_some_and(|child| child != *before)) {
+                    self.rare_mut().called.insert(e.step.clone(), before);
+                }
                 self.change(&e.step, event, at);
             }
             Event::StepWaiting(e) => self.change(&e.step, event, at),
@@ -177,6 +210,7 @@ impl Run {
                 // What an earlier run of the lineage did is no write of this one.
                 let reused = e.reused_from.is_some() && self.step(&e.step).is_some_and(Step::writes);
                 self.writes = self.writes.saturating_sub(u32::from(reused));
+                self.asked(e.asked_by.iter().flatten().cloned());
                 self.change(&e.step, event, at);
             }
             Event::StepFailed(e) => self.change(&e.step, event, at),
@@ -186,6 +220,8 @@ impl Run {
             Event::StepUnknown(e) => self.change(&e.step, event, at),
             Event::StepResolved(e) => self.change(&e.step, event, at),
             Event::StepCancelled(e) => self.change(&e.step, event, at),
+            Event::StepOutputLost(e) => self.change(&e.step, event, at),
+            Event::HoldLost(e) => self.change(&e.step, event, at),
             Event::GuardBlocked(e) => {
                 if let Some(give_up) = e.give_up_at {
                     self.rare_mut().guards.insert(e.step.clone(), give_up);
@@ -193,6 +229,10 @@ impl Run {
                 self.change(&e.step, event, at);
             }
 
+            // It stands for no step, so none moves.
+            Event::PolicyDecided(e) if e.purpose.is_some() => {
+                Arc::make_mut(self.policy.get_or_insert_default()).fold(event);
+            }
             Event::PolicyDecided(e) => {
                 let ledger = Arc::make_mut(self.policy.get_or_insert_default());
                 let moved = ledger.version != Some(e.policy_version);
@@ -220,6 +260,7 @@ impl Run {
             Event::SignalReceived(e) => {
                 let data = e.data.get().unwrap_or(Value::Null);
                 self.rare_mut().signals.push(Kept { name: e.name.clone(), key: e.key.clone(), data });
+                self.asked(e.asked_by.iter().flatten().cloned());
             }
             Event::SignalConsumed(e) => {
                 let taken = |kept: &Kept| kept.name == e.name && kept.key == e.key;
@@ -230,17 +271,27 @@ impl Run {
                 }
             }
             Event::CheckpointSaved(e) => {
-                let saved = Checkpoint {
+                let tokens = (e.tokens_input.unwrap_or(0), e.tokens_output.unwrap_or(0));
+                let mut saved = Checkpoint {
                     at,
                     resumable: e.resumable,
                     idempotent: e.idempotent,
+                    epoch: e.epoch,
+                    tokens: (e.tokens_input.is_some() || e.tokens_output.is_some()).then_some(tokens),
                     data: e.data.as_ref().and_then(Private::get),
                     message: e.message.as_ref().and_then(Private::get),
                 };
                 match &e.step {
-                    // A task's sign of life has nothing to resume from, and does not take the place of what has.
-                    Some(_) if saved.data.is_none() && !saved.resumable => {}
                     Some(step) => {
+                        // What has nothing to resume from does not take the place of what has.
+                        if let Some(last) = self.rare().checkpoints.get(step)
+                            && saved.data.is_none()
+                            && !saved.resumable
+                        {
+                            saved.data.clone_from(&last.data);
+                            saved.resumable = last.resumable;
+                            saved.idempotent |= last.idempotent;
+                        }
                         self.rare_mut().checkpoints.insert(step.clone(), saved);
                     }
                     None => {
@@ -293,12 +344,12 @@ impl Run {
             Event::AgentGone(e) => self.change_task(&e.step, event, at),
 
             // What is left are notes (a shell's exit code, a strategy's fallback, a passed guard), signals and
-            // actions, which change nothing, and the facts of other streams.
+            // other actions, which change nothing, and the facts of other streams.
             _ => {}
         }
     }
 
-    fn rare_mut(&mut self) -> &mut Rare {
+    pub(super) fn rare_mut(&mut self) -> &mut Rare {
         self.rare.get_or_insert_default()
     }
 
@@ -306,8 +357,11 @@ impl Run {
         let Some(rare) = &mut self.rare else { return };
         let Some(approval) = rare.approvals.remove(&id) else { return };
         let step = approval.step.clone();
+        let question = approval.by_step.as_ref().is_some_and(|by| rare.asking.contains_key(by));
         rare.approvals.insert(id, approval.apply(event, at));
-        if let Some(i) = self.place(&step) {
+        if question {
+            self.reindex_all();
+        } else if let Some(i) = self.place(&step) {
             self.reindex(i);
         }
     }

@@ -17,6 +17,8 @@ use serde::{Deserialize, Serialize};
 pub(super) struct Saved {
     born: Box<Born>,
     vars: Packed,
+    #[serde(default, skip_serializing_if = "is_first")]
+    edition: u32,
     updated_at: Millis,
     started_at: Option<Millis>,
     blocked: Option<Box<BlockedOn>>,
@@ -35,11 +37,17 @@ pub(super) struct Saved {
     rare: Option<Box<Rare>>,
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref)] // Serde asks like this.
+fn is_first(edition: &u32) -> bool {
+    *edition == 0
+}
+
 impl From<Run> for Saved {
     fn from(run: Run) -> Saved {
         Saved {
             born: run.born,
             vars: run.vars,
+            edition: run.edition,
             updated_at: run.updated_at,
             started_at: run.started_at,
             blocked: run.blocked,
@@ -67,6 +75,7 @@ impl From<Saved> for Run {
         let mut run = Run {
             born: saved.born,
             vars: saved.vars,
+            edition: saved.edition,
             updated_at: saved.updated_at,
             started_at: saved.started_at,
             blocked: saved.blocked,

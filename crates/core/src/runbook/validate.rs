@@ -1,6 +1,6 @@
 //! Whether a definition holds together: names, places, bounds, and nothing that would be ignored.
 
-use super::{Compensate, DEPTH_MAX, Error, Kind, NODES_MAX, Node, Pipeline, Runbook, StepDef};
+use super::{CALLS_MAX, Compensate, DEPTH_MAX, Error, Kind, NODES_MAX, Node, Pipeline, Runbook, StepDef};
 use crate::binding::NAMED_MAX;
 use crate::bus::Pattern;
 use crate::id::Name;
@@ -95,6 +95,28 @@ impl Pipeline {
 }
 
 impl Runbook {
+    /// Marks every `call` that declares no compensation and whose pipeline, or one that it calls in turn, has some.
+    #[must_use]
+    pub fn with_called_compensations(mut self) -> Runbook {
+        for _ in 0..=CALLS_MAX {
+            let has = |pipeline: &Pipeline| {
+                let counts =
+                    |step: &StepDef| matches!(step.compensate, Compensate::With(_) | Compensate::Called);
+                pipeline.nodes.iter().any(counts)
+            };
+            let taken: BTreeSet<Name> =
+                self.pipelines.iter().filter(|(_, p)| has(p)).map(|(name, _)| name.clone()).collect();
+            for step in self.pipelines.values_mut().flat_map(|pipeline| &mut pipeline.nodes) {
+                if let (Kind::Call { pipeline, .. }, Compensate::Undeclared) = (&step.kind, &step.compensate)
+                    && taken.contains(pipeline)
+                {
+                    step.compensate = Compensate::Called;
+                }
+            }
+        }
+        self
+    }
+
     /// Whether the runbook holds together.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ impl Schedule {
         next_at: Option<Millis>,
     ) -> Decision {
         match self.held.front() {
-            Some(&held) => self.fire(decision, settings, held, next_at),
+            Some(held) => self.fire(decision, settings, held.clone(), next_at),
             None => decision,
         }
     }
@@ -28,9 +28,17 @@ impl Schedule {
         held: Held,
         next_at: Option<Millis>,
     ) -> Decision {
-        let Held { slot, run, manual } = held;
+        let Held { slot, run, manual, asked_by } = held;
+        let told = Some(asked_by.clone()).filter(|names| !names.is_empty());
         decision
-            .fact(ScheduleFired { schedule: self.name(), slot, pipeline_id: run, manual, next_at })
+            .fact(ScheduleFired {
+                schedule: self.name(),
+                slot,
+                pipeline_id: run,
+                manual,
+                next_at,
+                asked_by: told,
+            })
             .effect(Effect::StartSlot {
                 schedule: self.id.clone(),
                 run,
@@ -39,6 +47,7 @@ impl Schedule {
                 runbook: settings.runbook_hash,
                 vars: settings.vars.clone(),
                 project_root: settings.project_root.clone(),
+                asked_by,
             })
     }
 
@@ -79,8 +88,9 @@ impl Schedule {
     }
 
     pub(super) fn queued(&self, held: Held, next_at: Option<Millis>) -> ScheduleQueued {
-        let Held { slot, run, manual } = held;
-        ScheduleQueued { schedule: self.name(), slot, pipeline_id: run, manual, next_at }
+        let Held { slot, run, manual, asked_by } = held;
+        let asked_by = Some(asked_by).filter(|names| !names.is_empty());
+        ScheduleQueued { schedule: self.name(), slot, pipeline_id: run, manual, next_at, asked_by }
     }
 
     pub(super) fn name(&self) -> Name {

@@ -103,7 +103,7 @@ fn the_table_holds() {
             ("configure", configure(CatchUp::All, Overlap::Queue)),
             ("due", due(1, 2)),
             ("defer", Input::Defer { until: slot(3), reason: "max_runs_per_min".into() }),
-            ("run_now", Input::RunNow { run: RunId(77) }),
+            ("run_now", Input::RunNow { run: RunId(77), asked_by: vec![] }),
             ("settle", settle(1)),
             ("pause", Input::Pause),
             ("resume", Input::Resume { next_at: Some(slot(3)) }),
@@ -206,7 +206,7 @@ fn a_slot_that_comes_in_time_is_skipped_while_those_that_were_missed_are_run() {
     // One alone that was missed waits, too; a run by hand does not.
     let (waits, decision) = step(&busy, &due(3, 3), slot(3) + GRACE + Span(1)).unwrap();
     assert_eq!((skips(&decision), waits.held.len()), (vec![], 2));
-    let now = Input::RunNow { run: RunId(9) };
+    let now = Input::RunNow { run: RunId(9), asked_by: vec![] };
     assert_eq!(busy.decide(&now, slot(3)).unwrap_err().code(), Code::LockBusy);
 }
 
@@ -215,7 +215,7 @@ fn overlap_skips_or_cancels() {
     let busy = after(active(CatchUp::One, Overlap::Skip), &[(due(1, 1), slot(1))]);
     let decision = busy.decide(&due(2, 2), slot(2)).unwrap();
     assert_eq!(skips(&decision), [(slot(2), SkipReason::Overlap)]);
-    let now = Input::RunNow { run: RunId(9) };
+    let now = Input::RunNow { run: RunId(9), asked_by: vec![] };
     assert_eq!(busy.decide(&now, slot(2)).unwrap_err().code(), Code::LockBusy);
 
     let busy = after(active(CatchUp::All, Overlap::Cancel), &[(due(1, 1), slot(1))]);
@@ -228,7 +228,7 @@ fn overlap_skips_or_cancels() {
 #[test]
 fn a_run_by_hand_leaves_the_slot_to_come() {
     let schedule = active(CatchUp::One, Overlap::Queue);
-    let now = Input::RunNow { run: RunId(9) };
+    let now = Input::RunNow { run: RunId(9), asked_by: vec![] };
     let (schedule, decision) = step(&schedule, &now, slot(0) + Span(5)).unwrap();
     assert_eq!(started(&decision), [(9, slot(0) + Span(5))]);
     assert_eq!((schedule.last_slot, schedule.due()), (BORN, Some(slot(1))));
@@ -293,7 +293,7 @@ fn inputs() -> impl Strategy<Value = Input> {
     prop_oneof![
         1 => word.prop_map(|(catch_up, overlap)| configure(catch_up, overlap)),
         6 => (0..20u64, 0..5u64).prop_map(|(from, more)| due(from, from + more)),
-        1 => (100..110u128).prop_map(|n| Input::RunNow { run: RunId(n) }),
+        1 => (100..110u128).prop_map(|n| Input::RunNow { run: RunId(n), asked_by: vec![] }),
         4 => (0..30u128).prop_map(settle),
         1 => (100..110u128).prop_map(settle),
         1 => Just(Input::Pause),

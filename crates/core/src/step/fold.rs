@@ -1,12 +1,14 @@
 //! What facts do to a step. Nothing is decided here.
 
-use super::{Failure, Group, Leased, Resolution, Status, Step, Ties, Wait, Waiting};
-use crate::event::Event;
+use super::{Failure, Group, Leased, OutputLost, Resolution, Status, Step, Ties, Wait, Waiting};
+use crate::binding::{Binding, Bound};
+use crate::event::{Event, StepPrepared};
 use crate::id::Name;
 use crate::packed::Packed;
 use crate::private::Private;
 use crate::time::Millis;
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 impl Step {
     /// The next attempt has a number and a fence of its own.
@@ -21,10 +23,32 @@ impl Step {
     fn end(&mut self, status: Status, at: Millis) {
         self.status = status;
         self.lease = None;
+        self.lost_at = None;
         self.timeout_at = None;
         self.waiting = None;
         self.next_eligible_at = None;
         self.completed_at = Some(at);
+    }
+
+    fn tie(&mut self, bindings: Option<Vec<Binding>>, bound: Option<Bound>) {
+        let ties = Ties { bindings: bindings.unwrap_or_default(), bound };
+        self.ties = (ties != Ties::default()).then(|| Box::new(ties));
+    }
+
+    /// It starts over with what was rendered for it now. An `approve` step that was answered only asks something else.
+    fn prepared(&mut self, e: &StepPrepared) {
+        self.input = e.input.as_ref().and_then(Private::value).map(Packed::of);
+        self.tie(e.bindings.clone(), e.bound.clone());
+        if self.status == Status::Succeeded {
+            return;
+        }
+        self.status = Status::Ready;
+        self.group = e.group.map(Group::new);
+        self.gates = e.gates.clone().unwrap_or_default().into_boxed_slice();
+        self.passed = 0;
+        self.key = e.key.clone();
+        self.action_hash = e.action_hash.map(Box::new);
+        self.waiting = None;
     }
 
     /// What a fact about this step does to it. Facts about other steps must not come here.
@@ -48,9 +72,14 @@ impl Step {
                 self.max_attempts = e.max_attempts.unwrap_or(1);
                 self.semantics = e.semantics;
                 self.input = e.input.as_ref().and_then(Private::value).map(Packed::of);
-                let (bindings, bound) = (e.bindings.clone().unwrap_or_default(), e.bound.clone());
-                let ties = Ties { bindings, bound };
-                self.ties = (ties != Ties::default()).then(|| Box::new(ties));
+                self.edition = e.edition.unwrap_or(0);
+                self.tie(e.bindings.clone(), e.bound.clone());
+            }
+            Event::StepPrepared(e) => {
+                self.edition = e.edition;
+                if e.changed {
+                    self.prepared(e);
+                }
             }
             Event::StepSkipped(e) => {
                 self.item = e.item;
@@ -58,10 +87,13 @@ impl Step {
             }
             Event::StepStarted(e) => {
                 self.status = Status::Running;
+                self.lost_at = None;
                 self.attempt = e.attempt;
                 self.epoch = e.epoch;
                 self.lease = match (&e.lease_owner, e.lease_expires_at) {
-                    (Some(owner), Some(expires_at)) => Some(Leased { owner: owner.clone(), expires_at }),
+                    (Some(owner), Some(expires_at)) => {
+                        Some(Leased { owner: owner.clone(), expires_at, granted_at: at })
+                    }
                     (None, _) | (_, None) => None,
                 };
                 self.timeout_at = e.timeout_at;
@@ -116,6 +148,7 @@ impl Step {
                 let message = e.error.get().unwrap_or_default();
                 self.error = Some(Box::new(Failure { code: e.code.clone(), message }));
                 self.failures += 1;
+                self.acted = self.waiting.as_ref().is_some_and(|w| w.reason == Wait::GuardAfter);
                 self.end(Status::Failed, at);
             }
             Event::StepRetrying(e) => {
@@ -126,9 +159,14 @@ impl Step {
                 self.next_attempt(Status::FailedRetryable);
             }
             Event::StepReturned(_) => self.next_attempt(Status::Ready),
-            Event::StepExpired(_) => {
+            Event::StepExpired(e) => {
                 self.losses += 1;
+                self.lost_at = Some(e.last_seen.unwrap_or(at));
                 self.next_attempt(Status::Ready);
+            }
+            Event::HoldLost(e) => {
+                self.lost_at = Some(at);
+                self.error = Some(Box::new(Failure::hold_lost(&e.hold)));
             }
             Event::StepUnknown(e) => {
                 self.status = Status::OutcomeUnknown;
@@ -148,6 +186,10 @@ impl Step {
                     waiting.until = Some(e.retry_at);
                     waiting.on = Some(e.guard.clone());
                 }
+            }
+            Event::StepOutputLost(e) => {
+                let lost = OutputLost { epoch: e.epoch, bytes: e.bytes, reason: e.reason.clone(), at };
+                self.output_lost = Some(Box::new(lost));
             }
             Event::StepCancelled(_) => self.end(Status::Cancelled, at),
             // Every other event is about something else, or, like the two other resolutions, comes with the

@@ -1,9 +1,14 @@
-//! The words of steps, and the two things a step may have beside its status: gates to pass and members to run.
+//! The words of steps, and what a step may have beside its status: a wait, a lease, gates to pass, members to run.
 
-use crate::id::{Name, textual};
+use crate::binding::{Binding, Bound};
+use crate::id::{Holder, Name, textual};
+use crate::machine::Beats;
 use crate::schedule::Overlap;
+use crate::time::{Millis, Span};
 use crate::wire::{self, Reader, Wire, Writer, nested};
 use crate::word::words;
+use alloc::string::String;
+use alloc::vec::Vec;
 use core::fmt;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -62,6 +67,8 @@ words! {
         Backoff = "backoff",
         /// The settling of an unknown outcome.
         Outcome = "outcome",
+        /// Room where it is to be carried out: nothing of it could be begun.
+        Executor = "executor",
     }
 }
 
@@ -84,6 +91,8 @@ words! {
         When = "when",
         /// Its lock is held, and its `overlap` says skip.
         Overlap = "overlap",
+        /// The group around it is taken over from an earlier run, and it gave nothing to that.
+        TakenOver = "taken_over",
     }
 }
 
@@ -113,6 +122,53 @@ words! {
     }
 }
 
+/// What a step waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Waiting {
+    /// What kind of thing.
+    pub reason: Wait,
+    /// Which one: a lock, a semaphore, an event, a guard.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on: Option<Name>,
+    /// The event's key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<Name>,
+    /// When something happens by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Millis>,
+    /// Since when.
+    pub since: Millis,
+}
+
+/// Output of an attempt that could not be kept.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OutputLost {
+    /// Which attempt, by its fence.
+    pub epoch: u64,
+    /// How many bytes of it, at least.
+    pub bytes: u64,
+    /// Why.
+    pub reason: String,
+    /// When that was known.
+    pub at: Millis,
+}
+
+/// What binds a step to approvals: as one that speaks for others, or as one of those.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Ties {
+    pub(super) bindings: Vec<Binding>,
+    pub(super) bound: Option<Bound>,
+}
+
+/// Whether an edition of variables is the first, as most are.
+#[allow(clippy::trivially_copy_pass_by_ref)] // Serde asks like this.
+pub(super) fn is_first(edition: &u32) -> bool {
+    *edition == 0
+}
+
 /// The shape of a group, fixed when it is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -128,6 +184,32 @@ pub struct Shape {
 }
 
 nested! { Shape = "group" }
+
+/// A lease in force.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Leased {
+    /// Who has it.
+    pub owner: Name,
+    /// When it ends unless it is extended.
+    pub expires_at: Millis,
+    /// When it was given.
+    pub granted_at: Millis,
+}
+
+impl Leased {
+    /// When its executor was last known to live.
+    #[must_use]
+    pub fn last_seen(&self, holder: &Holder, beats: &Beats) -> Millis {
+        beats.last_seen(holder, self.granted_at)
+    }
+
+    /// When it ends unless its executor is heard of again: heartbeats are no facts, so no record says so.
+    #[must_use]
+    pub fn lives_until(&self, holder: &Holder, beats: &Beats) -> Millis {
+        self.last_seen(holder, beats) + Span(self.expires_at.since(self.granted_at).0)
+    }
+}
 
 /// How far a group is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

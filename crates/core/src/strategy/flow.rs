@@ -44,24 +44,24 @@ pub(crate) fn next(
             | Status::FailedRetryable
             | Status::OutcomeUnknown,
             _,
-        ) => return close(run, place, step, None, node, given),
+        ) => return close(run, def, place, step, None, node, given),
     };
     let list = approaches.iter().map(|def| def.approach.clone()).collect();
     let Ok(mut strategy) = Strategy::new(run.id(), step.id.clone(), list) else {
-        return close(run, place, step, Some(failure), node, given);
+        return close(run, def, place, step, Some(failure), node, given);
     };
     strategy.current = group.next - 1;
     let Ok(Decision { facts, reply, .. }) = strategy.decide(&input, given.at) else {
-        return close(run, place, step, Some(failure), node, given);
+        return close(run, def, place, step, Some(failure), node, given);
     };
     let then = match reply {
         Outcome::TryNext { next } => open(run, def, Some(place), member(node, step, next), next, given),
         Outcome::Exhausted => {
             let failure = Failure::new(Code::StrategyExhausted, failure.message);
-            close(run, place, step, Some(failure), node, given)
+            close(run, def, place, step, Some(failure), node, given)
         }
-        Outcome::Failed => close(run, place, step, Some(failure), node, given),
-        Outcome::Success => close(run, place, step, None, node, given),
+        Outcome::Failed => close(run, def, place, step, Some(failure), node, given),
+        Outcome::Success => close(run, def, place, step, None, node, given),
     };
     Decision { facts: facts.into_iter().chain(then.facts).collect(), effects: then.effects, reply: () }
 }

@@ -123,11 +123,6 @@ impl<T> StreamMap<T> {
         self.items.iter().map(|(item, value)| (StreamId::Item(*item), &**value))
     }
 
-    /// Those that are neither runs nor items, in their order.
-    pub fn others(&self) -> impl Iterator<Item = (StreamId, &T)> {
-        self.others.iter().map(|(stream, value)| (stream.clone(), &**value))
-    }
-
     /// Those after a stream, or all, in their order.
     pub fn after(&self, stream: Option<&StreamId>) -> impl Iterator<Item = (StreamId, &T)> {
         let (past_runs, past_items) = (Bound::Excluded(RunId(u128::MAX)), Bound::Excluded(ItemId(u128::MAX)));
@@ -162,6 +157,11 @@ impl<T> StreamMap<T> {
     /// The same, with the streams.
     pub fn others_from(&self, from: StreamId) -> impl Iterator<Item = (&StreamId, &T)> {
         self.others.range(from..).map(|(stream, value)| (stream, &**value))
+    }
+
+    /// Everything but runs and items, in order.
+    pub fn others(&self) -> impl Iterator<Item = (StreamId, &T)> {
+        self.others.iter().map(|(stream, value)| (stream.clone(), &**value))
     }
 
     /// The runs between two, both included, in their order.

@@ -1,16 +1,19 @@
 //! The loop of a turn: decides a command, applies what it comes to, and decides what follows, until nothing does.
 //!
-//! A turn can stop in two places and lose nothing. Where a decision needs streams that nobody loaded, the driver is
-//! handed back with their names: whoever drives loads them into the overlay and goes on. Where the bound is reached,
-//! what is left follows from the committed state and is found there again by
-//! [`State::left_over`](crate::state::State::left_over).
+//! A turn can stop in three places and lose nothing. Where a decision needs streams that nobody loaded, the driver is
+//! handed back with their names: whoever drives loads them into the overlay and goes on. Where its time is over, the
+//! driver is handed back with what it came to, and goes on in a later turn. Where the bound is reached, what is left
+//! follows from the committed state and is found there again by [`State::left_over`](crate::state::State::left_over).
 
 use super::{View, decide};
+use crate::caps::DECISION_LEN_MAX;
+use crate::code::Code;
 use crate::command::{Command, Fact, Outcome, Refusal, Reply};
 use crate::effect::Effect;
 use crate::id::Scoped;
 use crate::machine::Given;
 use crate::stream::StreamId;
+use crate::template::Metered;
 use crate::time::Millis;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeSet, VecDeque};
@@ -44,6 +47,15 @@ pub struct Turn {
     pub reply: Reply,
     /// What did not fit. It need not be kept: the committed state implies it.
     pub left: Vec<Command>,
+    /// About how many bytes the facts come to.
+    pub weight: usize,
+}
+
+impl Turn {
+    /// Nothing but an answer.
+    fn after(reply: Reply) -> Turn {
+        Turn { facts: Vec::new(), effects: Vec::new(), reply, left: Vec::new(), weight: 0 }
+    }
 }
 
 /// A turn under way.
@@ -69,6 +81,8 @@ pub enum Driven {
     Done(Turn),
     /// To a decision that needs these streams. With them in the overlay, it goes on.
     Needs(Box<Driver>, Vec<StreamId>),
+    /// To where its slice ended. What it came to is a turn; the driver goes on in another one.
+    Paused(Turn, Box<Driver>),
 }
 
 impl Driver {
@@ -97,27 +111,63 @@ impl Driver {
     /// # Errors
     /// The command's own refusal. What follows cannot refuse the command any more: a follow-up that comes too late, as
     /// when it tells an ended run that its lock is free, is dropped.
-    pub fn go(mut self, overlay: &mut dyn Overlay, given: &mut Given<'_>) -> Result<Driven, Refusal> {
-        let mut turn = match self.turn.take() {
-            Some(turn) => turn,
+    pub fn go(self, overlay: &mut dyn Overlay, given: &mut Given<'_>) -> Result<Driven, Refusal> {
+        self.slice(overlay, given, None)
+    }
+
+    /// Decides for as long as there is time, at least one command that follows. `is_time` is told about how many bytes there
+    /// are by now. Then it pauses: whoever drives commits
+    /// what there is, serves others, and lets it go on. Were the process to end meanwhile, what is left follows from the
+    /// committed state, as where the bound is reached.
+    ///
+    /// # Errors
+    /// The command's own refusal.
+    pub fn go_while(
+        self,
+        overlay: &mut dyn Overlay,
+        given: &mut Given<'_>,
+        is_time: &dyn Fn(usize) -> bool,
+    ) -> Result<Driven, Refusal> {
+        self.slice(overlay, given, Some(is_time))
+    }
+
+    fn slice(
+        mut self,
+        overlay: &mut dyn Overlay,
+        given: &mut Given<'_>,
+        is_time: Option<&dyn Fn(usize) -> bool>,
+    ) -> Result<Driven, Refusal> {
+        let (mut turn, mut decided) = match self.turn.take() {
+            Some(turn) => (turn, false),
             None => match self.begin(overlay, given)? {
-                Ok(turn) => turn,
+                Ok(turn) => (turn, true),
                 Err(streams) => return Ok(Driven::Needs(Box::new(self), streams)),
             },
         };
         while let Some(next) = self.next() {
+            if let Some(is_time) = is_time
+                && (self.room == 0 || decided && !is_time(turn.weight))
+            {
+                self.waiting.push_front(next);
+                self.room = FOLLOW_MAX;
+                self.turn = Some(Turn::after(Reply::Done));
+                return Ok(Driven::Paused(turn, Box::new(self)));
+            }
             if self.room == 0 {
                 turn.left.push(next);
                 continue;
             }
-            match again(&mut self.drawn, overlay, &next, given) {
-                Ok(outcome) => {
+            decided = true;
+            let outcome = again(&mut self.drawn, overlay, &next, given);
+            match outcome.and_then(|outcome| Ok((admitted(&outcome.facts)?, outcome))) {
+                Ok((weight, outcome)) => {
                     self.room -= 1;
                     overlay.apply(&outcome.facts, given.at);
                     if let (Command::Tick(stream), true) = (&next, outcome.facts.is_empty()) {
                         overlay.looked(stream, given.at);
                     }
                     self.listen(overlay, &outcome.facts);
+                    turn.weight += weight;
                     turn.facts.extend(outcome.facts);
                     turn.effects.extend(outcome.effects);
                     self.waiting.extend(outcome.follow);
@@ -170,6 +220,7 @@ impl Driver {
                 Err(Refusal::Need(streams)) => return Ok(Err(streams)),
                 Err(refusal @ Refusal::Error { .. }) => return Err(refusal),
             };
+        let weight = admitted(&facts)?;
         overlay.apply(&facts, given.at);
         if let (Command::Tick(stream), true) = (&self.command, facts.is_empty()) {
             overlay.looked(stream, given.at);
@@ -177,8 +228,9 @@ impl Driver {
         self.listen(overlay, &facts);
         self.waiting = follow.into();
         let woken = overlay.woken().into_iter();
-        self.waiting.extend(woken.map(|worker| Command::Dispatch { worker }));
-        Ok(Ok(Turn { facts, effects, reply, left: Vec::new() }))
+        let look = |worker| Command::Worker { worker, input: crate::worker::Input::Wake { cause: None } };
+        self.waiting.extend(woken.map(look));
+        Ok(Ok(Turn { facts, effects, weight, ..Turn::after(reply) }))
     }
 
     /// Stops here: what was decided is the turn, the rest is left.
@@ -187,6 +239,24 @@ impl Driver {
         turn.left.extend(self.waiting);
         Ok(turn)
     }
+}
+
+fn weight(facts: &[Fact]) -> usize {
+    facts.iter().map(|fact| fact.event.weight()).sum()
+}
+
+/// About how many bytes the facts of one decision come to.
+///
+/// # Errors
+/// More than one may.
+pub(crate) fn admitted(facts: &[Fact]) -> Result<usize, Refusal> {
+    let weight = weight(facts);
+    if weight <= DECISION_LEN_MAX {
+        return Ok(weight);
+    }
+    let text =
+        alloc::format!("this comes to {weight} bytes, and {DECISION_LEN_MAX} is the most for one command");
+    Err(Refusal::new(Code::CapExceeded, text))
 }
 
 /// Decides a command, with the ids that it drew before it turned out that it needs more streams.
@@ -205,8 +275,9 @@ fn again(
         used += 1;
         drawn[used - 1]
     };
+    let metered = Metered::new(*evaluate);
     let mut given =
-        Given { at: *at, by, policy: *policy, lease_ttl: *lease_ttl, evaluate: *evaluate, ids: &mut next };
+        Given { at: *at, by, policy: *policy, lease_ttl: *lease_ttl, evaluate: &metered, ids: &mut next };
     let decided = decide(view, command, &mut given);
     if !matches!(decided, Err(Refusal::Need(_))) {
         drawn.clear();
@@ -220,7 +291,7 @@ fn again(
 /// The command's own refusal.
 pub fn drive(overlay: &mut dyn Overlay, command: &Command, given: &mut Given<'_>) -> Result<Turn, Refusal> {
     match Driver::new(command.clone()).go(overlay, given)? {
-        Driven::Done(turn) => Ok(turn),
+        Driven::Done(turn) | Driven::Paused(turn, _) => Ok(turn),
         Driven::Needs(driver, streams) => driver.stop(streams),
     }
 }

@@ -360,6 +360,7 @@ impl Core {
                     action_hash: known.action_hash().copied(),
                     verdict: self.terms.verdict(step, decided),
                     expires_ms: Some(STEP.0),
+                    purpose: None,
                     ..allow_shell(version(decided))
                 }))
             }
@@ -422,6 +423,7 @@ fn create() -> Create {
             user: Some(name("ann")),
             event_id: None,
             traceparent: None,
+            of: None,
         },
         subject: None,
         correlation_id: None,
@@ -432,6 +434,7 @@ fn create() -> Create {
         deadline_at: None,
         workspace: None,
         policy: Vec::new(),
+        takes_back: None,
     }
 }
 

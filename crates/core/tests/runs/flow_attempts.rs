@@ -14,12 +14,12 @@ use windlass_core::policy::Verdict;
 use windlass_core::receipt::Semantics;
 use windlass_core::run::Status;
 use windlass_core::runbook::Retry;
-use windlass_core::step::{LOSSES_MAX, Resolution, Status as S};
+use windlass_core::step::{LOSSES_MAX, Resolution, Status as S, Wait};
 use windlass_core::task::{Input as Task, Recovery, SignalKind};
 use windlass_core::time::{Millis, Span};
 
 fn done() -> Report {
-    Report::Done { output: None, exit_code: Some(0) }
+    Report::Done { output: None, exit_code: Some(0.into()) }
 }
 
 /// A run at its first step, an outside write that policy allows.
@@ -166,6 +166,44 @@ fn a_lease_that_is_lost_or_handed_back_is_given_again_under_the_next_epoch() {
 }
 
 #[test]
+fn a_step_that_could_not_be_begun_is_handed_back_and_waits_before_it_is_leased_again() {
+    let mut world = World::new(main_book(vec![run("a")]));
+    let id = world.start();
+    let postponed = || Report::Postponed { reason: "Too many open files".into(), after: Span::secs(2) };
+    world.lease(id, "a");
+    world.report(id, "a", 1, postponed()).unwrap();
+    let step = world.step(id, "a");
+    assert_eq!((step.status, step.epoch, step.losses, step.failures), (S::WaitingExternal, 2, 0, 0));
+    let waiting = step.waiting.clone().unwrap();
+    assert_eq!((waiting.reason, waiting.on.unwrap().as_str()), (Wait::Executor, "Too many open files"));
+    assert_eq!(world.status(id), Status::WaitingExternal);
+    assert!(world.try_lease(id, "a", "ex").is_err(), "not before its time");
+    world.sleep(Span::secs(2));
+    assert_eq!(world.lease(id, "a").epoch, 2);
+    // Somebody who does not want to wait has it tried at once.
+    world.report(id, "a", 2, postponed()).unwrap();
+    world.send(&Command::Resume { run: id, message: None, vars: None }).unwrap();
+    world.lease(id, "a");
+    world.report(id, "a", 3, postponed()).unwrap();
+    // A cancel does not wait for it.
+    world.cancel(id).unwrap();
+    assert_eq!(world.status(id), Status::Cancelled);
+    world.check_replay();
+}
+
+#[test]
+fn a_step_that_cannot_be_begun_any_more_is_cancelled_with_its_run() {
+    let mut world = World::new(main_book(vec![run("a")]));
+    let id = world.start();
+    world.lease(id, "a");
+    world.cancel(id).unwrap();
+    let postponed = Report::Postponed { reason: "Cannot allocate memory".into(), after: Span::secs(2) };
+    world.report(id, "a", 1, postponed).unwrap();
+    assert_eq!(world.status(id), Status::Cancelled);
+    world.check_replay();
+}
+
+#[test]
 fn a_stale_report_is_refused_and_changes_nothing() {
     let mut world = World::new(main_book(vec![run("a"), run("b")]));
     let id = world.start();
@@ -173,7 +211,8 @@ fn a_stale_report_is_refused_and_changes_nothing() {
     world.lose(id, "a");
     world.lease(id, "a");
     let lines = world.lines.len();
-    let failed = Report::Failed { failure: failure("x"), retryable: false, exit_code: Some(1), signal: None };
+    let failed =
+        Report::Failed { failure: failure("x"), retryable: false, exit_code: Some(1.into()), signal: None };
     let lost = Report::Lost { last_seen: None };
     for report in [done(), failed, Report::Stopped, Report::Returned { reason: None }, lost] {
         let refused = world.report(id, "a", 1, report.clone()).unwrap_err();
@@ -182,7 +221,11 @@ fn a_stale_report_is_refused_and_changes_nothing() {
     assert_eq!(world.lines.len(), lines);
     world.report(id, "a", 2, done()).unwrap();
     assert_eq!(world.report(id, "a", 1, done()).unwrap_err().code(), Some(Code::LeaseStaleEpoch));
-    assert_eq!(world.report(id, "a", 2, done()).unwrap_err().code(), Some(Code::RunTerminalState));
+    // The same report once more is answered as it was; another one is refused.
+    let lines = world.lines.len();
+    world.report(id, "a", 2, done()).unwrap();
+    assert_eq!(world.report(id, "a", 2, Report::Stopped).unwrap_err().code(), Some(Code::RunTerminalState));
+    assert_eq!(world.lines.len(), lines);
     world.check_replay();
 }
 
@@ -551,7 +594,7 @@ fn saved(run: RunId, epoch: u64, resumable: bool, idempotent: bool) -> Command {
 #[test]
 fn the_resume_tree_reuses_replays_or_asks() {
     let (mut world, id) = writing(None);
-    let tree = |world: &World| attempt::resume(world.run(id), world.step(id, "w"));
+    let tree = |world: &World| attempt::resume(world.run(id), None, world.step(id, "w"));
     assert_eq!(tree(&world), Resume::Ask);
     assert_eq!(world.send(&saved(id, 1, true, false)).unwrap_err().code(), Some(Code::RunInvalidTransition));
     world.lease(id, "w");
@@ -563,7 +606,7 @@ fn the_resume_tree_reuses_replays_or_asks() {
     world.check_replay();
 
     let (world, id) = writing(Some(Semantics::Idempotent));
-    assert_eq!(attempt::resume(world.run(id), world.step(id, "w")), Resume::Replay);
+    assert_eq!(attempt::resume(world.run(id), None, world.step(id, "w")), Resume::Replay);
 }
 
 /// Two runs of a step each, in a runbook with these caps.
@@ -591,7 +634,7 @@ fn a_lease_by_name_stops_at_the_caps_of_tenant_and_runbook() {
             assert_eq!(world.lines.len(), before, "nothing changed");
         }
         // It is worth asking again.
-        world.report(first, "a", epoch, Report::Done { output: None, exit_code: Some(0) }).unwrap();
+        world.report(first, "a", epoch, Report::Done { output: None, exit_code: Some(0.into()) }).unwrap();
         world.lease(second, "a");
         world.check_replay();
     }
@@ -613,14 +656,14 @@ fn nobody_picks_a_run_whose_runbook_is_at_its_cap_and_the_next_comes_when_there_
     // Each end makes room for one, until all are done.
     for _ in 0..4 {
         let (run, step, epoch) = leases.remove(0);
-        world.report(run, &step, epoch, Report::Done { output: None, exit_code: Some(0) }).unwrap();
+        world.report(run, &step, epoch, Report::Done { output: None, exit_code: Some(0.into()) }).unwrap();
         let next = world.state.indexes_mut().next_ready().expect("there is room");
         assert_eq!(world.state.indexes_mut().next_ready(), None, "there is no more room");
         let step = world.leasable(next).first().cloned().unwrap();
         leases.push((next, step.clone(), world.lease(next, &step).epoch));
     }
     for (run, step, epoch) in leases {
-        world.report(run, &step, epoch, Report::Done { output: None, exit_code: Some(0) }).unwrap();
+        world.report(run, &step, epoch, Report::Done { output: None, exit_code: Some(0.into()) }).unwrap();
     }
     assert!([first, second, third].iter().all(|run| world.status(*run) == Status::Completed));
     // One that is parked and cancelled keeps no place from the others.
@@ -629,7 +672,7 @@ fn nobody_picks_a_run_whose_runbook_is_at_its_cap_and_the_next_comes_when_there_
     let epoch = world.lease(first, "a").epoch;
     assert_eq!(world.state.indexes_mut().next_ready(), None);
     world.cancel(second).unwrap();
-    world.report(first, "a", epoch, Report::Done { output: None, exit_code: Some(0) }).unwrap();
+    world.report(first, "a", epoch, Report::Done { output: None, exit_code: Some(0.into()) }).unwrap();
     let both = [world.state.indexes_mut().next_ready(), world.state.indexes_mut().next_ready()];
     assert!(both[0].is_some_and(|run| [first, third].contains(&run)), "{both:?}");
     world.check_replay();

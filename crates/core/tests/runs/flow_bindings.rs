@@ -102,7 +102,7 @@ fn what_cannot_be_rendered_yet_asks_when_it_is_reached() {
     say(&mut world, id, "ok", Says::Approved);
     world.succeed_with(id, "a", Some(json!("v1")));
     let asked = world.open_approval(id, "late");
-    assert_eq!(asked.action.as_ref().unwrap().fields["input"]["env"]["A"], json!("v1"));
+    assert_eq!(asked.action.as_ref().unwrap().fields["env"]["A"], json!("v1"));
     assert_eq!(asked.reasons, ["`ok` asks for its approval, and its action was not known there yet"]);
     say(&mut world, id, "late", Says::Approved);
     world.succeed(id, "late");

@@ -5,6 +5,7 @@ use serde_json::json;
 use windlass_core::attempt::{ENDING_MAX, Report};
 use windlass_core::code::Code;
 use windlass_core::effect::Effect;
+use windlass_core::id::RunId;
 use windlass_core::run::{Section, Status};
 use windlass_core::runbook::{Compensate, Runbook, WaitFor};
 use windlass_core::step::Status as S;
@@ -21,7 +22,7 @@ fn whole(steps: Vec<Spec>, on_failure: Vec<Spec>, finally: Vec<Spec>) -> Runbook
 }
 
 fn done() -> Report {
-    Report::Done { output: None, exit_code: Some(0) }
+    Report::Done { output: None, exit_code: Some(0.into()) }
 }
 
 /// Two steps with compensations, one that fails or is cancelled, and all that comes after.
@@ -49,6 +50,31 @@ fn a_failure_runs_on_failure_then_compensations_backwards_then_finally() {
     assert_eq!(world.status(id), Status::Failed);
     assert_eq!(world.run_error(id), "STEP_FAILED: boom");
     world.check_replay();
+}
+
+#[test]
+fn what_follows_on_the_steps_knows_how_the_run_is_about_to_end() {
+    let told = |end: fn(&mut World, RunId)| {
+        let status = |id: &str| env(run(id), "S", "run.status");
+        let mut world = World::new(whole(vec![run("a")], vec![status("f")], vec![status("y"), status("z")]));
+        let id = world.start();
+        end(&mut world, id);
+        let given =
+            |world: &World, step: &str| Some(world.run(id).step(&name(step))?.input()?["env"]["S"].clone());
+        if world.leasable(id) == ["f"] {
+            assert_eq!(given(&world, "f"), Some(json!("failed")));
+            world.succeed(id, "f");
+        }
+        let first = given(&world, "y").unwrap();
+        world.succeed(id, "y");
+        assert_eq!(given(&world, "z").as_ref(), Some(&first));
+        world.succeed(id, "z");
+        assert_eq!(json!(world.status(id)), first);
+        first
+    };
+    assert_eq!(told(|world, id| world.succeed(id, "a")), "completed");
+    assert_eq!(told(|world, id| world.fail(id, "a", "boom")), "failed");
+    assert_eq!(told(|world, id| drop(world.cancel(id).unwrap())), "cancelled");
 }
 
 #[test]

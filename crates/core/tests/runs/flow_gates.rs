@@ -37,7 +37,7 @@ fn of_step(id: RunId, step: &str) -> Option<Holder> {
 }
 
 fn done() -> Report {
-    Report::Done { output: None, exit_code: Some(0) }
+    Report::Done { output: None, exit_code: Some(0.into()) }
 }
 
 fn needs(world: &mut World, needed: &[RunId]) -> RunId {

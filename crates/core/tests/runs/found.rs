@@ -18,7 +18,7 @@ use windlass_core::stream::StreamId;
 use windlass_core::time::Span;
 
 fn done() -> Report {
-    Report::Done { output: None, exit_code: Some(0) }
+    Report::Done { output: None, exit_code: Some(0.into()) }
 }
 
 fn shell_is(world: &mut World, id: RunId, verdict: Verdict) {

@@ -302,11 +302,11 @@ fn feed(sample: &mut Sample, input: Input) -> Result<(), Refusal> {
             let (owner, reserve) = (name("ex2"), Default::default());
             Command::Lease { run, step, owner, agent: None, reserve }
         }
-        Input::Done => report(Report::Done { output: None, exit_code: Some(0) }),
+        Input::Done => report(Report::Done { output: None, exit_code: Some(0.into()) }),
         Input::Failed => report(Report::Failed {
             failure: failure("no"),
             retryable: false,
-            exit_code: Some(1),
+            exit_code: Some(1.into()),
             signal: None,
         }),
         Input::Lost => report(Report::Lost { last_seen: None }),

@@ -4,6 +4,7 @@ use crate::world::*;
 use windlass_core::code::Code;
 use windlass_core::command::{Command, Reply};
 use windlass_core::effect::Effect;
+use windlass_core::event::{LockAcquired, LockReleased, PipelineSuspended};
 use windlass_core::id::{Holder, RunId};
 use windlass_core::lock::{self, Lock, WAITERS_MAX};
 use windlass_core::run::{Initiator, Status};
@@ -115,6 +116,82 @@ fn a_broken_hold_fails_the_step_that_had_it_wherever_it_is() {
     world.send(&broken).unwrap();
     assert_eq!(world.status(id), Status::Failed);
     world.check_replay();
+}
+
+/// A run that holds its pipeline's lock, with a step done that can be taken back and the next one under way.
+fn holding() -> (World, RunId) {
+    let first = run("a").undo(run("back"));
+    let mut main = pipeline(vec![first, run("b"), run("c")], vec![run("sorry")], vec![run("tidy")]);
+    main.lock = Some(windlass_core::runbook::LockUse {
+        name: literal(serde_json::json!("db")),
+        overlap: Overlap::Queue,
+    });
+    let mut world = World::new(book(vec![("main", main)]));
+    let max = lock::Config { max_hold_duration: Some(Span::mins(2)), ..lock::Config::default() };
+    world.send(&Command::Lock { lock: scoped("db"), input: lock::Input::Configure(max) }).unwrap();
+    let id = world.start();
+    world.succeed(id, "a");
+    (world, id)
+}
+
+/// What follows on the loss: what ran is stopped, the failure is handled, what was done is taken back, and the end tidied.
+fn fails_for_its_lock(world: &mut World, id: RunId) {
+    assert!(world.leasable(id).is_empty());
+    world.stop(id, "b");
+    let handled: Vec<String> = ["sorry", "back", "tidy"]
+        .iter()
+        .flat_map(|step| {
+            let now = world.leasable(id);
+            world.succeed(id, step);
+            now
+        })
+        .collect();
+    assert_eq!(handled, ["sorry", "back", "tidy"]);
+    assert_eq!(world.status(id), Status::Failed);
+    let failure = &world.run(id).failure.as_ref().unwrap().1;
+    assert_eq!(failure.code.as_str(), Code::LockBusy.as_str());
+    assert_eq!(failure.message, "the hold on `db` was taken away");
+    world.check_replay();
+}
+
+#[test]
+fn a_run_that_holds_its_lock_too_long_is_stopped_and_fails() {
+    let (mut world, id) = holding();
+    world.lease(id, "b");
+    let second = world.start();
+    assert_eq!(world.status(second), Status::Blocked);
+    world.sleep(Span::mins(2));
+    assert_eq!(world.stopped(id), ["b@1"]);
+    assert_eq!(db(&world).holder(), Some(&Holder::Run(second)));
+    fails_for_its_lock(&mut world, id);
+    assert_eq!(db(&world).holder(), Some(&Holder::Run(second)), "what it lost is not given back by it");
+}
+
+#[test]
+fn a_run_whose_lock_is_broken_is_stopped_and_fails() {
+    let (mut world, id) = holding();
+    world.lease(id, "b");
+    world.send(&Command::Lock { lock: scoped("db"), input: lock::Input::Break { epoch: None } }).unwrap();
+    assert_eq!(world.stopped(id), ["b@1"]);
+    assert!(world.tags(id).contains(&"hold:broken".to_string()));
+    fails_for_its_lock(&mut world, id);
+}
+
+/// The run was not told, as when the process ended in between: it hears of it before its next step begins.
+#[test]
+fn a_run_that_was_not_told_of_its_lost_lock_starts_nothing_more() {
+    let (mut world, id) = holding();
+    let lost = LockReleased { lock: name("db"), holder: Holder::Run(id), epoch: 1, broken: true };
+    world.fact(StreamId::Lock(scoped("db")), lost);
+    assert!(!matches!(world.try_lease(id, "b", "ex1").unwrap().reply, Reply::Leased(_)));
+    assert!(world.run(id).stopping.is_some());
+    assert_eq!(world.step_status(id, "b"), step::Status::Cancelled);
+
+    let (mut world, id) = holding();
+    let lost = LockReleased { lock: name("db"), holder: Holder::Run(id), epoch: 1, broken: true };
+    world.fact(StreamId::Lock(scoped("db")), lost);
+    world.catch_up();
+    assert_eq!(world.step_status(id, "b"), step::Status::Cancelled, "recovery finds it");
 }
 
 #[test]
@@ -250,4 +327,164 @@ fn a_pipeline_that_cancels_stops_the_holder_and_waits_in_line() {
     world.send(&Command::OustHolder { lock: scoped("db"), by: Holder::Run(second) }).unwrap();
     assert!(world.run(first).stopping.is_none(), "a second word ousts nobody");
     world.check_replay();
+}
+
+fn suspend(world: &mut World, run: RunId) {
+    world.send(&Command::Suspend { run, reason: None }).unwrap();
+}
+
+fn resume(world: &mut World, run: RunId) {
+    world.send(&Command::Resume { run, message: None, vars: None }).unwrap();
+}
+
+#[test]
+fn a_suspended_step_leaves_the_line_and_stands_in_it_again_when_its_run_is_resumed() {
+    let mut world = locked(Overlap::Queue);
+    let ids: Vec<RunId> = (0..3).map(|_| world.start()).collect();
+    suspend(&mut world, ids[1]);
+    assert_eq!(db(&world).position(&step_holder(ids[1])), None);
+    world.catch_up();
+    assert_eq!(db(&world).position(&step_holder(ids[1])), None, "recovery leaves it out, too");
+    world.succeed(ids[0], "a");
+    assert_eq!(db(&world).holder(), Some(&step_holder(ids[2])));
+    resume(&mut world, ids[1]);
+    assert_eq!(db(&world).position(&step_holder(ids[1])), Some(1));
+    world.work(ids[2]);
+    world.work(ids[1]);
+    assert_eq!(world.status(ids[1]), Status::Completed);
+    world.check_replay();
+}
+
+#[test]
+fn a_suspended_step_leaves_the_line_for_slots() {
+    let mut world = World::new(main_book(vec![run("a").slots("pool", 1)]));
+    declare(&mut world, 1);
+    let ids: Vec<RunId> = (0..3).map(|_| world.start()).collect();
+    suspend(&mut world, ids[1]);
+    world.succeed(ids[0], "a");
+    assert_eq!(world.leasable(ids[2]), ["a"]);
+    resume(&mut world, ids[1]);
+    world.work(ids[2]);
+    assert_eq!(world.leasable(ids[1]), ["a"]);
+    world.check_replay();
+}
+
+#[test]
+fn a_suspended_run_that_waits_for_its_lock_lets_others_pass() {
+    let mut world = whole(Overlap::Queue);
+    let ids: Vec<RunId> = (0..3).map(|_| world.start()).collect();
+    suspend(&mut world, ids[1]);
+    world.catch_up();
+    world.send(&Command::Begin(ids[1])).unwrap();
+    assert_eq!(db(&world).position(&Holder::Run(ids[1])), None);
+    world.work(ids[0]);
+    assert_eq!((world.status(ids[1]), world.leasable(ids[2])), (Status::Blocked, vec!["a".to_string()]));
+    resume(&mut world, ids[1]);
+    assert_eq!(db(&world).position(&Holder::Run(ids[1])), Some(1));
+    world.work(ids[2]);
+    world.work(ids[1]);
+    assert_eq!(world.status(ids[1]), Status::Completed);
+    assert_eq!(db(&world).holder(), None);
+    world.check_replay();
+}
+
+/// The lock was granted just before, and the run has not been told.
+#[test]
+fn what_a_suspended_run_is_granted_all_the_same_goes_on_to_the_next() {
+    let mut world = locked(Overlap::Queue);
+    let ids: Vec<RunId> = (0..2).map(|_| world.start()).collect();
+    suspend(&mut world, ids[1]);
+    let to_it = LockAcquired {
+        lock: name("db"),
+        holder: step_holder(ids[1]),
+        epoch: 2,
+        queued: true,
+        metadata: None,
+    };
+    world.succeed(ids[0], "a");
+    world.fact(StreamId::Lock(scoped("db")), to_it);
+    world.catch_up();
+    assert_eq!(db(&world).holder(), None);
+    resume(&mut world, ids[1]);
+    assert_eq!(world.leasable(ids[1]), ["a"]);
+}
+
+fn caller() -> World {
+    let main = pipeline(vec![call("c", "child", &[]), run("z")], vec![], vec![]);
+    let child = pipeline(vec![call("d", "leaf", &[]), run("c2")], vec![], vec![]);
+    let leaf = pipeline(vec![run("c1")], vec![], vec![]);
+    World::new(book(vec![("main", main), ("child", child), ("leaf", leaf)]))
+}
+
+#[test]
+fn a_run_is_suspended_and_resumed_with_what_it_called() {
+    let mut world = caller();
+    let id = world.start();
+    let child = world.child(id, "c");
+    let leaf = world.child(child, "d");
+    world.lease(leaf, "c1");
+    suspend(&mut world, id);
+    assert!(world.run(child).suspended && world.run(leaf).suspended);
+    world
+        .report(
+            leaf,
+            "c1",
+            1,
+            windlass_core::attempt::Report::Done { output: None, exit_code: Some(0.into()) },
+        )
+        .unwrap();
+    assert_eq!(world.status(leaf), Status::WaitingExternal, "nothing more of it starts, not even its end");
+    for run in [id, child] {
+        assert_eq!(world.status(run), Status::WaitingExternal);
+        assert_eq!(world.run(run).reason().as_deref(), Some("suspended"));
+    }
+    let refused = world.send(&Command::Resume { run: child, message: None, vars: None }).unwrap_err();
+    assert_eq!(refused.code(), Some(Code::RunInvalidTransition));
+    resume(&mut world, id);
+    assert!(!world.run(child).suspended);
+    assert_eq!((world.status(leaf), world.leasable(child)), (Status::Completed, vec!["c2".to_string()]));
+    world.work(child);
+    world.work(id);
+    assert_eq!(world.status(id), Status::Completed);
+    world.check_replay();
+}
+
+/// As when the process ended between the two.
+#[test]
+fn a_called_run_that_was_not_told_is_suspended_when_that_is_found() {
+    let mut world = caller();
+    let id = world.start();
+    let child = world.child(id, "c");
+    world.fact(StreamId::Run(id), PipelineSuspended { id, reason: None });
+    world.catch_up();
+    assert!(world.run(child).suspended);
+    world.check_replay();
+}
+
+#[test]
+fn a_group_whose_lock_is_broken_stops_its_members_and_fails_for_that() {
+    let locked =
+        |group: Spec| World::new(main_book(vec![group.lock("db", Overlap::Queue).retry(2, Span::secs(1))]));
+    let list = literal(serde_json::json!([1, 2]));
+    let inner = || run("i").foreach(list.clone(), 1, false);
+    for group in [
+        steps("g", vec![run("a"), run("b")]),
+        parallel("g", vec![run("a"), inner()]),
+        strategy("g", vec![(run("a"), vec![]), (run("b"), vec![])]),
+        steps("g", vec![parallel("p", vec![run("a"), run("b")]), run("c")]),
+    ] {
+        let mut world = locked(group);
+        let id = world.start();
+        world.lease(id, "a");
+        world.send(&Command::Lock { lock: scoped("db"), input: lock::Input::Break { epoch: None } }).unwrap();
+        world.catch_up();
+        assert_eq!(world.stopped(id).first().map(String::as_str), Some("a@1"));
+        assert!(world.leasable(id).is_empty(), "nothing more of it starts");
+        world.stop(id, "a");
+        let failure = world.step(id, "g").error.clone().unwrap();
+        assert_eq!(failure.code.as_str(), Code::LockBusy.as_str());
+        assert_eq!(failure.message, "the hold on `db` was taken away");
+        assert_eq!((world.status(id), world.leasable(id).len()), (Status::Failed, 0));
+        world.check_replay();
+    }
 }

@@ -72,6 +72,7 @@ fn hook() -> TriggerDef {
         pipeline: Some(name("main")),
         signal: None,
         key: None,
+        dedupe_window: None,
     }
 }
 
@@ -369,7 +370,10 @@ fn a_schedule_at_a_rate_cap_fires_its_slot_later_and_a_wish_for_a_run_is_told() 
     assert!(world.state.run(run).is_none());
     let room = world.state.indexes().next_due().unwrap();
     assert!(room > at && room <= at + Span::mins(1), "it is looked at again when there is room");
-    let now = Command::Schedule { schedule: schedule.clone(), input: schedule::Input::RunNow { run } };
+    let now = Command::Schedule {
+        schedule: schedule.clone(),
+        input: schedule::Input::RunNow { run, asked_by: Vec::new() },
+    };
     match world.send(&now) {
         Err(Refusal::Error { code: Code::CapExceeded, retry_at: Some(when), .. }) => assert_eq!(when, room),
         other => panic!("{other:?}"),
@@ -407,7 +411,13 @@ fn caps_of_a_runbook_count_all_its_versions() {
 fn a_tenant_is_configured_once_and_within_bounds() {
     let mut world = World::new(whole());
     let caps = Caps { max_concurrency: Some(3), ..Caps::default() };
-    let tenant = |weight| Command::Tenant { tenant: name("acme"), caps, weight };
+    let tenant = |weight| Command::Tenant {
+        tenant: name("acme"),
+        caps,
+        weight,
+        self_approval: None,
+        notices: Vec::new(),
+    };
     assert_eq!(world.send(&tenant(2)).unwrap().facts.len(), 1);
     assert!(world.send(&tenant(2)).unwrap().facts.is_empty());
     assert_eq!(refused(&mut world, &tenant(0)).0, Code::InvalidInput);
@@ -432,7 +442,7 @@ fn variables_of_a_worker_and_a_schedule_are_rendered_where_they_come_from() {
     let run = live_runs(&world)[0];
     assert_eq!(world.run(run).vars.get(), json!({ "bug": "BUG-7" }));
     let run = RunId(world.id());
-    let input = schedule::Input::RunNow { run };
+    let input = schedule::Input::RunNow { run, asked_by: Vec::new() };
     world.send(&Command::Schedule { schedule: scoped("hourly"), input }).unwrap();
     assert_eq!(world.run(run).vars.get(), json!({ "bug": "nightly" }));
 }

@@ -73,6 +73,8 @@ fn arrival(hash: u8) -> Arrival {
         to: None,
         response: Some(json!({ "runs": 2 })),
         failure: None,
+        event: None,
+        also: Vec::new(),
     }
 }
 
@@ -84,6 +86,7 @@ fn signal(key: &str) -> Signal {
         key: Some(name(key)),
         data: json!(1),
         event_id: Some(name("e1")),
+        user: None,
     }
 }
 

@@ -141,7 +141,7 @@ fn act(world: &mut World, dice: &mut Dice, runs: &mut Vec<RunId>) {
                 1 => {}
                 2 => drop(world.report(id, &step, lease.epoch, Report::Returned { reason: None })),
                 _ => {
-                    let report = Report::Done { output: None, exit_code: Some(0) };
+                    let report = Report::Done { output: None, exit_code: Some(0.into()) };
                     drop(world.report(id, &step, lease.epoch, report));
                 }
             }
@@ -371,7 +371,7 @@ impl View for Forgetful {
     fn beats(&self) -> &Beats {
         self.all.beats()
     }
-    fn dependents(&self, run: RunId) -> Vec<RunId> {
+    fn dependents(&self, run: &windlass_core::run::Run) -> Vec<RunId> {
         self.all.dependents(run)
     }
     fn best(&self, queue: &Scoped, n: usize) -> Vec<ItemId> {
@@ -404,6 +404,10 @@ impl View for Forgetful {
     }
     fn caps(&self, tenant: &Name) -> caps::Caps {
         self.all.caps(tenant)
+    }
+
+    fn kept(&self, tenant: &Name) -> caps::Kept {
+        self.all.kept(tenant)
     }
     fn newest_run(&self, tenant: &Name, namespace: &Name, pipeline: &Name) -> Option<RunId> {
         self.all.newest_run(tenant, namespace, pipeline)
@@ -454,6 +458,7 @@ fn load_and_drive(state: &State, command: &Command, at: Millis, mut next_id: u12
                 assert!(turn.left.is_empty());
                 return (view.all, asked);
             }
+            Driven::Paused(..) => panic!("nothing takes its time away"),
             Driven::Needs(paused, streams) => {
                 assert!(streams.iter().any(|stream| !view.loaded.contains(stream)), "it asks in circles");
                 view.loaded.extend(streams);

@@ -5,9 +5,10 @@ use serde_json::{Value, json};
 use windlass_core::bus::Pattern;
 use windlass_core::caps::Caps;
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Pushed, Refusal, Reply};
+use windlass_core::command::{Arrival, Command, Pushed, Refusal, Reply};
+use windlass_core::digest::Digest;
 use windlass_core::effect::Effect;
-use windlass_core::event::PolicyDecided;
+use windlass_core::event::{Custom, PolicyDecided};
 use windlass_core::id::{Holder, ItemId, RunId, Scoped};
 use windlass_core::item::{self, Item, Terms};
 use windlass_core::policy::Verdict;
@@ -19,7 +20,7 @@ use windlass_core::stream::StreamId;
 use windlass_core::time::Span;
 use windlass_core::turn::{FOLLOW_MAX, Turn};
 use windlass_core::worker::{WAKE_ON_MAX, Worker};
-use windlass_core::{lock, queue, worker};
+use windlass_core::{idempotency, lock, queue, worker};
 
 fn fixer(mut steps: Vec<Spec>) -> Runbook {
     if steps.is_empty() {
@@ -202,6 +203,10 @@ fn dead_letters_are_forwarded_once_and_a_missing_queue_keeps_them_in_place() {
     configure(&mut world, "graves", settings(1, Span::ZERO));
     let id = push(&mut world, "2");
     spoil(&mut world, id);
+    // One that is put back and dies again is there already.
+    world.send(&Command::Item { item: id, input: item::Input::Retry { data: None } }).unwrap();
+    spoil(&mut world, id);
+    assert_eq!(state(&world, id), "dead");
     let forwarded: Vec<_> = world
         .state
         .streams()
@@ -261,7 +266,7 @@ fn what_is_put_back_has_a_key_of_its_own_and_room() {
         world.send(&take).unwrap();
         let fail = item::Input::Fail { epoch: 1, error: "no".into(), retryable: true };
         world.send(&Command::Item { item: id, input: fail }).unwrap();
-        assert_eq!(state(world, id), "dead");
+        assert_eq!(state(world, id), "failed");
         id
     };
     let (first, other) = (fails(&mut world, "a"), fails(&mut world, "b"));
@@ -272,7 +277,7 @@ fn what_is_put_back_has_a_key_of_its_own_and_room() {
     send(&mut world, second).unwrap();
     assert_eq!(retry(&mut world, first).unwrap_err(), Some(Code::LockBusy), "another has its key");
     assert_eq!(retry(&mut world, other).unwrap_err(), Some(Code::QueueFull));
-    assert_eq!((state(&world, first), state(&world, other)), ("dead", "dead"));
+    assert_eq!((state(&world, first), state(&world, other)), ("failed", "failed"));
     let take = Command::Take { queue: scoped("bugs"), holder: Holder::Outside(name("c")) };
     world.send(&take).unwrap();
     assert_eq!(retry(&mut world, first).unwrap_err(), Some(Code::LockBusy), "and works on it");
@@ -401,7 +406,7 @@ fn a_run_that_waits_for_a_human_keeps_its_claim() {
     world.sleep(Span::mins(50));
     assert_eq!(state(&world, id), "processing");
     world.sleep(Span::mins(20));
-    assert_eq!((world.status(run), state(&world, id)), (Status::Failed, "dead"));
+    assert_eq!((world.status(run), state(&world, id)), (Status::Failed, "failed"));
     world.check_replay();
 }
 
@@ -430,7 +435,7 @@ fn a_denied_run_fails_its_item() {
     let run = claim.run.unwrap();
     let decided = PolicyDecided { pipeline_id: run, verdict: Verdict::Deny, ..allow_shell(world.policy) };
     world.send(&Command::PolicyDecided(Box::new(decided))).unwrap();
-    assert_eq!((world.status(run), state(&world, id)), (Status::Failed, "dead"));
+    assert_eq!((world.status(run), state(&world, id)), (Status::Failed, "failed"));
 }
 
 #[test]
@@ -524,6 +529,8 @@ fn a_worker_makes_variables_of_an_item_as_it_declares_them() {
     let bad = item.id;
     send(&mut world, item).unwrap();
     assert_eq!(state(&world, bad), "failed");
+    let claimed = self::item(&world, bad).body().unwrap().claimed.clone();
+    assert_eq!(claimed.unwrap().run, None, "no run worked on it");
     world.check_replay();
 }
 
@@ -574,6 +581,44 @@ fn a_worker_that_listens_to_everything_looks_once_a_turn() {
     let turn = world.send(&Command::Lock { lock: other, input: lock::Input::Acquire(ask) }).unwrap();
     assert!(turn.left.is_empty());
     world.check_replay();
+}
+
+#[test]
+fn a_custom_event_wakes_the_workers_of_its_namespace_only() {
+    let mut world = World::new(fixer(Vec::new()));
+    configure(&mut world, "bugs", settings(1, Span::ZERO));
+    consume_and_listen(&mut world, 1, &["custom:door"]);
+    world.follow_max = Some(0);
+    let mut emitted = |category: &str, key: &str| {
+        let event = Custom {
+            category: name(category),
+            action: name("knock"),
+            pipeline_id: None,
+            data: json!(null).into(),
+        };
+        let arrival = Arrival {
+            key: Scoped::parse(key).unwrap(),
+            source: idempotency::Source::Api,
+            request_hash: Digest([1; 32]),
+            creates: Vec::new(),
+            signals: Vec::new(),
+            to: None,
+            response: None,
+            failure: None,
+            event: Some(event),
+            also: Vec::new(),
+        };
+        let turn = world.send(&Command::Arrive(Box::new(arrival))).unwrap();
+        let kinds: Vec<String> = turn.facts.iter().map(|fact| fact.event.kind().into_owned()).collect();
+        assert_eq!(kinds[1], format!("custom:{category}:knock"), "{kinds:?}");
+        turn.left.len()
+    };
+    let here = scoped("k").to_string();
+    assert_eq!(emitted("door", &here), 1);
+    assert_eq!(emitted("bell", &format!("{here}2")), 0);
+    let (tenant, _) = here.split_once('/').unwrap();
+    assert_eq!(emitted("door", &format!("{tenant}/elsewhere/k")), 0);
+    assert_eq!(emitted("door", "other/default/k"), 0);
 }
 
 /// How many decisions follow when an event wakes a worker that takes an item then.

@@ -168,3 +168,81 @@ fn a_read_for_reconcile_is_rendered_where_its_step_stands() {
     let Reading::Tool(action) = read else { panic!("{read:?}") };
     assert_eq!((action.target.as_str(), &action.fields), ("https://a", &json!({ "url": "https://a" })));
 }
+
+/// Carries a step out, a tool's or a command's.
+fn did(world: &mut World, id: RunId, step: &str) {
+    match world.step(id, step).tool.as_str() {
+        "shell" => world.succeed(id, step),
+        _ => done(world, id, step),
+    }
+}
+
+/// What each of two tries did is there twice, so it is taken back twice: a compensation's key is of what it takes back.
+#[test]
+fn what_is_done_again_is_taken_back_again() {
+    let once = |id: &str| run(id).with(|def| def.effect = Some(Semantics::AtMostOnce));
+    let calls = || call("u", "sub", &[]);
+    for (w, u, end) in [
+        (write("w"), write("u"), "u"),
+        (once("w"), once("u"), "u"),
+        (run("w"), once("u"), "u"),
+        (once("w"), steps("g", vec![once("u")]), "u"),
+        (once("w"), calls(), "in"),
+    ] {
+        let main = pipeline(vec![w.undo(u), run("x")], vec![], vec![]);
+        let sub = pipeline(vec![once("in")], vec![], vec![]);
+        let mut world = World::new(book(vec![("main", main), ("sub", sub)]));
+        let mut id = world.start();
+        for again in [false, true] {
+            if again {
+                let new = RunId(world.id());
+                world.send(&Command::Descend { run: id, new, from: None, runbook: None }).unwrap();
+                id = new;
+            }
+            did(&mut world, id, "w");
+            world.fail(id, "x", "no");
+            // What was said of the compensation of the first try does not serve for that of the second.
+            let run = if end == "in" { world.child(id, "u") } else { id };
+            did(&mut world, run, end);
+            assert_eq!(world.status(id), Status::Failed);
+        }
+        world.check_replay();
+    }
+}
+
+#[test]
+fn a_compensation_that_failed_is_tried_again_under_its_key_by_the_run_that_takes_over_what_was_done() {
+    let once = |id: &str| run(id).with(|def| def.effect = Some(Semantics::AtMostOnce));
+    let mut world = World::new(main_book(vec![once("w").undo(once("u")), run("x")]));
+    let first = world.start();
+    world.succeed(first, "w");
+    world.fail(first, "x", "no");
+    let lost = world.lease(first, "u");
+    world.lose(first, "u");
+    world.resolve(first, "u", windlass_core::step::Resolution::Fail, None).unwrap();
+    let second = RunId(world.id());
+    world.send(&Command::Descend { run: first, new: second, from: None, runbook: None }).unwrap();
+    // It took over what the first did, and nobody knows whether that was taken back.
+    world.fail(second, "x", "no");
+    assert_eq!(world.try_lease(second, "u", "ex1").unwrap().reply, Reply::Done);
+    assert_eq!(world.step(second, "u").error.as_ref().unwrap().code.as_str(), "OUTCOME_UNKNOWN");
+    assert!(key(&world, "/u").1.key == lost.idempotency_key);
+    world.check_replay();
+}
+
+#[test]
+fn what_every_try_at_a_group_did_is_taken_back() {
+    let once = run("u").with(|def| def.effect = Some(Semantics::AtMostOnce));
+    let group = steps("g", vec![run("w").undo(once), run("x")]).retry(2, Span::secs(1));
+    let mut world = World::new(main_book(vec![group]));
+    let id = world.start();
+    for round in ["", "#2"] {
+        world.sleep(Span::mins(1));
+        world.succeed(id, &format!("w{round}"));
+        world.fail(id, &format!("x{round}"), "no");
+    }
+    world.succeed(id, "u#2");
+    world.succeed(id, "u");
+    assert_eq!(world.status(id), Status::Failed);
+    world.check_replay();
+}

@@ -2,6 +2,7 @@
 
 use crate::world::*;
 use serde_json::{Value, json};
+use windlass_core::caps::{FAN_OUT_LEN_MAX, Kept};
 use windlass_core::code::Code;
 use windlass_core::command::{Command, Refusal, Reply, Signal};
 use windlass_core::id::RunId;
@@ -36,6 +37,7 @@ fn signal(key: &str, event_id: Option<&str>, data: Value) -> Command {
         key: Some(name(key)),
         data,
         event_id: event_id.map(name),
+        user: None,
     }))
 }
 
@@ -151,6 +153,42 @@ fn another_tenants_event_is_none_of_a_runs_business() {
     foreign.tenant = name("other");
     assert_eq!(world.send(&Command::SignalKey(foreign)).unwrap().reply, Reply::SignalKept);
     assert_eq!(world.step_status(id, "w"), S::WaitingExternal);
+}
+
+#[test]
+fn what_a_tenant_keeps_is_counted_up_and_down() {
+    let mut world = waiting();
+    let kept = |world: &World, tenant: &str| world.state.indexes().kept(&name(tenant));
+    send(&mut world, "1", json!("abc")).unwrap();
+    send(&mut world, "2", json!("abcdef")).unwrap();
+    let id = at_wait(&mut world, "17");
+    let now = kept(&world, "default");
+    assert_eq!((now.signals, now.signals_len, now.vars_len), (2, 13, r#"{"pr":"17"}"#.len() as u64));
+    assert_eq!(kept(&world, "other"), Kept::default());
+    let early = at_wait(&mut world, "2");
+    assert_eq!(kept(&world, "default").signals_len, 5, "what was taken counts no more");
+    for id in [id, early] {
+        world.cancel(id).unwrap();
+    }
+    assert_eq!(kept(&world, "default").vars_len, 0, "nor does a run that has ended");
+    world.sleep(TTL);
+    let Kept { runbooks, runbooks_len, .. } = kept(&world, "default");
+    assert!(runbooks == 1 && runbooks_len > 100, "the runbook stays: {runbooks} of {runbooks_len} bytes");
+    assert_eq!(kept(&world, "default"), Kept { runbooks, runbooks_len, ..Kept::default() });
+    world.check_replay();
+}
+
+#[test]
+fn much_data_reaches_few_runs() {
+    let mut world = waiting();
+    world.records = false;
+    at_wait(&mut world, "17");
+    let data = json!("x".repeat(FAN_OUT_LEN_MAX as usize / 2));
+    at_wait(&mut world, "17");
+    let refused = send(&mut world, "17", data.clone()).unwrap_err();
+    assert_eq!(refused.code(), Some(Code::CapExceeded));
+    at_wait(&mut world, "18");
+    assert_eq!(send(&mut world, "18", data), Ok(Reply::Done), "one run gets all of it");
 }
 
 #[test]

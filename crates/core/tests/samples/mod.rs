@@ -69,7 +69,9 @@ pub(crate) fn stream(kind: &str) -> StreamId {
         "workspace" => StreamId::Workspace(WorkspaceId(1)),
         "session" => StreamId::Session(SessionId(1)),
         "tenant" => StreamId::Tenant(Name::clean("acme")),
+        "tokens" => StreamId::Tokens(Name::clean("acme")),
         "signal" => StreamId::Signal(scoped("merged/17")),
+        "retired" => StreamId::Retired(Name::clean("acme")),
         // An outbox stands in any stream.
         "system" | "any" => StreamId::System,
         other => panic!("no sample of a stream of kind `{other}`: add one here"),
@@ -84,6 +86,7 @@ fn candidates(kind: &str) -> Vec<String> {
     }
     let trigger = r#"{"source":"api","key":"order-17","user":"ann","event_id":"e1"}"#;
     let inherited = format!(r#"{{"step":"build","from":"run_{ID}","output":{{"ok":true}}}}"#);
+    let taken = r#"{"step":"build","node":0,"section":"main","tool":"shell","status":"succeeded","attempt":1,"epoch":1,"ended":1}"#;
     let fixed: &[&str] = match kind {
         "number" => &["7"],
         "bool" => &["true"],
@@ -125,9 +128,12 @@ fn candidates(kind: &str) -> Vec<String> {
             }
             list.extend([
                 format!("[{inherited}]"),
+                format!("[{taken}]"),
+                r#"[{"input":{"a":1},"output":{"ok":true}}]"#.into(),
                 format!(r#"[{{"step":"build","action_hash":"{}"}}]"#, "5a".repeat(32)),
                 "[7,8]".into(),
                 r#"["guard"]"#.into(),
+                r#"["failed"]"#.into(),
                 r#"["b","a"]"#.into(),
             ]);
             list.sort_by_key(|value| !value.starts_with(r#"["b""#));

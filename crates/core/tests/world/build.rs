@@ -229,7 +229,10 @@ pub fn book(pipelines: Vec<(&str, Pipeline)>) -> Runbook {
         locks: Map::new(),
         caps: None,
         budget: None,
+        evidence: None,
+        issues: None,
     }
+    .with_called_compensations()
 }
 
 /// A runbook with the one pipeline `main`.

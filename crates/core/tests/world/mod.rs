@@ -10,7 +10,7 @@
 mod build;
 pub use build::*;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use windlass_core::approval;
 use windlass_core::attempt::Report;
@@ -31,7 +31,7 @@ use windlass_core::state::State;
 use windlass_core::step::{self};
 use windlass_core::stream::StreamId;
 use windlass_core::task;
-use windlass_core::template::Evaluate;
+use windlass_core::template::{Evaluate, Scope};
 use windlass_core::time::{Millis, Span};
 use windlass_core::turn::{Driven, Driver, FOLLOW_MAX, Overlay, Turn};
 
@@ -48,7 +48,7 @@ pub fn scoped(text: &str) -> Scoped {
 pub struct Paths;
 
 impl Evaluate for Paths {
-    fn evaluate(&self, expr: &str, scope: &Map<String, Value>) -> Result<Value, String> {
+    fn evaluate(&self, expr: &str, scope: &dyn Scope) -> Result<Value, String> {
         if let Some((left, right)) = expr.split_once("==") {
             return Ok(json!(self.evaluate(left.trim(), scope)? == self.evaluate(right.trim(), scope)?));
         }
@@ -56,9 +56,11 @@ impl Evaluate for Paths {
             return Ok(literal);
         }
         let mut parts = expr.split('.');
-        let first = parts.next().and_then(|root| scope.get(root));
+        let first = scope.get(parts.next().unwrap_or_default(), None)?;
+        scope.spent(expr.len());
+        let first = first.ok_or_else(|| format!("no `{expr}`"))?;
         parts
-            .try_fold(first.ok_or_else(|| format!("no `{expr}`"))?, |value, part| {
+            .try_fold(&*first, |value, part| {
                 value.get(part).ok_or_else(|| format!("no `{part}` in `{expr}`"))
             })
             .cloned()
@@ -155,16 +157,26 @@ impl World {
         let before = self.state.clone();
         let fact = Fact { stream, tenant: name("default"), event: event.into() };
         self.state.apply(std::slice::from_ref(&fact), self.at);
-        let turn = Turn { facts: vec![fact], effects: Vec::new(), reply: Reply::Done, left: Vec::new() };
+        let turn =
+            Turn { facts: vec![fact], effects: Vec::new(), reply: Reply::Done, left: Vec::new(), weight: 0 };
         self.write(&before, &turn, &Actor::SYSTEM);
     }
 
     /// Gives the tenant its caps.
     pub fn cap(&mut self, caps: Caps) {
-        let Caps { max_concurrency, max_runs_per_min, max_writes_per_run } = caps;
+        let Caps { max_concurrency, max_runs_per_min, max_writes_per_run, max_runbooks, max_runbook_bytes } =
+            caps;
         let tenant = StreamId::Tenant(name("default"));
-        let configured =
-            TenantConfigured { max_concurrency, max_runs_per_min, max_writes_per_run, weight: 1 };
+        let configured = TenantConfigured {
+            max_concurrency,
+            max_runs_per_min,
+            max_writes_per_run,
+            weight: 1,
+            self_approval: None,
+            notices: None,
+            max_runbooks,
+            max_runbook_bytes,
+        };
         self.fact(tenant, configured);
     }
 
@@ -297,6 +309,7 @@ impl World {
                 user: Some(name("ann")),
                 event_id: None,
                 traceparent: None,
+                of: None,
             },
             subject: None,
             correlation_id: None,
@@ -307,6 +320,7 @@ impl World {
             deadline_at: None,
             workspace: None,
             policy: vec![allow_shell(self.policy)],
+            takes_back: None,
         }
     }
 
@@ -476,14 +490,18 @@ impl World {
 
     pub fn succeed_with(&mut self, id: RunId, step: &str, output: Option<Value>) {
         let lease = self.lease(id, step);
-        self.report(id, step, lease.epoch, Report::Done { output, exit_code: Some(0) }).unwrap();
+        self.report(id, step, lease.epoch, Report::Done { output, exit_code: Some(0.into()) }).unwrap();
     }
 
     /// Leases a step and reports that it failed.
     pub fn fail(&mut self, id: RunId, step: &str, message: &str) {
         let lease = self.lease(id, step);
-        let report =
-            Report::Failed { failure: failure(message), retryable: false, exit_code: Some(1), signal: None };
+        let report = Report::Failed {
+            failure: failure(message),
+            retryable: false,
+            exit_code: Some(1.into()),
+            signal: None,
+        };
         self.report(id, step, lease.epoch, report).unwrap();
     }
 
@@ -609,5 +627,6 @@ pub fn allow_shell(policy_version: Digest) -> PolicyDecided {
         two_person: None,
         approvers: None,
         expires_ms: None,
+        purpose: None,
     }
 }

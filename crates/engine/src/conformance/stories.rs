@@ -36,6 +36,7 @@ pub(super) fn allowed(
         two_person: None,
         approvers: None,
         expires_ms: None,
+        purpose: None,
     }
 }
 

@@ -6,7 +6,8 @@
 //! **Which steps go where.** A step with `runs_on` goes to an executor that has every label it asks for, wherever that is.
 //! A step without goes to the executor in this process, and elsewhere only where this process was started without one.
 
-use super::{Engine, ORPHAN_AFTER, Turning, refusal};
+use super::later::{Several, Task};
+use super::{Engine, Turning, refusal};
 use crate::handle::Answers;
 use crate::hold::{self, Held, HoldAnswer, Leaving};
 use crate::port::{Fault, Store};
@@ -14,14 +15,14 @@ use crate::release::Due;
 use crate::remote::{Client, Lives, Place, Stop, Watch, Wish};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use windlass_core::attempt::Report;
+use windlass_core::attempt::{self, Report};
 use windlass_core::budget::Amount;
 use windlass_core::code::Code;
 use windlass_core::command::{Command, Refusal};
 use windlass_core::gate;
 use windlass_core::id::{Holder, RunId, StepId};
 use windlass_core::index::Taker;
-use windlass_core::run::{Actor, Initiator, Run};
+use windlass_core::run::{Actor, Initiator, ORPHAN_AFTER, Run};
 use windlass_core::stream::StreamId;
 use windlass_core::time::{Millis, Span};
 use windlass_core::turn;
@@ -41,28 +42,48 @@ impl<S: Store + 'static> Engine<S> {
     pub(super) fn ask_many(
         &mut self,
         by: &Actor,
-        client: Option<&Client>,
+        client: Option<Client>,
         commands: Vec<Command>,
         answer: Answers,
         turn: &mut Turning,
     ) -> Result<(), Fault> {
-        let mut decided = Vec::with_capacity(commands.len());
-        for command in commands {
+        if commands.is_empty() {
+            turn.waiting.answers.push(Box::new(move |_| answer(Vec::new())));
+            return Ok(());
+        }
+        self.go_on_several(Several::new(by, client, commands, answer), turn)
+    }
+
+    /// Decides at least one of several commands, and as many as there is time for. The others are decided later.
+    pub(super) fn go_on_several(&mut self, mut several: Several, turn: &mut Turning) -> Result<(), Fault> {
+        let first = several.next_place(several.commands.len());
+        let mut decided = Vec::new();
+        for command in several.commands.by_ref() {
             if let Some(full) = &self.full {
                 decided.push(Err(refusal(&full.fault)));
                 continue;
             }
-            decided.push(match self.is_theirs(client, &command)? {
-                Ok(()) => self.decide_one(by, command, turn)?,
+            decided.push(match self.is_theirs(several.client.as_ref(), &command)? {
+                Ok(()) => self.decide_one(&several.by, command, turn)?,
                 Err(refusal) => Err(refusal),
             });
+            if !turn.slice.is_time() || turn.is_full() {
+                break;
+            }
         }
+        let gathered = several.decided.clone();
         turn.waiting.answers.push(Box::new(move |durable| {
-            answer(match durable {
-                Ok(()) => decided,
-                Err(fault) => decided.iter().map(|_| Err(refusal(fault))).collect(),
-            });
+            gathered.put(
+                first,
+                match durable {
+                    Ok(()) => decided,
+                    Err(fault) => decided.iter().map(|_| Err(refusal(fault))).collect(),
+                },
+            );
         }));
+        if several.commands.len() > 0 {
+            self.later.push(Task::Several(several));
+        }
         Ok(())
     }
 
@@ -74,6 +95,13 @@ impl<S: Store + 'static> Engine<S> {
     ) -> Result<Result<(), Refusal>, Fault> {
         let (Some(client), Some(place)) = (client, place_of(command)) else { return Ok(Ok(())) };
         self.parts.store.load(&[StreamId::Run(place.run)])?;
+        if let Command::Report { epoch, report, receipt: None, .. } = command
+            && let Some(run) = self.run(place.run).filter(|run| client.is_home(&run.born.home))
+            && run.step(&place.step).is_some_and(|step| attempt::is_repeat(step, *epoch, report))
+        {
+            // Nothing comes of it: whoever did not hear the first answer gets it again.
+            return Ok(Ok(()));
+        }
         Ok(self.attempted(client, &place).map(|_| ()))
     }
 
@@ -154,9 +182,6 @@ impl<S: Store + 'static> Engine<S> {
         let by = Actor { initiator: Initiator::Executor, id: Some(hand.wish.executor.clone()) };
         let before = turn.facts.len();
         for step in steps {
-            if hand.leases.len() >= hand.wish.max {
-                break;
-            }
             if !self.may_take(run, &step, taker, Some(&hand.wish.tools)) {
                 continue;
             }
@@ -170,8 +195,13 @@ impl<S: Store + 'static> Engine<S> {
                     hand.leases.push((lease, Arc::new(work)));
                 }
             }
+            if turn.facts.len() > before {
+                // Its next step is for its next turn: runs take turns step by step.
+                self.parts.store.put_back(run);
+                return Ok(true);
+            }
         }
-        Ok(turn.facts.len() > before)
+        Ok(false)
     }
 
     /// An executor elsewhere says that it works on something, and may wait for news of it.
@@ -181,6 +211,7 @@ impl<S: Store + 'static> Engine<S> {
             self.parts.store.load(&[StreamId::Run(place.run)])?;
             if let Ok(stop) = self.goes_on(&watch.client, place) {
                 self.remote.beat(place, self.at, until, stop);
+                self.parts.store.beat(Holder::Step(place.run, place.step.clone()), self.at);
             }
         }
         let news = self.news(&watch)?;
@@ -229,6 +260,12 @@ impl<S: Store + 'static> Engine<S> {
         }
         // Leases that another process gave have their whole time-out from here on.
         self.adopt_at = at + Span(self.options.lease_ttl.0 / 3);
+        // The executor in this process lives as long as the process: what it has is leased on before it looks stale.
+        for lease in self.parts.store.pick_expired(self.adopt_at) {
+            if lease.owner == self.options.executor {
+                self.parts.store.beat(Holder::Step(lease.run, lease.step), at);
+            }
+        }
         for lease in self.parts.store.pick_expired(at) {
             let own = lease.owner == self.options.executor;
             if !own && !self.remote.knows(lease.run, &lease.step, lease.epoch) {

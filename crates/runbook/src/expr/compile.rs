@@ -13,6 +13,8 @@ use std::ops::Range;
 
 /// The stack of the parser. Only what is used of it costs memory.
 const STACK_LEN: usize = 64 * 1024 * 1024;
+/// What a macro gathers its result in. No expression can write the name.
+const RESULT: &str = "@result";
 /// How deep brackets may be nested: the parser's time grows with it.
 const BRACKETS_MAX: usize = 24;
 
@@ -59,6 +61,8 @@ pub struct Reference {
 pub struct Expression {
     pub(super) tree: IdedExpr,
     pub(super) names: BTreeMap<String, Fields>,
+    /// The functions that it calls.
+    pub(super) calls: BTreeSet<&'static str>,
     references: Vec<Reference>,
     bool_is_possible: bool,
 }
@@ -162,12 +166,14 @@ struct Walk<'a> {
     bound: Vec<String>,
     macros: usize,
     references: Vec<Reference>,
+    calls: BTreeSet<&'static str>,
 }
 
 fn check(mut tree: IdedExpr, info: &SourceInfo, source: &str) -> Result<Expression, Error> {
-    let mut walk = Walk { info, source, bound: Vec::new(), macros: 0, references: Vec::new() };
+    let (bound, references, calls) = (Vec::new(), Vec::new(), BTreeSet::new());
+    let mut walk = Walk { info, source, bound, macros: 0, references, calls };
     walk.visit(&mut tree, 1)?;
-    let references = walk.references;
+    let Walk { references, calls, .. } = walk;
     let mut names: BTreeMap<String, Fields> = BTreeMap::new();
     for reference in &references {
         let Some(name) = reference.path.first() else { continue };
@@ -181,7 +187,7 @@ fn check(mut tree: IdedExpr, info: &SourceInfo, source: &str) -> Result<Expressi
         }
     }
     let bool_is_possible = may_be_bool(&tree.expr);
-    Ok(Expression { tree, names, references, bool_is_possible })
+    Ok(Expression { tree, names, calls, references, bool_is_possible })
 }
 
 impl Walk<'_> {
@@ -247,7 +253,9 @@ impl Walk<'_> {
     fn call(&mut self, id: u64, call: &mut CallExpr, depth: usize) -> Result<(), Error> {
         let name = call.func_name.as_str();
         let operator = name.starts_with(['_', '@', '!', '-']);
-        if !operator && !functions::NAMES.contains(&name) {
+        let function = functions::NAMES.iter().find(|known| **known == name);
+        self.calls.extend(function);
+        if !operator && function.is_none() {
             let near = did_you_mean(name, functions::NAMES.iter().copied());
             let help = near.map(|near| format!("did you mean `{near}`?"));
             let known = || Some(format!("functions: {}", functions::NAMES.join(", ")));
@@ -260,7 +268,18 @@ impl Walk<'_> {
         if let Some(target) = &mut call.target {
             self.visit(target, depth + 1)?;
         }
-        call.args.iter_mut().try_for_each(|arg| self.visit(arg, depth + 1))
+        call.args.iter_mut().try_for_each(|arg| self.visit(arg, depth + 1))?;
+        if let Some(added) = appended(call) {
+            self.calls.insert(functions::WALK);
+            added.iter_mut().for_each(|one| around(one, functions::WALK, Vec::new()));
+            return Ok(());
+        }
+        if functions::WALKS.contains(&call.func_name.as_str()) {
+            self.calls.insert(functions::WALK);
+            call.target.iter_mut().for_each(|target| around(target, functions::WALK, Vec::new()));
+            call.args.iter_mut().for_each(|arg| around(arg, functions::WALK, Vec::new()));
+        }
+        Ok(())
     }
 
     /// What a macro became. The range is wrapped in a call that counts its elements: that is what bounds the work.
@@ -283,11 +302,59 @@ impl Walk<'_> {
         self.visit(&mut each.result, depth + 1)?;
         self.bound.truncate(bound);
         self.macros -= 1;
-        let range = std::mem::take(&mut each.iter_range);
-        let func_name = functions::EACH.to_owned();
-        let call = CallExpr { func_name, target: None, args: vec![range] };
-        each.iter_range = IdedExpr { id, expr: Expr::Call(call) };
+        self.calls.insert(functions::EACH);
+        let parts = [&each.accu_init, &each.loop_cond, &each.loop_step, &each.result];
+        let parts = parts.into_iter().map(parts_of).sum::<usize>();
+        let count = LiteralValue::Int((parts as i64).into());
+        around(&mut each.iter_range, functions::EACH, vec![IdedExpr { id, expr: Expr::Literal(count) }]);
         Ok(())
+    }
+}
+
+/// What a step of `map` or `filter` puts at the end of its result. The interpreter appends it in place, as long as the step
+/// has this form; so only what is added counts, and not the whole result each time.
+fn appended(call: &mut CallExpr) -> Option<&mut Vec<IdedExpr>> {
+    let CallExpr { func_name, target: None, args } = call else { return None };
+    match &mut args[..] {
+        [IdedExpr { expr: Expr::Ident(result), .. }, IdedExpr { expr: Expr::List(list), .. }]
+            if func_name == "_+_" && result == RESULT =>
+        {
+            Some(&mut list.elements)
+        }
+        _ => None,
+    }
+}
+
+/// Puts a call around an expression. What is written in it as it is needs none.
+fn around(inner: &mut IdedExpr, function: &str, more: Vec<IdedExpr>) {
+    if more.is_empty() && matches!(inner.expr, Expr::Literal(_)) {
+        return;
+    }
+    let id = inner.id;
+    let mut args = vec![std::mem::take(inner)];
+    args.extend(more);
+    let call = CallExpr { func_name: function.to_owned(), target: None, args };
+    *inner = IdedExpr { id, expr: Expr::Call(call) };
+}
+
+/// Of how many parts an expression is made. What a macro in it does for each element counts there.
+fn parts_of(node: &IdedExpr) -> usize {
+    let all = |list: &[IdedExpr]| list.iter().map(parts_of).sum::<usize>();
+    1 + match &node.expr {
+        Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) => 0,
+        Expr::Call(call) => call.target.as_deref().map_or(0, parts_of) + all(&call.args),
+        Expr::Select(select) => parts_of(&select.operand),
+        Expr::List(list) => all(&list.elements),
+        Expr::Map(map) => map.entries.iter().map(|entry| entry_parts(&entry.expr)).sum(),
+        Expr::Struct(message) => message.entries.iter().map(|entry| entry_parts(&entry.expr)).sum(),
+        Expr::Comprehension(each) => parts_of(&each.iter_range),
+    }
+}
+
+fn entry_parts(entry: &EntryExpr) -> usize {
+    match entry {
+        EntryExpr::StructField(field) => parts_of(&field.value),
+        EntryExpr::MapEntry(entry) => parts_of(&entry.key) + parts_of(&entry.value),
     }
 }
 

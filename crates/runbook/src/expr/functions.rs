@@ -9,12 +9,14 @@
 //! | `hash(value)` | the SHA-256 of a text, or of a value's canonical JSON, in hexadecimal digits |
 //! | `text.matches(pattern)` | whether a regular expression is found in the text |
 
+use super::super::pattern::Pattern;
 use super::values::{self, from_json_whole, to_json};
-use super::{VALUES_LEN_MAX, WORK_MAX};
+use super::{TOO_MUCH, VALUES_LEN_MAX, VISITS_MAX, Work};
 use cel::objects::Key;
 use cel::{Context, DeclarationError, ExecutionError, FunctionContext, Value};
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use windlass_core::canonical;
 use windlass_core::digest::Digest;
 
@@ -40,24 +42,95 @@ pub(super) const NAMES: &[&str] = &[
     "uint",
 ];
 
-/// The call around a macro's range that counts its elements and puts the keys of a map in order. No expression can write the name.
+/// The call around a macro's range that counts its elements and puts the keys of a map in order. Its second argument says
+/// of how many parts the macro is made. No expression can write the name.
 pub(super) const EACH: &str = "@each";
+/// The call around what an operation of the language itself walks through, so that it counts.
+pub(super) const WALK: &str = "@walk";
+/// Operations whose time grows with what they are about.
+pub(super) const WALKS: &[&str] = &[
+    "_==_",
+    "_!=_",
+    "_+_",
+    "_<_",
+    "_<=_",
+    "_>_",
+    "_>=_",
+    "@in",
+    "contains",
+    "endsWith",
+    "size",
+    "startsWith",
+    "string",
+    "bytes",
+    "int",
+    "uint",
+    "double",
+];
 
 /// The least size that work is reckoned with, so that small values do not make for endless loops.
 const SIZE_MIN: usize = 16 * 1024;
 /// The most bytes a pattern may need when compiled.
 const PATTERN_SIZE_MAX: usize = 64 * 1024;
+/// How much work it is to compile any pattern, and for each byte that it then needs.
+const PATTERN_WORK: usize = 32 * 1024;
+const COMPILE_WORK: usize = 8;
+/// How much work each part of a macro is for each element.
+const PART_WORK: usize = 48;
 
-/// Adds the functions to a context whose values have this size.
-pub(super) fn add(context: &mut Context<'_, '_>, size: usize) -> Result<(), DeclarationError> {
-    context.add_function("toJSON", to_json_text)?;
-    context.add_function("fromJSON", from_json_text)?;
-    context.add_function("format", format_text)?;
-    context.add_function("join", join)?;
-    context.add_function("hash", hash)?;
-    context.add_function("matches", matches)?;
-    let left = Arc::new(AtomicUsize::new(WORK_MAX / size.max(SIZE_MIN)));
-    context.add_function(EACH, move |call: &FunctionContext<'_, '_>| each(call, &left))
+type Function = fn(&FunctionContext<'_, '_>, &Work) -> Result<Value, ExecutionError>;
+
+/// Adds the functions that an expression calls to a context whose values have this size.
+pub(super) fn add(
+    context: &mut Context<'_, '_>,
+    called: &BTreeSet<&'static str>,
+    size: usize,
+    work: &Arc<Work>,
+) -> Result<(), DeclarationError> {
+    for name in called {
+        let own = Arc::clone(work);
+        let function: Function = match *name {
+            "toJSON" => to_json_text,
+            "fromJSON" => from_json_text,
+            "format" => format_text,
+            "join" => join,
+            "hash" => hash,
+            WALK => {
+                context.add_function(WALK, move |call: &FunctionContext<'_, '_>| walk(call, &own))?;
+                continue;
+            }
+            EACH => {
+                let left = AtomicUsize::new(VISITS_MAX / size.max(SIZE_MIN));
+                context.add_function(EACH, move |call: &FunctionContext<'_, '_>| each(call, &left, &own))?;
+                continue;
+            }
+            "matches" => {
+                let known = Mutex::new(None);
+                let matches = move |call: &FunctionContext<'_, '_>| matches(call, &known, &own);
+                context.add_function("matches", matches)?;
+                continue;
+            }
+            // tidy: the language has the others itself.
+            _ => continue,
+        };
+        context.add_function(name, move |call: &FunctionContext<'_, '_>| {
+            arguments(call)?.iter().try_for_each(|value| spend(&own, values::work(value)))?;
+            let result = function(call, &own)?;
+            spend(&own, values::work(&result)).map(|()| result)
+        })?;
+    }
+    Ok(())
+}
+
+fn spend(work: &Work, more: usize) -> Result<(), ExecutionError> {
+    work.spend(more).map_err(|message| ExecutionError::function_error("expression", message))
+}
+
+/// Counts what an operation walks through.
+fn walk(call: &FunctionContext<'_, '_>, work: &Work) -> Result<Value, ExecutionError> {
+    let [value] = &arguments(call)?[..] else { return fail(call, "takes one value") };
+    spend(work, values::work(value))?;
+    Ok(value.clone())
 }
 
 fn fail<T>(call: &FunctionContext<'_, '_>, message: &str) -> Result<T, ExecutionError> {
@@ -73,9 +146,9 @@ fn json(call: &FunctionContext<'_, '_>, value: &Value) -> Result<serde_json::Val
     to_json(value).or_else(|message| fail(call, &message))
 }
 
-fn each(call: &FunctionContext<'_, '_>, left: &AtomicUsize) -> Result<Value, ExecutionError> {
+fn each(call: &FunctionContext<'_, '_>, left: &AtomicUsize, work: &Work) -> Result<Value, ExecutionError> {
     let arguments = arguments(call)?;
-    let [range] = &arguments[..] else { return fail(call, "takes one value") };
+    let [range, Value::Int(parts)] = &arguments[..] else { return fail(call, "takes one value") };
     let (count, range) = match range {
         Value::List(list) => (list.len(), range.clone()),
         // A macro visits the keys of a map. They are given to it in their order.
@@ -86,10 +159,13 @@ fn each(call: &FunctionContext<'_, '_>, left: &AtomicUsize) -> Result<Value, Exe
         // tidy: what else there is cannot be walked through, and the interpreter says so.
         _ => (0, range.clone()),
     };
-    let spent = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(count));
-    match spent {
+    spend(work, values::work(&range))?;
+    let parts = usize::try_from(*parts).unwrap_or(usize::MAX);
+    spend(work, count.saturating_mul(parts).saturating_mul(PART_WORK))?;
+    let visited = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(count));
+    match visited {
         Ok(_) => Ok(range),
-        Err(_) => Err(ExecutionError::function_error("expression", "it is too much work; let a step do it")),
+        Err(_) => Err(ExecutionError::function_error("expression", TOO_MUCH)),
     }
 }
 
@@ -102,19 +178,22 @@ fn key(key: &Key) -> Value {
     }
 }
 
-fn to_json_text(call: &FunctionContext<'_, '_>) -> Result<Value, ExecutionError> {
+fn to_json_text(call: &FunctionContext<'_, '_>, _: &Work) -> Result<Value, ExecutionError> {
     match &arguments(call)?[..] {
         [value] => Ok(json(call, value)?.to_string().into()),
         _ => fail(call, "takes one value"),
     }
 }
 
-fn from_json_text(call: &FunctionContext<'_, '_>) -> Result<Value, ExecutionError> {
+fn from_json_text(call: &FunctionContext<'_, '_>, work: &Work) -> Result<Value, ExecutionError> {
     let arguments = arguments(call)?;
     let [Value::String(text)] = &arguments[..] else { return fail(call, "takes one text") };
     if text.len() > VALUES_LEN_MAX {
         return fail(call, "the text is too large");
     }
+    // How many values it has, at the most: it is known before they are made.
+    let values = text.bytes().filter(|byte| matches!(byte, b',' | b'[' | b'{')).count();
+    spend(work, values.saturating_mul(values::VALUE_WORK))?;
     match serde_json::from_str(text) {
         Ok(value) => from_json_whole(&value).or_else(|message| fail(call, &message)),
         Err(error) => fail(call, &format!("the text is not JSON: {error}")),
@@ -129,7 +208,7 @@ fn shown(call: &FunctionContext<'_, '_>, value: &Value) -> Result<String, Execut
     }
 }
 
-fn format_text(call: &FunctionContext<'_, '_>) -> Result<Value, ExecutionError> {
+fn format_text(call: &FunctionContext<'_, '_>, _: &Work) -> Result<Value, ExecutionError> {
     let arguments = arguments(call)?;
     let [Value::String(pattern), values @ ..] = &arguments[..] else {
         return fail(call, "takes a text, and the values for its {0}, {1}, …");
@@ -160,7 +239,7 @@ fn format_text(call: &FunctionContext<'_, '_>) -> Result<Value, ExecutionError> 
     Ok(text.into())
 }
 
-fn join(call: &FunctionContext<'_, '_>) -> Result<Value, ExecutionError> {
+fn join(call: &FunctionContext<'_, '_>, _: &Work) -> Result<Value, ExecutionError> {
     let arguments = arguments(call)?;
     let (list, separator) = match &arguments[..] {
         [Value::List(list)] => (list, ","),
@@ -183,7 +262,7 @@ fn join(call: &FunctionContext<'_, '_>) -> Result<Value, ExecutionError> {
     Ok(text.into())
 }
 
-fn hash(call: &FunctionContext<'_, '_>) -> Result<Value, ExecutionError> {
+fn hash(call: &FunctionContext<'_, '_>, _: &Work) -> Result<Value, ExecutionError> {
     match &arguments(call)?[..] {
         [Value::String(text)] => Ok(Digest::of(&[text.as_bytes()]).to_string().into()),
         [value] => Ok(Digest::of(&[&canonical::bytes(&json(call, value)?)]).to_string().into()),
@@ -191,14 +270,29 @@ fn hash(call: &FunctionContext<'_, '_>) -> Result<Value, ExecutionError> {
     }
 }
 
-fn matches(call: &FunctionContext<'_, '_>) -> Result<Value, ExecutionError> {
+/// The pattern that an evaluation looked for last: in a macro it is the same one for each element.
+type Known = Mutex<Option<(Arc<String>, Pattern)>>;
+
+fn matches(call: &FunctionContext<'_, '_>, known: &Known, work: &Work) -> Result<Value, ExecutionError> {
     let arguments = arguments(call)?;
     let [Value::String(text), Value::String(pattern)] = &arguments[..] else {
         return fail(call, "takes a text and a pattern");
     };
-    let compiled = regex::RegexBuilder::new(pattern).size_limit(PATTERN_SIZE_MAX).build();
-    match compiled {
-        Ok(compiled) => Ok(compiled.is_match(text).into()),
-        Err(_) => fail(call, &format!("`{}` is not a regular expression", values::short(pattern))),
-    }
+    let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+    let same = known.take().filter(|(same, _)| same == pattern);
+    let compiled = match same {
+        Some((_, compiled)) => compiled,
+        None => {
+            spend(work, PATTERN_WORK)?;
+            let Ok(compiled) = Pattern::within(pattern, PATTERN_SIZE_MAX) else {
+                return fail(call, &format!("`{}` is not a regular expression", values::short(pattern)));
+            };
+            spend(work, compiled.size().saturating_mul(COMPILE_WORK))?;
+            compiled
+        }
+    };
+    spend(work, compiled.work(text))?;
+    let found = compiled.is_match(text);
+    *known = Some((Arc::clone(pattern), compiled));
+    Ok(found.into())
 }

@@ -239,7 +239,62 @@ fn work_is_bounded() {
     assert!(cel.evaluate("vars.a", &large).unwrap_err().contains("too large"));
     assert_eq!(cel.evaluate("vars.b", &large), Ok(json!(1)), "what is not looked at costs nothing");
     let grown = scope(json!({ "vars": { "a": "x".repeat(VALUES_LEN_MAX / 2) } }));
-    assert!(cel.evaluate("vars.a + vars.a + vars.a", &grown).unwrap_err().contains("too large"));
+    assert!(cel.evaluate("vars.a + vars.a", &grown).unwrap_err().contains("too much work"));
+}
+
+/// What the language itself walks through counts too, and so does what a scope is asked for.
+#[test]
+fn everything_that_an_expression_does_counts() {
+    let cel = Cel::new();
+    let big = Value::from("x".repeat(1 << 20));
+    let list: Vec<usize> = (0..10_000).collect();
+    let pattern = format!("({})", "a{20}".repeat(20));
+    let names = scope(
+        json!({ "vars": { "t": big, "l": list, "s": list[..1_000], "m": { "a": list }, "p": pattern } }),
+    );
+    let times = |part: &str, with: &str, n: usize| vec![part; n].join(with);
+    for hostile in [
+        times("vars.l == vars.l", " && ", 40),
+        times("vars.m == vars.m", " && ", 40),
+        times("vars.l != vars.l", " || ", 40),
+        times("toJSON(vars.l) != ''", " && ", 60),
+        times("hash(vars.l) != ''", " && ", 90),
+        times("fromJSON(toJSON(vars.l)) == 1", " || ", 40),
+        times("vars.t.contains('y')", " || ", 20),
+        times("size(vars.t) < 1", " || ", 20),
+        times("vars.t", " + ", 6),
+        times("vars.t.matches('y')", " || ", 20),
+        "vars.l.exists(x, string(x).matches(vars.p + string(x)))".to_owned(),
+        format!("vars.l.exists(x, {})", times("x < 0", " || ", 40)),
+        "[1, 2, 3, 4, 5, 6, 7, 8].exists(x, [vars.t, vars.t].all(y, y == 1) || [vars.t, vars.t].map(y, y) == [])"
+            .to_owned(),
+    ] {
+        let began = std::time::Instant::now();
+        let refused = cel.evaluate(&hostile, &names);
+        assert!(refused.as_ref().is_err_and(|e| e.contains("too much work") || e.contains("too large")), "{hostile}: {refused:?}");
+        // Nothing here is slow on a machine at rest: this is to notice what does not count at all.
+        assert!(began.elapsed().as_secs() < 20, "{hostile} took {:?}", began.elapsed());
+    }
+    for kind in [
+        "vars.s.map(x, string(x)).join()",
+        "vars.s.map(x, string(x) + 'a').map(y, y + 'b').join()",
+        "vars.s.filter(x, x > 5000 && x != 7000)",
+        "toJSON(vars.l)",
+    ] {
+        assert!(cel.evaluate(kind, &names).is_ok(), "{kind}: {:?}", cel.evaluate(kind, &names));
+    }
+}
+
+#[test]
+fn the_expressions_of_one_decision_share_what_they_may_do() {
+    let (cel, names) = (Cel::new(), scope(json!({ "vars": { "l": vec!["some text"; 10_000] } })));
+    let metered = windlass_core::template::Metered::new(&cel);
+    let results: Vec<_> = (0..20).map(|_| metered.evaluate("size(vars.l)", &names)).collect();
+    assert_eq!(results[0], Ok(json!(10_000)));
+    assert!(results[19].as_ref().is_err_and(|e| e.contains("too much work together")), "{:?}", results[19]);
+    // Small ones are many.
+    let metered = windlass_core::template::Metered::new(&cel);
+    assert!((0..4_000).all(|_| metered.evaluate("1 + 1", &names).is_ok()));
 }
 
 #[test]

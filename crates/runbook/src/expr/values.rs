@@ -11,6 +11,10 @@ use std::sync::Arc;
 /// What each value counts, beside its texts.
 const VALUE_LEN: usize = 16;
 
+/// How much work each value is, beside its texts. It is the time that the interpreter takes for one, in that which it takes
+/// for a byte: each is copied several times on its way.
+pub(super) const VALUE_WORK: usize = 96;
+
 /// What a value is, for messages.
 pub(super) fn kind(value: &Value) -> &'static str {
     match value {
@@ -25,6 +29,28 @@ pub(super) fn kind(value: &Value) -> &'static str {
 
 pub(super) fn short(text: &str) -> String {
     windlass_core::wire::shorten(text)
+}
+
+/// How much work it will be to walk through a value, of a map through the fields that are looked at.
+pub(super) fn work_of(value: &Value, fields: &Fields) -> usize {
+    match (value, fields) {
+        (Value::Object(map), Fields::Some(fields)) => {
+            fields.iter().filter_map(|field| map.get(field)).map(work_of_json).sum()
+        }
+        (value, _) => work_of_json(value),
+    }
+}
+
+fn work_of_json(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => VALUE_WORK,
+        Value::String(text) => VALUE_WORK + text.len(),
+        Value::Array(list) => VALUE_WORK + list.iter().map(work_of_json).sum::<usize>(),
+        Value::Object(map) => {
+            let entry = |(key, value): (&String, &Value)| 2 * VALUE_WORK + key.len() + work_of_json(value);
+            VALUE_WORK + map.iter().map(entry).sum::<usize>()
+        }
+    }
 }
 
 /// The value for expressions; of a map only the fields that are looked at. Adds its size.
@@ -90,6 +116,29 @@ pub(super) fn keys(map: &cel::objects::Map) -> Vec<&Key> {
     let mut keys: Vec<&Key> = map.map.keys().collect();
     keys.sort_unstable();
     keys
+}
+
+/// How much work it is to walk through a value: its texts byte by byte, and so much for each value in it.
+pub(super) fn work(value: &Cel) -> usize {
+    match value {
+        Cel::String(text) => VALUE_WORK + text.len(),
+        Cel::Bytes(bytes) => VALUE_WORK + bytes.len(),
+        Cel::List(list) => VALUE_WORK + list.iter().map(work).sum::<usize>(),
+        Cel::Map(map) => {
+            let entry = |(key, value): (&Key, &Cel)| {
+                2 * VALUE_WORK + work(value) + if let Key::String(name) = key { name.len() } else { 0 }
+            };
+            VALUE_WORK + map.map.iter().map(entry).sum::<usize>()
+        }
+        Cel::Null
+        | Cel::Bool(_)
+        | Cel::Int(_)
+        | Cel::UInt(_)
+        | Cel::Float(_)
+        | Cel::Function(..)
+        | Cel::Opaque(_)
+        | Cel::Struct(_) => VALUE_WORK,
+    }
 }
 
 /// The value as JSON, its maps in the order of their keys.

@@ -1,6 +1,7 @@
 //! Approvals: what waits for a human, shown exactly, and decided for exactly what was shown.
 
 use super::decision::{self, Seen, Wish};
+use super::hooks::signature;
 use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Json, PAGE_MAX, Problem, Query, invalid, json, page_limit};
 use crate::app::App;
@@ -140,14 +141,23 @@ pub(super) struct Decision {
     channel: Option<String>,
 }
 
+/// How many refused attempts there may be on record before another one of this caller is left out: those who may decide have
+/// the last ones to themselves, and those who show nothing do not use up what is there for tokens.
+fn refusals_of(caller: &Caller) -> u32 {
+    let anonymous = caller.attempt.is_none() && !caller.owns && caller.client.as_str() == "local";
+    approval::REFUSALS_MAX / if anonymous { 4 } else { 2 }
+}
+
 /// Puts it on the record when somebody tries to decide who may not: a step's own token, or a caller without one. The
 /// table of routes refuses them afterwards.
 pub(super) async fn audit(app: &Arc<App>, caller: Option<&Caller>, method: &Method, uri: &Uri) {
     let id = uri.path().strip_prefix("/v1/approvals/").and_then(|rest| rest.strip_suffix("/decision"));
-    let id = id.filter(|_| method == Method::POST);
+    // As the router reads it: an id can be spelled with escapes.
+    let id = id.filter(|_| method == Method::POST).and_then(signature::unescape_path);
     let caller = caller.filter(|caller| !caller.may(Scope::Approve));
     if let (Some(id), Some(caller)) = (id, caller)
-        && let Ok(approval) = find(app, caller, id).await
+        && let Ok(approval) = find(app, caller, &id).await
+        && approval.refusals < refusals_of(caller)
     {
         let attempt = Attempt {
             // What was wanted is not looked at: nothing of it counts.
@@ -202,7 +212,8 @@ pub(super) async fn decide(
     };
     let reply = decision::decide(&app, &caller, (approval.run, approval.id), wish).await?;
     if let Some(approval::Reply::Refused { refusal, code }) = reply {
-        return Err(Problem::new(code, format!("the decision does not count: {}", refusal.as_str())));
+        let why = decision::refused(&app, &caller, (approval.run, approval.id), refusal).await?;
+        return Err(Problem::new(code, format!("the decision does not count: {why}")));
     }
     Ok(json(StatusCode::OK, &shape::approval(&find(&app, &caller, &approval.id.to_string()).await?)))
 }

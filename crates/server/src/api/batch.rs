@@ -4,14 +4,17 @@ use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Json, Problem, gone, json, runs};
 use crate::app::App;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json as object};
 use std::sync::Arc;
+use windlass_core::canonical;
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Create, Refusal};
-use windlass_core::id::{Name, RunId};
+use windlass_core::command::{self as core, Command, Create, Refusal};
+use windlass_core::digest::Digest;
+use windlass_core::id::{Name, RunId, Scoped};
+use windlass_core::idempotency::{Input, RESPONSE_LEN_MAX, Reply, Source as KeySource};
 use windlass_core::run::{Source, Trigger};
 
 /// How many runs one request makes.
@@ -22,11 +25,23 @@ pub(super) fn routes() -> Routes {
     Routes::new().post(
         "/v1/runs/batch",
         Scope::Run,
-        doc("Make many runs of one pipeline").body::<Batch>().gives(201, "list").refuses(&[
-            Code::RunbookInvalid,
-            Code::NotFound,
-            Code::CapExceeded,
-        ]),
+        doc("Make many runs of one pipeline")
+            .header(
+                "Idempotency-Key",
+                "One set of runs per key, however often it is asked for",
+                "^[!-~]{1,128}$",
+            )
+            .body::<Batch>()
+            .gives(201, "list")
+            .gives(200, "list")
+            .refuses(&[
+                Code::RunbookInvalid,
+                Code::NotFound,
+                Code::CapExceeded,
+                Code::IdempotencyConflict,
+                Code::IdempotencyExpired,
+            ])
+            .aside(),
         create,
     )
 }
@@ -51,27 +66,105 @@ pub(super) struct Item {
     priority: i32,
 }
 
-/// Makes the runs, and answers with the id of each, or with the code of why not.
-async fn create(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<Batch>) -> Answer {
-    let invalid = |text: String| Problem::new(Code::InvalidInput, text);
+/// Makes the runs, and answers with the id of each, or with the code of why not. Under an idempotency key each run has a key
+/// of its own as well: where the process ends in between, a repeat finds the runs that were made and makes the others.
+async fn create(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    headers: HeaderMap,
+    Json(body): Json<Batch>,
+) -> Answer {
     if body.items.is_empty() || body.items.len() > RUNS_MAX {
         return Err(invalid(format!("a batch has 1 to {RUNS_MAX} items")));
     }
-    let (hash, runbook) =
-        app.runbook_to_run(&caller, body.runbook.as_deref(), body.pipeline.as_deref()).await?;
+    let given =
+        runs::idempotency_key(&headers)?.map(|given| Keyed::new(&caller, &given, &body)).transpose()?;
+    let Some(keyed) = given else {
+        let commands = wished(&app, &caller, body, None).await?;
+        return Ok(json(StatusCode::CREATED, &made(&app, &caller, commands).await?));
+    };
+    // A repeat gets its answer even where the request would not be taken any more.
+    if let Some(Reply::Duplicate { response: Some(response), .. }) =
+        app.known_key(&keyed.whole, KeySource::Api, keyed.hash).await?
+    {
+        let mut answer = json(StatusCode::OK, &response);
+        runs::mark_replayed(&mut answer);
+        return Ok(answer);
+    }
+    let commands = wished(&app, &caller, body, Some(&keyed)).await?;
+    let claim = Input::Claim { source: KeySource::Api, request_hash: keyed.hash, run: None };
+    let claimed = app.ask(&caller, Command::Key { key: keyed.whole.clone(), input: claim }).await;
+    app.count_key(KeySource::Api, &keyed.whole, &claimed);
+    let attempt = match claimed? {
+        core::Reply::Key(Reply::New { attempt } | Reply::Retry { attempt, .. }) => Some(attempt),
+        // tidy: the first request is being answered, and this one finds the same runs.
+        _ => None,
+    };
+    let answer = made(&app, &caller, commands).await?;
+    if let Some(attempt) = attempt {
+        let response = Some(kept(&answer));
+        let complete = Input::Complete { attempt, run: None, response, ttl: None };
+        app.ask(&caller, Command::Key { key: keyed.whole, input: complete }).await?;
+    }
+    Ok(json(StatusCode::CREATED, &answer))
+}
+
+fn invalid(text: impl std::fmt::Display) -> Problem {
+    Problem::new(Code::InvalidInput, text.to_string())
+}
+
+/// A batch under an idempotency key.
+struct Keyed {
+    whole: Scoped,
+    /// What tells two requests under one key apart.
+    hash: Digest,
+}
+
+impl Keyed {
+    fn new(caller: &Caller, given: &Name, body: &Batch) -> Result<Keyed, Problem> {
+        // Keys belong to a tenant and to who uses them.
+        let name = Name::new(&format!("api:{}:{given}", caller.client)).map_err(invalid)?;
+        let items: Vec<Value> =
+            body.items.iter().map(|item| object!({ "vars": item.vars, "priority": item.priority })).collect();
+        let what = object!({ "pipeline": body.pipeline, "runbook": body.runbook, "items": items });
+        let whole = Scoped::new(&caller.tenant, &Name::clean("_"), &name);
+        Ok(Keyed { whole, hash: Digest::of(&[&canonical::bytes(&what)]) })
+    }
+
+    /// The key of one of its runs.
+    fn item(&self, n: usize) -> Result<(Name, Scoped), Problem> {
+        let name = Name::new(&format!("{}#{n}", self.whole.name())).map_err(invalid)?;
+        let scoped = Scoped::new(&Name::clean(self.whole.tenant()), &Name::clean("_"), &name);
+        Ok((name, scoped))
+    }
+}
+
+/// The runs that a request asks for.
+async fn wished(
+    app: &App,
+    caller: &Caller,
+    body: Batch,
+    keyed: Option<&Keyed>,
+) -> Result<Vec<Command>, Problem> {
+    let runs::ToRun { hash, runbook, home: cwd } =
+        app.runbook_to_run(caller, body.runbook.as_deref(), body.pipeline.as_deref()).await?;
     let pipeline = runs::pick(&runbook, body.pipeline.as_deref())?;
     let def =
         runbook.pipelines.get(&pipeline).ok_or_else(|| Problem::missing("pipeline", pipeline.as_str()))?;
-    if def.workspace.is_some() || !def.needs.is_empty() {
-        return Err(invalid("a pipeline with `workspace` or `needs` is run one at a time".to_owned()));
+    if def.workspace.is_some() {
+        return Err(invalid("a pipeline with `workspace` is run one at a time"));
     }
-    let (name, cwd) = (Name::clean(&format!("{}/{pipeline}", runbook.name)), app.default_dir());
+    // What all of them come to is known before any is made.
+    let vars: Vec<&Map<String, Value>> = body.items.iter().map(|item| &item.vars).collect();
+    crate::runbook::admit_vars(def, &vars).map_err(|error| Problem::new(error.code(), error.to_string()))?;
+    let name = Name::clean(&format!("{}/{pipeline}", runbook.name));
     let mut commands = Vec::with_capacity(body.items.len());
     for (n, item) in body.items.into_iter().enumerate() {
-        let vars = crate::runbook::check_vars(def, &item.vars);
-        let vars = vars.map_err(|error| invalid(format!("item {n}: {error}")))?;
+        let fit = crate::runbook::fit_vars(def, &item.vars);
+        fit.map_err(|error| invalid(format!("item {n}: {error}")))?;
         let id = RunId(app.id());
-        commands.push(Command::Create(Box::new(Create {
+        let (name_of_key, key) = keyed.map(|keyed| keyed.item(n)).transpose()?.unzip();
+        let create = Box::new(Create {
             id,
             tenant: caller.tenant.clone(),
             namespace: caller.namespace.clone(),
@@ -79,13 +172,15 @@ async fn create(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<Ba
             pipeline: pipeline.clone(),
             name: name.clone(),
             cwd: cwd.clone(),
-            vars,
+            // The defaults join them where the run is decided, one at a time.
+            vars: Value::Object(item.vars),
             trigger: Trigger {
                 source: Source::Api,
-                key: None,
+                key: name_of_key,
                 user: Some(caller.user()),
                 event_id: None,
                 traceparent: None,
+                of: None,
             },
             subject: None,
             correlation_id: None,
@@ -96,29 +191,47 @@ async fn create(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<Ba
             deadline_at: None,
             workspace: None,
             policy: app.policy.for_run(id, &runbook, &pipeline),
-        })));
+            takes_back: None,
+        });
+        let source = KeySource::Api;
+        commands.push(match (key, keyed) {
+            (Some(key), Some(Keyed { hash, .. })) => {
+                Command::Deliver { key, source, request_hash: *hash, create }
+            }
+            (Some(_) | None, _) => Command::Create(create),
+        });
     }
-    let ids: Vec<Option<RunId>> = commands.iter().map(id_of).collect();
+    Ok(commands)
+}
+
+/// Makes the runs: the answer.
+async fn made(app: &App, caller: &Caller, commands: Vec<Command>) -> Result<Value, Problem> {
     let (send, receive) = tokio::sync::oneshot::channel();
     app.engine.ask_many(caller.actor.clone(), None, commands, move |made| {
         let _ = send.send(made);
     });
     let made = receive.await.map_err(|_| gone())?;
-    let answer = |(id, made): (Option<RunId>, Result<_, Refusal>)| match made {
-        Ok(_) => object!({ "id": id.map(|id| id.to_string()) }),
+    let answer = |made: Result<core::Reply, Refusal>| match made {
+        Ok(core::Reply::Created(id) | core::Reply::Known { run: Some(id), .. }) => {
+            object!({ "id": id.to_string() })
+        }
+        Ok(other) => object!({ "code": Code::Internal.as_str(), "detail": format!("{other:?} came") }),
         Err(refusal) => {
             let code = refusal.code().unwrap_or(Code::Internal).as_str();
             object!({ "code": code, "detail": refusal.to_string() })
         }
     };
-    let items: Vec<Value> = ids.into_iter().zip(made).map(answer).collect();
-    Ok(json(StatusCode::CREATED, &object!({ "items": items })))
+    let items: Vec<Value> = made.into_iter().map(answer).collect();
+    Ok(object!({ "items": items }))
 }
 
-fn id_of(command: &Command) -> Option<RunId> {
-    match command {
-        Command::Create(create) => Some(create.id),
-        // tidy: a batch makes runs and does nothing else.
-        _ => None,
+/// The answer as it is kept for repeats: where it is too long, without the texts of refusals.
+fn kept(answer: &Value) -> Value {
+    let mut kept = answer.clone();
+    if canonical::bytes(&kept).len() > RESPONSE_LEN_MAX {
+        for item in kept["items"].as_array_mut().into_iter().flatten() {
+            item.as_object_mut().map(|item| item.remove("detail"));
+        }
     }
+    kept
 }

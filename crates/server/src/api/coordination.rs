@@ -20,6 +20,7 @@ use std::time::Duration;
 use windlass_core::code::Code;
 use windlass_core::command::{Command, Reply};
 use windlass_core::id::{Holder, Scoped};
+use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Span;
 use windlass_core::{lock, semaphore};
@@ -129,6 +130,7 @@ async fn ask(
         // tidy: nothing else stands in line.
         _ => false,
     };
+    let _stand = if waits { Some(app.standing.enter(caller)?) } else { None };
     let id = ASKERS.fetch_add(1, Ordering::Relaxed);
     let (send, receive) = tokio::sync::oneshot::channel();
     let leaving = Some(Leaving { stream: stream.clone(), holder: holder.clone(), id });
@@ -196,10 +198,18 @@ fn answer(name: &Scoped, asker: &Holder, held: &Held) -> Answer {
         acquired_at: grant.map(|grant| shape::time(grant.acquired_at)),
         expires_at: grant.and_then(|grant| grant.expires_at).map(shape::time),
         weight: grant.and_then(|grant| grant.weight),
+        available: match &held.reply {
+            Reply::Semaphore(semaphore::Reply::Full { available }) => Some(*available),
+            // tidy: no other answer is about what is left.
+            _ => None,
+        },
     };
     let text = match word {
         "busy" => format!("`{}` is held by {}", name.name(), body.holder),
-        "full" => format!("`{}` has too few free slots", name.name()),
+        "full" => match body.available {
+            Some(available) => format!("`{}` has too few free slots: {available}", name.name()),
+            None => format!("`{}` has too few free slots", name.name()),
+        },
         _ => return Ok(json(StatusCode::OK, &body)),
     };
     // It always can: its keys are text.
@@ -221,6 +231,8 @@ struct Told<'a> {
     expires_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     weight: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    available: Option<u32>,
 }
 
 async fn on_lock(
@@ -241,7 +253,18 @@ async fn on_slots(
     input: semaphore::Input,
 ) -> Answer {
     let command = Command::Semaphore { semaphore: name.clone(), input };
-    let held = ask(app, caller, (StreamId::Semaphore(name.clone()), who.clone()), command).await?;
+    let mut held = ask(app, caller, (StreamId::Semaphore(name.clone()), who.clone()), command).await?;
+    if held.reply == Reply::Semaphore(semaphore::Reply::Abandoned) {
+        // It stood in line until its time was over: how many are free is said like to one that did not wait.
+        let stream = StreamId::Semaphore(name.clone());
+        let available = app
+            .look(move |store| match store.state().stream(&stream).map(|found| &found.body) {
+                Some(Body::Semaphore(semaphore)) => semaphore.available(),
+                Some(_) | None => 0,
+            })
+            .await?;
+        held.reply = Reply::Semaphore(semaphore::Reply::Full { available });
+    }
     answer(&name, &who, &held)
 }
 

@@ -11,13 +11,14 @@ use serde::Deserialize;
 use serde_json::{Value, json as object};
 use std::sync::Arc;
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Create, Reply};
+use windlass_core::command::{Claim, Command, Create, Reply, Undo};
 use windlass_core::id::{Name, RunId};
 use windlass_core::run::{Source, Trigger};
 
 /// Everything about receipts and undo.
 pub(super) fn routes() -> Routes {
-    const REFUSED: &[Code] = &[Code::NotFound, Code::RunInvalidTransition, Code::RunTerminalState];
+    const REFUSED: &[Code] =
+        &[Code::NotFound, Code::RunInvalidTransition, Code::RunTerminalState, Code::CapExceeded];
     Routes::new()
         .get(
             "/v1/runs/{id}/receipts",
@@ -63,19 +64,61 @@ async fn take_back(
     Json(wish): Json<Wish>,
 ) -> Answer {
     let run = app.find_run(&caller, &id).await?;
-    let items = undo::plan(&app, run).await.map_err(|(code, detail)| Problem::new(code, detail))?;
-    let shown: Vec<Value> = items.iter().map(undo::Item::json).collect();
-    let made = undo::runbook(run, &items, wish.force);
-    let (Some(made), false) = (made, wish.dry_run) else {
-        return Ok(json(StatusCode::OK, &object!({ "of": run.to_string(), "items": shown })));
-    };
-    let new = begin(&app, &caller, run, made).await?;
-    let body = object!({ "of": run.to_string(), "items": shown, "run": runs::one(&app, new, true).await? });
-    Ok(json(StatusCode::CREATED, &body))
+    for _ in 0..PLANS_MAX {
+        let plan = undo::plan(&app, run).await.map_err(|(code, detail)| Problem::new(code, detail))?;
+        let shown: Vec<Value> = plan.items.iter().map(undo::Item::json).collect();
+        let made = undo::runbook(run, &plan.items, wish.force);
+        let answer = |by: Value| object!({ "of": run.to_string(), "items": shown, "run": by });
+        let begun = match (made, plan.by) {
+            (Some(made), None) if !wish.dry_run => begin(&app, &caller, run, made, plan.runs).await?,
+            // Somebody asked before, and that one is not over: both follow the same run.
+            (_, Some((by, true))) if !wish.dry_run => Begun::Before(by),
+            (_, Some((by, false))) if !wish.dry_run => {
+                let text = format!("a part of it is being taken back by {by}: ask again when that has ended");
+                return Err(Problem::new(Code::RunInvalidTransition, text));
+            }
+            (_, _) => {
+                let taken_back = plan.taken_back.iter();
+                let taken_back: Vec<Value> = taken_back
+                    .map(|(by, at)| object!({ "run": by.to_string(), "at": shape::time(*at) }))
+                    .collect();
+                let body = object!({ "of": run.to_string(), "items": shown, "taken_back": taken_back });
+                return Ok(json(StatusCode::OK, &body));
+            }
+        };
+        match begun {
+            Begun::New(new) => {
+                return Ok(json(StatusCode::CREATED, &answer(runs::one(&app, new, true).await?)));
+            }
+            Begun::Before(by) => return Ok(json(StatusCode::OK, &answer(runs::one(&app, by, true).await?))),
+            // Another undo was asked for and has ended since the plan was made.
+            Begun::Late => {}
+        }
+    }
+    Err(Problem::new(Code::Unavailable, "others take the same run back all the time: ask again"))
+}
+
+/// How often a plan is made that another undo overtakes.
+const PLANS_MAX: usize = 8;
+
+/// What became of the wish to take a run back.
+enum Begun {
+    /// This run does it.
+    New(RunId),
+    /// This one does it already.
+    Before(RunId),
+    /// The plan is no good any more.
+    Late,
 }
 
 /// Makes the run that takes another one's effects back.
-async fn begin(app: &Arc<App>, caller: &Caller, of: RunId, made: undo::Undo) -> Result<RunId, Problem> {
+async fn begin(
+    app: &Arc<App>,
+    caller: &Caller,
+    of: RunId,
+    made: undo::Undo,
+    runs: Vec<Claim>,
+) -> Result<Begun, Problem> {
     let (hash, tenant) = (made.hash, caller.tenant.clone());
     let load = Command::Load { hash, tenant, runbook: Box::new(made.runbook.clone()), source: None };
     app.ask(caller, load).await?;
@@ -87,6 +130,7 @@ async fn begin(app: &Arc<App>, caller: &Caller, of: RunId, made: undo::Undo) -> 
         namespace: caller.namespace.clone(),
         runbook: hash,
         policy: app.policy.for_run(id, &made.runbook, &made.pipeline),
+        takes_back: None,
         pipeline: made.pipeline,
         name: Name::clean(&format!("undo of {of}")),
         cwd: cwd.unwrap_or_else(|| app.default_dir()),
@@ -97,6 +141,7 @@ async fn begin(app: &Arc<App>, caller: &Caller, of: RunId, made: undo::Undo) -> 
             user: Some(caller.user()),
             event_id: None,
             traceparent: None,
+            of: None,
         },
         subject: None,
         // What ties the two runs together.
@@ -108,8 +153,10 @@ async fn begin(app: &Arc<App>, caller: &Caller, of: RunId, made: undo::Undo) -> 
         deadline_at: None,
         workspace: None,
     };
-    match app.ask(caller, Command::Create(Box::new(create))).await? {
-        Reply::Created(run) => Ok(run),
+    match app.ask(caller, Command::Undo(Box::new(Undo { create, runs }))).await? {
+        Reply::Created(run) => Ok(Begun::New(run)),
+        Reply::Known { run: Some(run), in_flight: true } => Ok(Begun::Before(run)),
+        Reply::Known { .. } => Ok(Begun::Late),
         other => Err(Problem::new(Code::Internal, format!("a run was asked for, and {other:?} came"))),
     }
 }

@@ -6,10 +6,12 @@
 use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Problem, Query};
 use crate::app::App;
+use crate::aside;
 use crate::shape;
 use crate::shell::Source;
 use crate::shell::output::{self, Follow};
-use crate::store::Embedded;
+use crate::standing::Stand;
+use crate::store::{Attempts, Embedded, Followed};
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderValue, header};
@@ -29,6 +31,7 @@ use windlass_core::digest::Digest;
 use windlass_core::event::Event;
 use windlass_core::id::{RunId, StepId};
 use windlass_core::record::Record;
+use windlass_core::step::OutputLost;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
 
@@ -42,7 +45,8 @@ pub(super) fn routes() -> Routes {
                 .query::<Asked>()
                 .header("Last-Event-ID", "Go on after this one", "^[0-9]{1,18}$")
                 .gives_as(200, STREAM, "events")
-                .gives_as(200, LINES, "lines"),
+                .gives_as(200, LINES, "lines")
+                .refuses(&[Code::CapExceeded]),
             all,
         )
         .get(
@@ -53,7 +57,7 @@ pub(super) fn routes() -> Routes {
                 .header("Last-Event-ID", "Go on after this one", "^[0-9]{1,18}$")
                 .gives_as(200, STREAM, "events")
                 .gives_as(200, LINES, "lines")
-                .refuses(&[Code::NotFound]),
+                .refuses(&[Code::NotFound, Code::CapExceeded]),
             of_run,
         )
         .get(
@@ -62,13 +66,19 @@ pub(super) fn routes() -> Routes {
             doc("Read what its steps wrote")
                 .query::<Logs>()
                 .gives_as(200, LINES, "lines")
-                .refuses(&[Code::NotFound]),
+                .refuses(&[Code::NotFound, Code::CapExceeded]),
             logs,
         )
 }
 
 /// How many lines are read at once.
 const PAGE: usize = 1_000;
+/// How many bytes, or a line more.
+const PAGE_LEN: usize = 1 << 20;
+/// How many lines and bytes are read at once by whoever is not known to have more to read.
+const FIRST: usize = 64;
+/// See [`FIRST`].
+const FIRST_LEN: usize = 32 << 10;
 /// How many streams are remembered to be the caller's, or not.
 const SEEN_MAX: usize = 10_000;
 /// How long a stream of events says nothing at most.
@@ -77,6 +87,8 @@ const STREAM: &str = "text/event-stream";
 const LINES: &str = "application/x-ndjson";
 /// How often a log of output that is followed is looked at.
 const LOOK: Duration = Duration::from_millis(50);
+/// For how many steps that is; for twice as many it is half as often.
+const LOOK_STEPS: usize = 500;
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -112,6 +124,11 @@ impl Wanted {
     /// Whether a stream of the caller's tenant, or of nobody's, is the caller's to see; nothing where its name does not say.
     fn is_mine(&self, stream: &StreamId) -> Option<bool> {
         match stream {
+            // An ingress key is a whole tenant's; its run says in which namespace it counts.
+            StreamId::Trigger(name) if name.namespace() == "_" => match self.caller.may(Scope::Owner) {
+                true => Some(true),
+                false => self.seen.get(stream).copied(),
+            },
             StreamId::Queue(name)
             | StreamId::Lock(name)
             | StreamId::Semaphore(name)
@@ -125,7 +142,9 @@ impl Wanted {
                 Some(name.namespace() == self.caller.namespace.as_str() || name.namespace() == "_")
             }
             StreamId::Runbook(_) => Some(true),
-            StreamId::Tenant(_) => Some(self.caller.may(Scope::Admin)),
+            StreamId::Tenant(_) | StreamId::Tokens(_) | StreamId::Retired(_) => {
+                Some(self.caller.may(Scope::Admin))
+            }
             StreamId::System => Some(self.caller.may(Scope::Owner)),
             StreamId::Run(run) if self.run == Some(*run) => Some(true),
             StreamId::Run(_) | StreamId::Item(_) | StreamId::Workspace(_) | StreamId::Session(_) => {
@@ -144,6 +163,9 @@ struct Reading {
     sse: bool,
     /// A run's events end with it.
     ended: bool,
+    /// There was more than the last page.
+    more: bool,
+    _stand: Stand,
 }
 
 fn wanted(caller: Caller, run: Option<RunId>, asked: &Asked) -> Result<Wanted, Problem> {
@@ -170,7 +192,17 @@ pub(super) async fn all(
 ) -> Answer {
     let wanted = wanted(caller, None, &asked)?;
     let (next, follow) = (start(&asked, &headers)?, asked.follow.unwrap_or(true));
-    Ok(serve(Reading { app, wanted, next, follow, sse: sse(&headers), ended: false }))
+    let stand = app.standing.enter(&wanted.caller)?;
+    Ok(serve(Reading {
+        app,
+        wanted,
+        next,
+        follow,
+        sse: sse(&headers),
+        ended: false,
+        more: false,
+        _stand: stand,
+    }))
 }
 
 pub(super) async fn of_run(
@@ -191,7 +223,17 @@ pub(super) async fn of_run(
     let (first, over) = app.look(look).await?;
     // Nothing more comes of a run that is over.
     let (next, follow) = (start(&asked, &headers)?.max(first), asked.follow.unwrap_or(false) && !over);
-    Ok(serve(Reading { app, wanted, next, follow, sse: sse(&headers), ended: false }))
+    let stand = app.standing.enter(&wanted.caller)?;
+    Ok(serve(Reading {
+        app,
+        wanted,
+        next,
+        follow,
+        sse: sse(&headers),
+        ended: false,
+        more: false,
+        _stand: stand,
+    }))
 }
 
 /// Server-Sent Events, unless one JSON object a line is asked for.
@@ -202,8 +244,8 @@ fn sse(headers: &HeaderMap) -> bool {
 
 fn serve(reading: Reading) -> Response {
     let kind = if reading.sse { STREAM } else { LINES };
-    let chunks = stream::unfold(reading, |mut reading| async move {
-        let chunk = reading.chunk().await?;
+    let chunks = stream::unfold(reading, |reading| async move {
+        let (chunk, reading) = reading.chunk().await?;
         Some((Ok::<_, Infallible>(chunk), reading))
     });
     streamed(kind, Body::from_stream(chunks))
@@ -225,7 +267,7 @@ struct Page {
 
 impl Reading {
     /// The next lines; nothing where there are no more and nobody waits for them.
-    async fn chunk(&mut self) -> Option<Bytes> {
+    async fn chunk(mut self) -> Option<(Bytes, Reading)> {
         let mut tail = self.app.tail();
         loop {
             // Nothing more is shown to whoever could not ask for it any more.
@@ -233,13 +275,23 @@ impl Reading {
                 return None;
             }
             tail.mark_unchanged();
-            let page = self.read();
-            let more = page.more;
-            let text = self.pick(page).await?;
+            // The first page is small. Whoever has more to read than that reads it where it keeps nobody from being served.
+            let text = if self.more {
+                let tenant = self.wanted.caller.tenant.clone();
+                let text;
+                (text, self) = aside::run(&tenant, self.page((PAGE, PAGE_LEN))).await;
+                text?
+            } else {
+                let text;
+                (text, self) = self.page((FIRST, FIRST_LEN)).await;
+                text?
+            };
             if !text.is_empty() {
-                return Some(Bytes::from(text));
+                return Some((Bytes::from(text), self));
             }
-            if more {
+            if self.more {
+                // Whoever looks for something that is rare reads much, and others are served meanwhile.
+                tokio::task::yield_now().await;
                 continue;
             }
             if !self.follow {
@@ -252,14 +304,23 @@ impl Reading {
                 // Whoever follows comes back to the next process.
                 () = self.app.drained() => return None,
                 // Between two ends that say nothing, somebody forgets them.
-                () = tokio::time::sleep(KEEP_ALIVE), if self.sse => return Some(Bytes::from_static(b":\n\n")),
+                () = tokio::time::sleep(KEEP_ALIVE), if self.sse => {
+                    return Some((Bytes::from_static(b":\n\n"), self));
+                }
             }
         }
     }
 
+    /// The text of the next page, of so many lines and bytes.
+    async fn page(mut self, max: (usize, usize)) -> (Option<String>, Reading) {
+        let page = self.read(max);
+        self.more = page.more;
+        (self.pick(page).await, self)
+    }
+
     /// Reads a page.
-    fn read(&mut self) -> Page {
-        let (mut records, mut lines, mut seen) = (Vec::new(), 0, self.next);
+    fn read(&mut self, (lines_max, len_max): (usize, usize)) -> Page {
+        let (mut records, mut lines, mut bytes, mut seen) = (Vec::new(), 0, 0, self.next);
         let (run, sse, wanted) = (self.wanted.run, self.sse, &mut self.wanted);
         let mut over = false;
         let read = self.app.log.read(self.next, &mut |record, line| {
@@ -274,15 +335,19 @@ impl Reading {
             if wanted.may_take(&record) {
                 records.push((record.stream.clone(), written(&record, line, sse)));
             }
-            lines += 1;
-            if lines < PAGE { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            (lines, bytes) = (lines + 1, bytes + line.len());
+            if lines < lines_max && bytes < len_max {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
         });
         match read {
             Ok(_) => {
                 self.next = seen;
                 // Who follows a run is done when the run is.
                 self.ended = over && self.follow;
-                Page { records, more: lines == PAGE }
+                Page { records, more: lines == lines_max || bytes >= len_max }
             }
             Err(error) => {
                 self.ended = true;
@@ -360,6 +425,7 @@ pub(super) async fn logs(
             return Err(Problem::missing("step that was reached", wanted.as_str()));
         }
     }
+    let stand = app.standing.enter(&caller)?;
     let tailing = Tailing {
         app,
         caller,
@@ -369,7 +435,10 @@ pub(super) async fn logs(
         follow,
         open: BTreeMap::new(),
         ready: VecDeque::new(),
+        lost: BTreeMap::new(),
+        known: None,
         last_round: false,
+        _stand: stand,
     };
     let chunks = stream::unfold(tailing, |mut tailing| async move {
         let chunk = tailing.chunk().await?;
@@ -388,7 +457,12 @@ struct Tailing {
     follow: bool,
     open: BTreeMap<(usize, u64), (String, Follow)>,
     ready: VecDeque<Bytes>,
+    /// What could not be kept, by the attempt, until it was told; nothing after that.
+    lost: BTreeMap<(usize, u64), Option<Bytes>>,
+    /// What the last look found.
+    known: Option<Followed>,
     last_round: bool,
+    _stand: Stand,
 }
 
 impl Tailing {
@@ -406,7 +480,9 @@ impl Tailing {
             if self.ready.is_empty() {
                 self.last_round = over || !self.follow;
                 if !self.last_round {
-                    tokio::time::sleep(LOOK).await;
+                    // A run of very many steps is not looked at as often as one of a few.
+                    let steps = self.known.as_ref().map_or(0, |known| known.steps.len());
+                    tokio::time::sleep(LOOK + LOOK * (steps / LOOK_STEPS) as u32).await;
                 }
             }
         }
@@ -419,25 +495,33 @@ impl Tailing {
 
     /// Looks which attempts there are; says whether the run is over.
     async fn look(&mut self) -> Option<bool> {
-        let run = self.run;
-        let shown = self.app.look(move |store| store.show_run(run, true)).await.ok()??;
-        let steps = shown["steps"].as_array().cloned().unwrap_or_default();
-        for (place, step) in steps.iter().enumerate() {
-            let Some(id) = step["id"].as_str() else { continue };
-            let is_wanted = self.step.as_ref().is_none_or(|wanted| wanted.as_str() == id);
-            if !is_wanted || self.failed && step["status"] != "failed" {
+        let (run, ver) = (self.run, self.known.as_ref().map(|known| known.ver));
+        if let Some(found) = self.app.look(move |store| store.followed(run, ver)).await.ok()?? {
+            self.open(&found);
+            self.known = Some(found);
+        }
+        self.known.as_ref().map(|known| known.over)
+    }
+
+    /// Opens the outputs of attempts that are new.
+    fn open(&mut self, found: &Followed) {
+        for (place, Attempts { id, epochs, failed, lost }) in found.steps.iter().enumerate() {
+            if self.step.as_ref().is_some_and(|wanted| !is_within(id, wanted)) || self.failed && !failed {
                 continue;
             }
-            let Ok(step_id) = StepId::new(id) else { continue };
-            for epoch in 1..=step["epoch"].as_u64().unwrap_or(0) {
-                let path = self.app.home.output_of(run, &step_id, epoch);
+            if let Some(lost) = lost {
+                self.lost.entry((place, lost.epoch)).or_insert_with(|| Some(told_lost(id, lost)));
+            }
+            for epoch in 1..=*epochs {
+                if self.open.contains_key(&(place, epoch)) {
+                    continue;
+                }
+                let path = self.app.home.output_of(self.run, id, epoch);
                 if path.exists() {
-                    let fresh = || (id.to_owned(), output::follow(&path));
-                    self.open.entry((place, epoch)).or_insert_with(fresh);
+                    self.open.insert((place, epoch), (id.to_string(), output::follow(&path)));
                 }
             }
         }
-        Some(shown.get("completed_at").is_some())
     }
 
     fn read(&mut self) {
@@ -460,5 +544,23 @@ impl Tailing {
                 self.ready.push_back(Bytes::from(text));
             }
         }
+        // What was kept comes first.
+        if self.ready.is_empty() {
+            self.ready.extend(self.lost.values_mut().filter_map(Option::take));
+        }
     }
+}
+
+/// Whether a step is the one that is meant, or one of its items.
+fn is_within(id: &StepId, wanted: &StepId) -> bool {
+    let rest = id.as_str().strip_prefix(wanted.as_str());
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('['))
+}
+
+/// The line that says that output of a step could not be kept.
+fn told_lost(step: &StepId, lost: &OutputLost) -> Bytes {
+    let text = format!("{} bytes of output could not be kept: {}", lost.bytes, lost.reason);
+    let at = shape::time(lost.at);
+    let line = json!({ "step": step, "epoch": lost.epoch, "at": at, "source": "windlass", "text": text });
+    Bytes::from(format!("{line}\n"))
 }

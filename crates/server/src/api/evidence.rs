@@ -4,6 +4,7 @@ use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Problem, Query, json};
 use crate::app::App;
 use crate::evidence::{self, archive, bundle, keys, period};
+use crate::store::Embedded;
 use axum::extract::{Path, State};
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::IntoResponse as _;
@@ -81,17 +82,26 @@ impl From<evidence::Error> for Problem {
     }
 }
 
-/// A bundle of a run, sealed through its last record.
+/// A bundle of a run, sealed through its last record. Only the owner has a seal made for it at once: those who read wait for
+/// the next, and where the run is sealed already nobody needs one.
 ///
 /// # Errors
 /// As [`bundle::gather`] says.
-pub(crate) fn make(app: &App, run: RunId, values: bool) -> Result<Vec<u8>, evidence::Error> {
-    app.sealing.now()?;
-    let key = key(app)?;
+fn make(app: &App, run: RunId, values: bool, owns: bool) -> Result<Vec<u8>, evidence::Error> {
     let gone = |refusal: windlass_core::command::Refusal| evidence::Error::Engine(refusal.to_string());
-    let first_seq = app.engine.read(move |store| store.first_seq(run)).map_err(gone)?;
-    let what = bundle::What { run, first_seq, values };
-    match bundle::gather(&app.log, what, &key, crate::clock::System.now()) {
+    let look = move |store: &mut Embedded| (store.first_seq(run), evidence::seal::sealed_through(store));
+    let (first_seq, mut through) = app.engine.read(look).map_err(gone)?;
+    if !bundle::is_sealed(&app.log, run, first_seq, through)? {
+        if owns {
+            app.sealing.now()?;
+        } else {
+            app.sealing.soon()?;
+        }
+        through = app.engine.read(|store| evidence::seal::sealed_through(store)).map_err(gone)?;
+    }
+    let key = key(app)?;
+    let what = bundle::What { run, first_seq, through, values };
+    match bundle::gather(&app.log, &app.proofs, what, &key) {
         Ok(made) => archive::write(&made),
         // What was kept when it ended proves it still, when the log does not hold all of the proof any more.
         Err(evidence::Error::Unprovable(why)) if !values => {
@@ -116,12 +126,13 @@ async fn export(
 ) -> Answer {
     let run = app.find_run(&caller, &id).await?;
     let maker = app.clone();
-    let made = tokio::task::spawn_blocking(move || make(&maker, run, wanted.values)).await;
+    let owns = caller.may(Scope::Owner);
+    let made = tokio::task::spawn_blocking(move || make(&maker, run, wanted.values, owns)).await;
     let bytes = made.map_err(|_| Problem::new(Code::Internal, "the bundle could not be made"))??;
     exported(&app, &caller, About::Run(run), bytes).await
 }
 
-/// A bundle is handed out, and that is on record.
+/// A bundle is handed out, and that is on record: once for the same bundle and caller.
 async fn exported(app: &App, caller: &Caller, about: About, archive: Vec<u8>) -> Answer {
     let (sha256, bytes) = (Digest::of(&[&archive]), archive.len() as u64);
     let (name, pipeline_id, period) = match about {
@@ -130,7 +141,11 @@ async fn exported(app: &App, caller: &Caller, about: About, archive: Vec<u8>) ->
     };
     let (from, to) = period.map(|Period { from, to }| (from, to)).unzip();
     let fact = EvidenceExported { pipeline_id, sha256, bytes, location: "export".into(), from, to };
-    app.ask(caller, Command::Exported(Box::new(fact))).await?;
+    let who = format!("{}/{}/{}", caller.tenant, caller.actor, caller.client);
+    if !app.handed_out.has(&sha256, &who) {
+        app.ask(caller, Command::Exported(Box::new(fact))).await?;
+        app.handed_out.put(&sha256, &who);
+    }
     Ok(attached(&name, sha256, archive))
 }
 
@@ -169,10 +184,14 @@ fn attached(name: &str, sha256: Digest, bytes: Vec<u8>) -> axum::response::Respo
 }
 
 async fn list(State(app): State<Arc<App>>, _: Caller) -> Answer {
-    let sealer = app.clone();
-    let sealed = tokio::task::spawn_blocking(move || sealer.sealing.now()).await;
-    sealed.map_err(|_| Problem::new(Code::Internal, "nothing was sealed"))??;
-    let known = app.look(|store| evidence::seal::public_keys(store)).await?;
+    let mut known = app.look(|store| evidence::seal::public_keys(store)).await?;
+    if known.is_empty() {
+        // The first seal makes the first key.
+        let sealer = app.clone();
+        let sealed = tokio::task::spawn_blocking(move || sealer.sealing.soon()).await;
+        sealed.map_err(|_| Problem::new(Code::Internal, "nothing was sealed"))??;
+        known = app.look(|store| evidence::seal::public_keys(store)).await?;
+    }
     let items = known.iter().map(|(id, public)| object!({ "id": id, "public_key": public })).collect();
     let mut body = crate::shape::list(items, None);
     body["text"] = keys::public_text(&known).into();

@@ -37,14 +37,19 @@ async fn look<T: Send + 'static>(
 /// The loop turns: a look went through it.
 async fn health(State(app): State<Arc<App>>) -> Answer {
     look(&app, |_| ()).await?;
-    Ok(json(StatusCode::OK, &object!({ "status": "ok" })))
+    Ok(json(StatusCode::OK, &object!({ "status": "ok", "stays": app.stays() })))
 }
 
-/// What was left is taken up (nobody is served before it is), there is room to write, and the process is not on its way
-/// out.
+/// What was left is taken up (nobody is served before it is), steps can be begun, there is room to write, and the process
+/// is not on its way out.
 async fn ready(State(app): State<Arc<App>>) -> Answer {
     if app.is_draining() {
         return Err(Problem::new(Code::Unavailable, "the process is shutting down"));
+    }
+    if !app.can_begin() {
+        let why =
+            "the keeper of shell steps ended and is being started again: nothing is begun until it runs";
+        return Err(Problem::new(Code::Unavailable, why));
     }
     if !look(&app, |store| store.has_room()).await? {
         return Err(Problem::new(
@@ -52,5 +57,5 @@ async fn ready(State(app): State<Arc<App>>) -> Answer {
             "the disk is full: nothing can be recorded until there is room",
         ));
     }
-    Ok(json(StatusCode::OK, &object!({ "status": "ok" })))
+    Ok(json(StatusCode::OK, &object!({ "status": "ok", "stays": app.stays() })))
 }

@@ -8,15 +8,20 @@
 //! (no signature, a bad one, an unknown tenant or source, a hook that has no secret) is answered with the same words.
 
 mod clicks;
+mod custom;
 mod generic;
 mod github;
-mod signature;
+pub(in crate::api) mod signature;
 mod slack;
 mod triggers;
 
+pub(crate) use custom::{Emission, emit};
+
+use super::body::{Late, Peer, Room, patient};
 use super::routes::{Doc, Routes, Scope, doc};
 use super::{Answer, Problem, json};
 use crate::app::App;
+use crate::aside::{self, LARGE};
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, Request, State};
 use axum::http::HeaderMap;
@@ -25,24 +30,22 @@ use axum::response::{IntoResponse as _, Response};
 use http_body_util::BodyExt as _;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Semaphore, SemaphorePermit};
 use windlass_core::code::Code;
 use windlass_core::digest::Digest;
-use windlass_core::id::Name;
+use windlass_core::event::Custom;
+use windlass_core::id::{Name, Scoped};
 use windlass_core::idempotency::Source as KeySource;
 use windlass_core::run::{Actor, Source, Subject};
+use windlass_core::time::Span;
 use windlass_core::trace;
 
 /// The most bytes of a delivery: what GitHub sends at most.
 pub const DELIVERY_LEN_MAX: usize = 25 << 20;
 /// How long the bytes of a delivery may take to come.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
-/// How many MiB of deliveries may be in memory at once.
-const BUDGET_MIB: u32 = 256;
-
-static BUDGET: Semaphore = Semaphore::const_new(BUDGET_MIB as usize);
 
 /// Everything that comes from outside.
 pub(super) fn routes() -> Routes {
@@ -58,9 +61,19 @@ pub(super) fn routes() -> Routes {
         gives.body::<Map<String, Value>>().refuses(REFUSED).takes_bytes(DELIVERY_LEN_MAX)
     };
     let said = |text| -> Doc {
-        doc(text).gives(200, "slack").refuses(&[Code::Unauthorized]).takes_bytes(DELIVERY_LEN_MAX)
+        doc(text)
+            .gives(200, "slack")
+            .refuses(&[Code::Unauthorized, Code::CapExceeded])
+            .takes_bytes(DELIVERY_LEN_MAX)
     };
+    let emitted = doc("Emit a custom event: workers wake on it, and triggers match it")
+        .header("Idempotency-Key", "One event per key, however often it is asked for", "^[!-~]{1,128}$")
+        .body::<custom::NewEvent>()
+        .gives(201, "emitted")
+        .gives(200, "emitted")
+        .refuses(&[Code::IdempotencyConflict, Code::ExpressionFailed, Code::CapExceeded]);
     Routes::new()
+        .post("/v1/events", Scope::Run, emitted, custom::create)
         .post("/hooks/github", Scope::Open, delivered("Take a delivery of GitHub"), github)
         .post("/hooks/github/{tenant}", Scope::Open, delivered("Take a tenant's delivery of GitHub"), github)
         .post("/hooks/slack/commands", Scope::Open, said("Take a command of Slack"), slack_commands)
@@ -108,6 +121,20 @@ struct Delivery {
     user: Option<Name>,
     subject: Option<Subject>,
     traceparent: Option<Name>,
+    /// The custom event that it is, where it is one.
+    emitted: Option<Emitted>,
+    /// What else names it, each for so long: a delivery that is known by one of these is a repeat.
+    also: Vec<(Scoped, Span)>,
+}
+
+/// A custom event on its way.
+struct Emitted {
+    /// Only triggers of this namespace hear of it.
+    namespace: Name,
+    /// What goes on record.
+    event: Custom,
+    /// How many runs made each other by events, up to the one that emits it.
+    depth: u32,
 }
 
 /// The one answer to whatever is wrong before a signature holds.
@@ -126,7 +153,7 @@ struct Raw {
     head: HeaderMap,
     bytes: Bytes,
     /// Its part of the memory for deliveries.
-    _room: SemaphorePermit<'static>,
+    _room: Room,
 }
 
 impl Raw {
@@ -138,6 +165,12 @@ impl Raw {
     /// A header that must be there, once the signature holds.
     fn need(&self, name: &str) -> Result<&str, Problem> {
         self.header(name).ok_or_else(|| bad(format!("the header `{name}` must be there once")))
+    }
+
+    /// The lane of a large delivery. It is apart from that of what the tenant's own callers ask for: whose it is, its
+    /// signature has not shown yet.
+    fn lane(&self) -> Option<Name> {
+        (self.bytes.len() >= LARGE).then(|| Name::clean(&format!("hooks of {}", self.tenant)))
     }
 
     fn traceparent(&self) -> Option<Name> {
@@ -181,7 +214,8 @@ type Place = Path<BTreeMap<String, String>>;
 async fn read(place: Option<Place>, request: Request) -> Result<Raw, Response> {
     let place = place.map(|Path(place)| place).unwrap_or_default();
     let word = |key: &str| place.get(key).cloned();
-    let (Parts { headers: head, .. }, body) = request.into_parts();
+    let (Parts { headers: head, extensions, .. }, body) = request.into_parts();
+    let peer = extensions.get::<Peer>().copied();
     let too_large = || {
         let detail = format!("a delivery has {DELIVERY_LEN_MAX} bytes at most");
         Problem::new(Code::PayloadTooLarge, detail).into_response()
@@ -190,21 +224,21 @@ async fn read(place: Option<Place>, request: Request) -> Result<Raw, Response> {
     if said.is_some_and(|len| len > DELIVERY_LEN_MAX) {
         return Err(too_large());
     }
-    let mib = u32::try_from(said.unwrap_or(DELIVERY_LEN_MAX).div_ceil(1 << 20)).unwrap_or(BUDGET_MIB).max(1);
-    let reading = async {
-        let room = BUDGET.acquire_many(mib).await.ok()?;
-        Some((collect(body).await, room))
-    };
-    let (bytes, room) = match tokio::time::timeout(READ_TIMEOUT, reading).await {
-        Ok(Some((Ok(bytes), room))) => (bytes, room),
-        Ok(Some((Err(Unread::TooLarge), _))) => return Err(too_large()),
-        Ok(Some((Err(Unread::Broken), _))) => {
-            return Err(bad("the body broke off: send it whole").into_response());
+    let mut room = Room::none(peer);
+    let bytes = match patient(collect(body, &mut room), READ_TIMEOUT, peer).await {
+        Ok(Ok(bytes)) => bytes,
+        Ok(Err(Unread::TooLarge)) => return Err(too_large()),
+        Ok(Err(Unread::Broken)) => return Err(bad("the body broke off: send it whole").into_response()),
+        Ok(Err(Unread::Share)) => {
+            let text =
+                "deliveries of this machine take as much memory as they may: send it again in a second";
+            return Err(Problem::new(Code::CapExceeded, text).into_response());
         }
-        Ok(None) | Err(_) => {
+        Err(Late::Over) => {
             let text = "the delivery took too long to come: send it again";
             return Err(Problem::new(Code::RequestTimeout, text).into_response());
         }
+        Err(Late::Crowded) => return Err(super::crowded().into_response()),
     };
     let tenant = word("tenant").unwrap_or_else(|| crate::config::DEFAULT_TENANT.to_owned());
     Ok(Raw { tenant, source: word("source").unwrap_or_default(), head, bytes, _room: room })
@@ -213,15 +247,20 @@ async fn read(place: Option<Place>, request: Request) -> Result<Raw, Response> {
 enum Unread {
     TooLarge,
     Broken,
+    /// Its machine has as much room as it may.
+    Share,
 }
 
-/// The bytes of a body, as long as they are not too many.
-async fn collect(mut body: Body) -> Result<Bytes, Unread> {
+/// The bytes of a body, as long as they are not too many, with room for each as it comes.
+async fn collect(mut body: Body, room: &mut Room) -> Result<Bytes, Unread> {
     let mut all = Vec::new();
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame.map_err(|_| Unread::Broken)?.into_data() else { continue };
         if all.len() + data.len() > DELIVERY_LEN_MAX {
             return Err(Unread::TooLarge);
+        }
+        if !room.grow(all.len() + data.len()).await {
+            return Err(Unread::Share);
         }
         all.extend_from_slice(&data);
     }
@@ -230,29 +269,37 @@ async fn collect(mut body: Body) -> Result<Bytes, Unread> {
 
 async fn github(State(app): State<Arc<App>>, place: Option<Place>, request: Request) -> Response {
     match read(place, request).await {
-        Ok(raw) => github::take(&app, raw).await.into_response(),
+        Ok(raw) => taken(&raw.lane(), async move { github::take(&app, raw).await.into_response() }).await,
         Err(response) => response,
     }
 }
 
 async fn generic(State(app): State<Arc<App>>, place: Option<Place>, request: Request) -> Response {
     match read(place, request).await {
-        Ok(raw) => generic::take(&app, raw).await.into_response(),
+        Ok(raw) => taken(&raw.lane(), async move { generic::take(&app, raw).await.into_response() }).await,
         Err(response) => response,
     }
 }
 
 async fn slack_commands(State(app): State<Arc<App>>, place: Option<Place>, request: Request) -> Response {
     match read(place, request).await {
-        Ok(raw) => slack::command(app, raw).await.into_response(),
+        Ok(raw) => taken(&raw.lane(), async move { slack::command(app, raw).await.into_response() }).await,
         Err(response) => response,
     }
 }
 
 async fn slack_actions(State(app): State<Arc<App>>, place: Option<Place>, request: Request) -> Response {
     match read(place, request).await {
-        Ok(raw) => clicks::action(app, raw).await.into_response(),
+        Ok(raw) => taken(&raw.lane(), async move { clicks::action(app, raw).await.into_response() }).await,
         Err(response) => response,
+    }
+}
+
+/// Has a delivery taken: a large one where it is in nobody's way.
+async fn taken(lane: &Option<Name>, take: impl Future<Output = Response> + Send + 'static) -> Response {
+    match lane {
+        Some(lane) => aside::run(lane, take).await,
+        None => take.await,
     }
 }
 

@@ -28,15 +28,20 @@ impl App {
         let claim = Input::Claim { source, request_hash, run: None };
         let (stream, now) = (StreamId::Trigger(key.clone()), System.now());
         let decided = self
-            .look(move |store| match store.state().stream(&stream).map(|stream| &stream.body) {
-                Some(Body::Trigger(key)) => {
-                    Key::decide(key, &claim, now).map(|decision| Some(decision.reply))
+            .look(move |store| {
+                // One that has left memory is read back; what cannot be read is found when it is claimed.
+                let _ = windlass_engine::port::Store::load(store, std::slice::from_ref(&stream));
+                match store.state().stream(&stream).map(|stream| &stream.body) {
+                    Some(Body::Trigger(key)) => {
+                        Key::decide(key, &claim, now).map(|decision| Some(decision.reply))
+                    }
+                    Some(_) | None => Ok(None),
                 }
-                Some(_) | None => Ok(None),
             })
             .await?;
         let reply = decided.map_err(|error| {
             self.metrics.key(source, Hit::Conflict);
+            crate::telemetry::idempotency_conflict(key.name(), source.as_str());
             Problem::new(error.code(), error.to_string())
         })?;
         let (hit, run) = match &reply {

@@ -15,6 +15,7 @@ use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Json, Problem, gone, invalid, json, stranger};
 use crate::app::App;
 use crate::clock::System;
+use crate::redaction::Redactor;
 use crate::shape;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
@@ -24,7 +25,7 @@ use serde_json::{Map, Value, json as object};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use windlass_core::attempt::Report;
+use windlass_core::attempt::{Exit, Report};
 use windlass_core::code::Code;
 use windlass_core::command::{Command, Refusal, Reply};
 use windlass_core::event::CheckpointSaved;
@@ -65,6 +66,7 @@ pub(super) fn routes() -> Routes {
             doc("Lease steps, or wait for some")
                 .gives(200, "list lease")
                 .body::<Asked>()
+                .refuses(&[Code::CapExceeded])
                 .waits(Duration::from_millis(WAIT_MAX)),
             lease,
         )
@@ -155,6 +157,7 @@ async fn lease(State(app): State<Arc<App>>, caller: Caller, Json(asked): Json<As
         Some(list) => names(list)?,
         None => vec![Name::clean("shell")],
     };
+    let _stand = if asked.wait_ms > 0 { Some(app.standing.enter(&caller)?) } else { None };
     let (send, receive) = tokio::sync::oneshot::channel();
     let present = Present::new();
     let engine = app.engine.clone();
@@ -224,8 +227,9 @@ fn leased(app: &App, permit: &Permit) -> Value {
         "repeatable": step.is_none_or(|step| {
             matches!(step.effect, None | Some(windlass_core::receipt::Semantics::Idempotent))
         }),
-        "vars": work.vars,
+        "vars": lease.vars.get(),
         "token": app.attempts().token(lease.run, &lease.step, lease.epoch),
+        "secrets": app.secrets_of(permit),
         "traceparent": trace::traceparent(
             work.trace,
             trace::attempt_span(lease.run, &lease.step, lease.epoch),
@@ -313,6 +317,9 @@ async fn heartbeat(State(app): State<Arc<App>>, caller: Caller, Json(beats): Jso
     let present = Present::new();
     // One that cannot be is news.
     let wait = if places.iter().all(Result::is_ok) { beats.wait_ms.min(WAIT_MAX) } else { 0 };
+    // A heartbeat counts in any case. Where no more may wait for news, it is answered at once.
+    let stand = (wait > 0).then(|| app.standing.enter(&caller).ok()).flatten();
+    let wait = if stand.is_some() { wait } else { 0 };
     app.engine.tell(Message::Extend(Watch {
         client: caller.elsewhere(),
         places: places.iter().flatten().cloned().collect(),
@@ -393,12 +400,36 @@ async fn secrets(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<U
 }
 
 /// Reports on attempts.
-async fn report(app: &App, caller: &Caller, reports: Vec<(Item, Result<Report, Refusal>)>) -> Answer {
+async fn report(app: &App, caller: &Caller, mut reports: Vec<(Item, Result<Report, Refusal>)>) -> Answer {
+    for (item, report) in &mut reports {
+        if let (Ok(report), Ok(run)) = (report, RunId::parse(&item.run)) {
+            mask(report, &app.mask_of(run).await);
+        }
+    }
     let command = |report| {
         move |Place { run, step, epoch }| Command::Report { run, step, epoch, report, receipt: None }
     };
     let each = reports.into_iter().map(|(item, report)| (item, report.map(command)));
     told(app, caller, each.collect()).await
+}
+
+/// Takes the secrets of a run out of what an executor reports: it knows its own values, and the server may have others.
+fn mask(report: &mut Report, mask: &Redactor) {
+    if mask.is_empty() {
+        return;
+    }
+    match report {
+        // A secret that is structure takes all of it: an output that is no object any more is none.
+        Report::Done { output, .. } => {
+            *output = output.take().map(|output| mask.value(&output)).filter(Value::is_object);
+        }
+        Report::Failed { failure, .. } | Report::Deferred { failure, .. } => {
+            failure.message = mask.text(&failure.message);
+        }
+        Report::Returned { reason } => *reason = reason.take().map(|text| mask.text(&text)),
+        Report::Postponed { reason, .. } => *reason = mask.text(reason),
+        Report::Stopped | Report::Lost { .. } => {}
+    }
 }
 
 /// Asks for things that only who has the leases may ask for.
@@ -454,6 +485,9 @@ pub(super) struct Done {
     output: Option<Value>,
     #[serde(default)]
     exit_code: Option<i32>,
+    /// What kept its command apart from the executor: `sandbox`, `user NAME` or `none`.
+    #[serde(default)]
+    wall: Option<String>,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -464,7 +498,8 @@ pub(super) struct Dones {
 
 async fn complete(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<Dones>) -> Answer {
     let item = |done: Done| {
-        let Done { run, step, epoch, output, exit_code } = done;
+        let Done { run, step, epoch, output, exit_code, wall } = done;
+        let exit_code = exited(exit_code, wall.as_deref());
         let report = match &output {
             Some(value) if !value.is_object() && !value.is_null() => {
                 Err(Refusal::new(Code::InvalidInput, "an `output` is an object"))
@@ -480,6 +515,10 @@ async fn complete(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<
         (Item { run, step, epoch }, report)
     };
     report(&app, &caller, body.items.into_iter().map(item).collect()).await
+}
+
+fn exited(code: Option<i32>, wall: Option<&str>) -> Option<Exit> {
+    code.map(|code| Exit { code, wall: wall.map(Name::clean) })
 }
 
 fn too_large(value: &Value, max: usize) -> bool {
@@ -512,6 +551,9 @@ pub(super) struct Fail {
     retryable: bool,
     #[serde(default)]
     exit_code: Option<i32>,
+    /// What kept its command apart from the executor: `sandbox`, `user NAME` or `none`.
+    #[serde(default)]
+    wall: Option<String>,
     #[serde(default)]
     signal: Option<i32>,
 }
@@ -524,7 +566,8 @@ pub(super) struct Fails {
 
 async fn fail(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<Fails>) -> Answer {
     let item = |fail: Fail| {
-        let Fail { run, step, epoch, error, retryable, exit_code, signal } = fail;
+        let Fail { run, step, epoch, error, retryable, exit_code, signal, wall } = fail;
+        let exit_code = exited(exit_code, wall.as_deref());
         let (code, mut message) = match error {
             Some(Why::Text(message)) => (None, message),
             Some(Why::Coded { code, message }) => (code, message),
@@ -539,7 +582,7 @@ async fn fail(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<Fail
             Some(Some(Code::Cancelled)) => Ok(Report::Stopped),
             // It had begun, and nobody knows how far it came.
             Some(Some(Code::OutcomeUnknown)) => Ok(Report::Lost { last_seen: Some(System.now()) }),
-            Some(Some(code @ (Code::StepFailed | Code::TimedOut))) => {
+            Some(Some(code @ (Code::StepFailed | Code::TimedOut | Code::Forbidden))) => {
                 Ok(Report::Failed { failure: Failure::new(code, message), retryable, exit_code, signal })
             }
             None => {
@@ -548,7 +591,7 @@ async fn fail(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<Fail
             }
             Some(Some(_) | None) => Err(Refusal::new(
                 Code::InvalidInput,
-                "the code of a failure is STEP_FAILED, TIMED_OUT, CANCELLED or OUTCOME_UNKNOWN",
+                "the code of a failure is STEP_FAILED, TIMED_OUT, FORBIDDEN, CANCELLED or OUTCOME_UNKNOWN",
             )),
         };
         (Item { run, step, epoch }, report)
@@ -564,6 +607,9 @@ pub(super) struct Return {
     epoch: u64,
     #[serde(default)]
     reason: Option<String>,
+    /// The executor had no room to begin it: it is leased again after this long. An hour at most.
+    #[serde(default)]
+    retry_after_ms: Option<u64>,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -574,9 +620,16 @@ pub(super) struct Returns {
 
 async fn hand_back(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<Returns>) -> Answer {
     let item = |back: Return| {
-        let Return { run, step, epoch, reason } = back;
+        let Return { run, step, epoch, reason, retry_after_ms } = back;
         let reason = reason.map(|text| windlass_core::wire::shorten(&text));
-        (Item { run, step, epoch }, Ok(Report::Returned { reason }))
+        let report = match retry_after_ms {
+            None => Report::Returned { reason },
+            Some(after_ms) => {
+                let reason = reason.unwrap_or_else(|| "the executor had no room for it".to_owned());
+                Report::Postponed { reason, after: Span(after_ms) }
+            }
+        };
+        (Item { run, step, epoch }, Ok(report))
     };
     report(&app, &caller, body.items.into_iter().map(item).collect()).await
 }
@@ -621,6 +674,7 @@ async fn checkpoint(
     if body.message.as_ref().is_some_and(|text| text.len() > TEXT_LEN_MAX) {
         return Err(invalid(format!("a message has {TEXT_LEN_MAX} bytes at most")));
     }
+    let mask = app.mask_of(run).await;
     let saved = CheckpointSaved {
         pipeline_id: run,
         step: Some(step.clone()),
@@ -629,8 +683,8 @@ async fn checkpoint(
         idempotent: body.idempotent,
         tokens_input: body.tokens_input,
         tokens_output: body.tokens_output,
-        message: body.message.map(Private::New),
-        data: data.map(Private::New),
+        message: body.message.map(|text| Private::New(mask.text(&text))),
+        data: data.map(|data| Private::New(mask.value(&data))),
     };
     let command = Command::Checkpoint(Box::new(saved));
     if caller.attempt.is_some() {

@@ -110,7 +110,9 @@ async fn add(
             return Err(Problem::new(Code::LeaseStaleEpoch, "the attempt is over, or somebody else has it"));
         }
     }
-    let lines = piece.lines.into_iter().map(line).collect::<Result<Vec<_>, _>>()?;
+    let mask = app.mask_of(run).await;
+    let mut lines = piece.lines.into_iter().map(line).collect::<Result<Vec<_>, _>>()?;
+    lines.iter_mut().for_each(|line| line.text = mask.text(&line.text));
     let log = app.home.output_of(run, &step, epoch);
     let written = tokio::task::spawn_blocking(move || {
         if let Some(folder) = log.parent() {

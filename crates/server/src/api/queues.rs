@@ -26,6 +26,7 @@ use windlass_core::queue::{self, Queue};
 use windlass_core::state::{Body, State as Streams};
 use windlass_core::stream::StreamId;
 use windlass_core::time::{Millis, Span};
+use windlass_core::turn::View as _;
 use windlass_engine::handle::Message;
 use windlass_engine::port::Clock;
 
@@ -165,7 +166,7 @@ fn status(item: &Item) -> &'static str {
 }
 
 /// An item as it is shown.
-pub(super) fn describe_item(id: ItemId, item: &Item) -> Value {
+pub(super) fn describe_item(state: &Streams, id: ItemId, item: &Item) -> Value {
     let Some(body) = item.body() else { return Value::Null };
     let mut value = object!({
         "id": id,
@@ -183,6 +184,20 @@ pub(super) fn describe_item(id: ItemId, item: &Item) -> Value {
     if let Some(from) = &body.from {
         value["from"] = object!(from);
     }
+    let ended = matches!(
+        item,
+        Item::Completed { .. } | Item::Failed { .. } | Item::Dead { .. } | Item::Dropped { .. }
+    );
+    if ended {
+        value["completed_at"] = Value::String(shape::time(body.since));
+    }
+    if let Some(claimed) = body.claimed.as_ref().filter(|_| ended || matches!(item, Item::Processing { .. }))
+    {
+        value["taken_at"] = Value::String(shape::time(claimed.at));
+        if let Some(run) = claimed.run {
+            value["run"] = object!(run);
+        }
+    }
     if let Some(error) = body.failure.as_ref().and_then(|failure| failure.error.as_ref()) {
         value["error"] = object!(error);
     }
@@ -192,11 +207,8 @@ pub(super) fn describe_item(id: ItemId, item: &Item) -> Value {
         }
         Item::Processing { claim, .. } => {
             value["holder"] = Value::String(shape::holder(&body.scoped(), &claim.holder));
-            if let Some(run) = claim.run {
-                value["run"] = object!(run);
-            }
-            if let Some(at) = claim.visible_at {
-                value["expires_at"] = Value::String(shape::time(at));
+            if claim.visible_at.is_some() {
+                value["expires_at"] = Value::String(shape::time(body.lives_until(claim, state.beats())));
             }
         }
         Item::Dead { reason: Some(reason), .. } => value["error"] = object!(reason),
@@ -331,7 +343,7 @@ async fn push(
         .look(move |store| {
             let show = |(id, known): &(ItemId, bool)| {
                 let mut value = match find_item(store.state(), &queue, *id) {
-                    Some(item) => describe_item(*id, item),
+                    Some(item) => describe_item(store.state(), *id, item),
                     // It was pushed, worked on and has left already.
                     None => object!({ "id": id, "queue": queue.name(), "status": "completed" }),
                 };
@@ -406,7 +418,7 @@ fn page(
         last = Some(*id);
         let mine = item.body().is_some_and(|body| body.scoped() == *queue);
         if mine && wanted.is_none_or(|wanted| wanted == status(item)) {
-            items.push(describe_item(*id, item));
+            items.push(describe_item(store.state(), *id, item));
         }
     }
     (items, None)
@@ -417,7 +429,9 @@ async fn item_of(app: &App, queue: &Scoped, text: &str) -> Result<(ItemId, Value
     let id = ItemId::parse(text).map_err(|_| Problem::missing("item", text))?;
     let queue = queue.clone();
     let found = app
-        .look(move |store| find_item(store.state(), &queue, id).map(|item| describe_item(id, item)))
+        .look(move |store| {
+            find_item(store.state(), &queue, id).map(|item| describe_item(store.state(), id, item))
+        })
         .await?;
     found.map(|value| (id, value)).ok_or_else(|| Problem::missing("item", text))
 }
@@ -598,7 +612,7 @@ async fn taken(app: &App, queue: &Scoped, grants: Vec<Grant>) -> Result<Vec<Valu
     app.look(move |store| {
         let show = |grant: &Grant| {
             let found = find_item(store.state(), &queue, grant.item);
-            let mut value = found.map_or(Value::Null, |item| describe_item(grant.item, item));
+            let mut value = found.map_or(Value::Null, |item| describe_item(store.state(), grant.item, item));
             value["id"] = object!(grant.item);
             value["epoch"] = object!(grant.epoch);
             value

@@ -5,21 +5,25 @@
 //! OpenAPI document, so neither can be forgotten.
 
 use super::figures::method;
-use super::{Caller, Problem, as_problem, stranger};
+use super::{Caller, Json, Problem, Raw, as_problem, stranger};
 use crate::app::App;
+use crate::aside::{self, LARGE};
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, Request};
+use axum::body::Body;
+use axum::extract::{DefaultBodyLimit, FromRequest as _, Request};
 use axum::handler::Handler;
 use axum::http::{Method, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodFilter, on};
 use futures_util::FutureExt as _;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::Deserialize;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use windlass_core::code::Code;
+use windlass_core::id::Name;
 
 /// What a caller must be allowed to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -101,6 +105,8 @@ pub struct Doc {
     pub body_max: usize,
     /// How long an answer may take before whoever waits is told that it does.
     pub patience: Duration,
+    /// Whether it is handled aside however small its body is.
+    pub aside: bool,
 }
 
 /// A route that does what the line says.
@@ -116,6 +122,7 @@ pub fn doc(summary: &'static str) -> Doc {
         refuses: Vec::new(),
         body_max: BODY_MAX,
         patience: PATIENCE,
+        aside: false,
     }
 }
 
@@ -169,6 +176,12 @@ impl Doc {
     #[must_use]
     pub fn waits(self, longest: Duration) -> Doc {
         Doc { patience: PATIENCE + longest, ..self }
+    }
+
+    /// What it has to do may be much, however small its body is.
+    #[must_use]
+    pub fn aside(self) -> Doc {
+        Doc { aside: true, ..self }
     }
 
     /// It may refuse with this code.
@@ -247,8 +260,11 @@ impl Routes {
         H: Handler<T, Arc<App>, Future = Answering> + Sync,
         T: 'static,
     {
-        let check = Check { path, scope, body_max: doc.body_max, patience: doc.patience };
-        let handler = Arc::new(move |request, app| handler.clone().call(request, app));
+        // What is open reads deliveries as they are signed, and says itself what it takes.
+        let bare = method == Method::POST && doc.body.is_none() && scope != Scope::Open;
+        let (body_max, patience, aside) = (doc.body_max, doc.patience, doc.aside);
+        let check = Check { path, scope, bare, body_max, patience, aside };
+        let handler: Handling = Arc::new(move |request, app| handler.clone().call(request, app));
         self.router = self.router.route(path, on(filter, Guarded { check, handler }));
         self.list.push(Route { method, path, scope, doc });
         self
@@ -282,15 +298,37 @@ type Answering = Pin<Box<dyn Future<Output = Response> + Send>>;
 #[derive(Clone)]
 struct Guarded {
     check: Check,
-    handler: Arc<dyn Fn(Request, Arc<App>) -> Answering + Send + Sync>,
+    handler: Handling,
 }
+
+/// Waits for the body of a request here, where that takes no thread, and has it handled where large ones are.
+fn aside(tenant: Name, handler: Handling, request: Request, app: Arc<App>) -> Answering {
+    Box::pin(async move {
+        let (parts, body) = request.into_parts();
+        let read = Raw::from_request(Request::from_parts(parts.clone(), body), &()).await;
+        match read {
+            Ok(Raw(bytes)) => {
+                let request = Request::from_parts(parts, Body::from(bytes));
+                aside::run(&tenant, async move { handler(request, app).await }).await
+            }
+            Err(problem) => problem.into_response(),
+        }
+    })
+}
+
+type Handling = Arc<dyn Fn(Request, Arc<App>) -> Answering + Send + Sync>;
 
 impl Handler<(), Arc<App>> for Guarded {
     type Future = Answering;
 
     fn call(self, mut request: Request, app: Arc<App>) -> Answering {
         let (method, began) = (method(request.method()), Instant::now());
-        let answer = self.check.admit(&mut request).map(|()| (self.handler)(request, app.clone()));
+        let answer = self.check.admit(&mut request).map(|()| match self.check.lane(&request) {
+            // Nothing of a body is wanted here, so there is none that is large.
+            _ if self.check.bare => bare(self.handler.clone(), request, app.clone()),
+            None => (self.handler)(request, app.clone()),
+            Some(tenant) => aside(tenant, self.handler.clone(), request, app.clone()),
+        });
         Box::pin(async move {
             let response = self.check.answer(answer).await;
             app.metrics.request(self.check.path, method, response.status().as_u16(), began.elapsed());
@@ -299,16 +337,53 @@ impl Handler<(), Arc<App>> for Guarded {
     }
 }
 
+/// A body without fields: nothing, `{}` or `null`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+/// Lets a handler that takes no body answer, once it is known that the request has none: what a caller sends and nobody
+/// reads is a mistake that the caller should hear of.
+fn bare(handler: Handling, request: Request, app: Arc<App>) -> Answering {
+    Box::pin(async move {
+        let (parts, body) = request.into_parts();
+        let whole = Request::from_parts(parts.clone(), body);
+        match Json::<Option<Nothing>>::from_request(whole, &()).await {
+            Ok(Json(None | Some(Nothing {}))) => {
+                handler(Request::from_parts(parts, Body::empty()), app).await
+            }
+            Err(problem) => problem.into_response(),
+        }
+    })
+}
+
 /// What is asked of a request before its handler sees it, and of its answer.
 #[derive(Clone, Copy)]
 struct Check {
     path: &'static str,
     scope: Scope,
+    /// It takes no body.
+    bare: bool,
     body_max: usize,
     patience: Duration,
+    aside: bool,
 }
 
 impl Check {
+    /// Whose lane a request is handled in, where it is large. Deliveries of hooks are read by their handlers, which look to
+    /// it themselves.
+    fn lane(&self, request: &Request) -> Option<Name> {
+        let caller = request.extensions().get::<Caller>()?;
+        let large = match request.headers().get(header::CONTENT_LENGTH) {
+            Some(length) => {
+                length.to_str().ok().and_then(|text| text.parse::<usize>().ok()).is_none_or(|n| n >= LARGE)
+            }
+            // One that does not say how long it is may be.
+            None => request.headers().contains_key(header::TRANSFER_ENCODING),
+        };
+        (self.scope != Scope::Open && (large || self.aside)).then(|| caller.tenant.clone())
+    }
+
     /// Lets a request through to its handler, or not.
     fn admit(&self, request: &mut Request) -> Result<(), Problem> {
         if self.scope != Scope::Open {

@@ -33,6 +33,7 @@ use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
 use windlass_core::turn::View as _;
+use windlass_core::wire::shorten;
 use windlass_engine::port::Clock;
 
 /// Everything about runbooks.
@@ -43,17 +44,35 @@ pub(super) fn routes() -> Routes {
         .or_text("application/yaml");
     let plan_doc = doc("Say what a run would do; nothing is executed").body::<Plan>().gives(200, "plan");
     const REFUSED: &[Code] = &[Code::RunbookInvalid, Code::NotFound];
-    const DEPLOY: &[Code] = &[Code::RunbookInvalid, Code::DeployConflict, Code::Forbidden];
+    const DEPLOY: &[Code] = &[Code::RunbookInvalid, Code::DeployConflict, Code::Forbidden, Code::CapExceeded];
+    const BACK: &[Code] = &[Code::RunbookInvalid, Code::DeployConflict, Code::NotFound];
     Routes::new()
         .get("/v1/runbooks", Scope::Read, doc("List runbooks").gives(200, "list runbook"), list)
-        .post("/v1/runbooks", Scope::Deploy, load_doc.gives(201, "runbook").refuses(DEPLOY), load)
+        .post("/v1/runbooks", Scope::Deploy, load_doc.gives(201, "runbook").refuses(DEPLOY).aside(), load)
         .get(
-            "/v1/runbooks/{hash}",
+            "/v1/runbooks/{runbook}",
             Scope::Read,
-            doc("Show a runbook").gives(200, "runbook").refuses(REFUSED),
+            doc("Show a runbook: by its hash, by its deployed name, or as NAME@HASH with the beginning of a hash")
+                .gives(200, "runbook")
+                .refuses(REFUSED),
             show,
         )
-        .post("/v1/plan", Scope::Read, plan_doc.refuses(REFUSED), plan)
+        .post(
+            "/v1/runbooks/{runbook}/rollback",
+            Scope::Deploy,
+            doc("Make an earlier version of a name the active one again")
+                .body::<Rollback>()
+                .gives(200, "runbook")
+                .refuses(BACK),
+            rollback,
+        )
+        .post(
+            "/v1/runbooks/{runbook}/undeploy",
+            Scope::Deploy,
+            doc("Leave a name without an active version").gives(200, "runbook").refuses(BACK),
+            undeploy,
+        )
+        .post("/v1/plan", Scope::Read, plan_doc.refuses(REFUSED).aside(), plan)
 }
 
 /// Files as a client sends them: a runbook with its includes, or those of a policy.
@@ -136,16 +155,139 @@ pub(super) async fn load(
         app.ask(&caller, Command::Declare { tenant, namespace, hash }).await?;
         return Ok(json(StatusCode::CREATED, &describe(hash, &runbook)));
     }
-    let deployment = Scoped::new(&tenant, &namespace, &runbook.name);
-    let next = first_slots(&caller, &runbook, hash)?;
     let project_root = how.project_root.unwrap_or_else(|| app.default_dir());
+    let item = deploy(&app, &caller, (hash, &runbook), project_root).await?;
+    Ok(json(StatusCode::CREATED, &item))
+}
+
+/// Makes a stored runbook the active version of its name.
+async fn deploy(
+    app: &App,
+    caller: &Caller,
+    (hash, runbook): (Digest, &Runbook),
+    project_root: String,
+) -> Result<Value, Problem> {
+    let deployment = Scoped::new(&caller.tenant, &caller.namespace, &runbook.name);
+    // In the server's own directory, which is what those have who name none, steps are refused where they begin.
+    if project_root != app.default_dir() {
+        app.check_root(caller, &project_root).await?;
+    }
+    let next = first_slots(caller, runbook, hash)?;
     let deploy = Deploy { deployment: deployment.clone(), hash, project_root, next };
-    app.ask(&caller, Command::Deploy(Box::new(deploy))).await?;
-    let mut item = describe(hash, &runbook);
+    let asked = app.ask(caller, Command::Deploy(Box::new(deploy))).await;
+    learn_roots(app).await?;
+    asked?;
+    let mut item = describe(hash, runbook);
     if let Some(active) = app.look(move |store| active(store, &deployment).cloned()).await? {
         tell_active(&mut item, Some(&active));
     }
-    Ok(json(StatusCode::CREATED, &item))
+    Ok(item)
+}
+
+/// From now on, directories are whose they are by what is deployed.
+async fn learn_roots(app: &App) -> Result<(), Problem> {
+    if let Some(roots) = app.roots.clone() {
+        app.look(move |store| roots.learn(store.state())).await?;
+    }
+    Ok(())
+}
+
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Rollback {
+    /// The hash of the version, or its beginning; the version that was active before where absent.
+    #[serde(default)]
+    to: Option<String>,
+}
+
+/// A version of a name that was active once.
+struct Version {
+    hash: Digest,
+    project_root: String,
+}
+
+pub(super) async fn rollback(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(name): Path<String>,
+    Json(asked): Json<Rollback>,
+) -> Answer {
+    let deployment = deployment_of(&caller, &name)?;
+    let earlier = versions(&app, &deployment).await?;
+    let of = deployment.clone();
+    let now = app.look(move |store| active(store, &of).map(|active| active.hash)).await?;
+    let mut others = earlier.into_iter().rev().filter(|version| Some(version.hash) != now);
+    let found = match &asked.to {
+        None => others.next(),
+        Some(text) if text.is_empty() => None,
+        Some(text) => {
+            let mut begins = others.filter(|version| version.hash.to_string().starts_with(text.as_str()));
+            let found = begins.next();
+            if found.as_ref().is_some_and(|found| begins.any(|other| other.hash != found.hash)) {
+                let text =
+                    format!("`{}` begins the hash of several versions; write more of it", shorten(text));
+                return Err(Problem::new(Code::InvalidInput, text));
+            }
+            found
+        }
+    };
+    let version = found.ok_or_else(|| {
+        let which =
+            asked.to.as_deref().map_or_else(|| "other".to_owned(), |to| format!("other `{}`", shorten(to)));
+        let text = format!("no {which} version of `{}` was ever active", shorten(&name));
+        Problem::new(Code::NotFound, text)
+    })?;
+    let (hash, runbook) = app.runbook(&caller, Some(&version.hash.to_string()), None).await?;
+    let item = deploy(&app, &caller, (hash, &runbook), version.project_root).await?;
+    Ok(json(StatusCode::OK, &item))
+}
+
+pub(super) async fn undeploy(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(name): Path<String>,
+) -> Answer {
+    let deployment = deployment_of(&caller, &name)?;
+    let of = deployment.clone();
+    let last = app.look(move |store| active(store, &of).map(|active| active.hash)).await?;
+    let last = last.ok_or_else(|| Problem::missing("deployed runbook", &name))?;
+    let (hash, runbook) = app.runbook(&caller, Some(&last.to_string()), None).await?;
+    app.ask(&caller, Command::Withdraw { deployment }).await?;
+    learn_roots(&app).await?;
+    let mut item = describe(hash, &runbook);
+    tell_active(&mut item, None);
+    Ok(json(StatusCode::OK, &item))
+}
+
+fn deployment_of(caller: &Caller, name: &str) -> Result<Scoped, Problem> {
+    let name = Name::new(name).map_err(|error| Problem::new(Code::InvalidInput, error.to_string()))?;
+    Ok(Scoped::new(&caller.tenant, &caller.namespace, &name))
+}
+
+/// The versions that a name had, as its records have them: the first one first.
+async fn versions(app: &App, deployment: &Scoped) -> Result<Vec<Version>, Problem> {
+    let (log, stream) = (app.log.clone(), StreamId::Deployment(deployment.clone()));
+    let read = move || {
+        let mut found = Vec::new();
+        let read = log.scan(&[stream], Seqs::ALL, &mut |record, _| {
+            if let Event::RunbookDeployed(deployed) = &record.event {
+                let project_root = deployed.project_root.clone().unwrap_or_default();
+                found.push(Version { hash: deployed.hash, project_root });
+            }
+            ControlFlow::Continue(())
+        });
+        read.map(|_| found)
+    };
+    scanned(read).await
+}
+
+/// What somebody reads from the log, apart from those who wait for nothing.
+async fn scanned<T: Send + 'static>(
+    read: impl FnOnce() -> Result<T, crate::log::Error> + Send + 'static,
+) -> Result<T, Problem> {
+    let scanned = tokio::task::spawn_blocking(read).await;
+    let scanned = scanned.map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
+    scanned.map_err(|error| Problem::new(error.code(), error.to_string()))
 }
 
 /// The same file of two tenants is two runbooks, so that nobody meets what is another's, not even by having written it
@@ -267,9 +409,7 @@ async fn source(app: &App, hash: Digest) -> Result<Option<String>, Problem> {
         });
         read.map(|_| found)
     };
-    let scanned = tokio::task::spawn_blocking(read).await;
-    let scanned = scanned.map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
-    scanned.map_err(|error| Problem::new(error.code(), error.to_string()))
+    scanned(read).await
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -294,6 +434,7 @@ pub(super) async fn plan(State(app): State<Arc<App>>, caller: Caller, Json(asked
         tenant: caller.tenant.clone(),
         namespace: caller.namespace.clone(),
         pipeline: pipeline.clone(),
+        undoes: None,
         runbook: runbook.name.clone(),
         runbook_hash: hash,
         source: windlass_core::run::Source::Api,

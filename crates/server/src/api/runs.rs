@@ -1,10 +1,11 @@
 //! Runs: making them, looking at them, and what can be asked of them.
 
+use super::listing;
 use super::routes::{Routes, Scope, doc};
-use super::{Answer, Caller, Json, Problem, Query, invalid, json, page_limit};
+use super::{Answer, Caller, Json, Problem, invalid, json};
 use crate::app::App;
 use crate::shape;
-use crate::store::{Embedded, RunFilter};
+use crate::store::{self, Embedded, RunFilter};
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
@@ -19,11 +20,13 @@ use windlass_core::digest::Digest;
 use windlass_core::id::{Name, RunId, Scoped, StepId};
 use windlass_core::idempotency::{self, Source as KeySource};
 use windlass_core::run::{Initiator, Run, Source, Status, Trigger};
-use windlass_core::runbook::{Pipeline, Runbook};
-use windlass_core::state::Body;
+use windlass_core::runbook::Runbook;
+use windlass_core::state::{Body, State as Known};
 use windlass_core::step::Resolution;
 use windlass_core::stream::StreamId;
 use windlass_core::turn::View as _;
+use windlass_core::wire::shorten;
+use windlass_engine::port::Store as _;
 
 /// Everything about runs.
 pub(super) fn routes() -> Routes {
@@ -35,7 +38,7 @@ pub(super) fn routes() -> Routes {
         Code::CapExceeded,
     ];
     const STEER: &[Code] = &[Code::NotFound, Code::RunInvalidTransition, Code::RunTerminalState];
-    let listed = doc("List runs, newest first").query::<Listing>().gives(200, "list run");
+    let listed = doc("List runs, newest first").query::<listing::Listing>().gives(200, "list run");
     let created = doc("Make a run")
         .header("Idempotency-Key", "One run per key, however often it is asked for", "^[!-~]{1,128}$")
         .body::<NewRun>()
@@ -44,7 +47,7 @@ pub(super) fn routes() -> Routes {
         .gives(202, "run");
     let act = |text| doc(text).gives(200, "run").refuses(STEER);
     Routes::new()
-        .get("/v1/runs", Scope::Read, listed, list)
+        .get("/v1/runs", Scope::Read, listed, listing::list)
         .post("/v1/runs", Scope::Run, created.refuses(CREATE), create)
         .get(
             "/v1/runs/{id}",
@@ -57,6 +60,14 @@ pub(super) fn routes() -> Routes {
             Scope::Read,
             doc("List its steps").gives(200, "list step").refuses(&[Code::NotFound]),
             steps,
+        )
+        .get(
+            "/v1/runs/{id}/checkpoints",
+            Scope::Read,
+            doc("List what its steps saved, and its messages")
+                .gives(200, "list checkpoint")
+                .refuses(&[Code::NotFound]),
+            checkpoints,
         )
         .get(
             "/v1/runs/{id}/why",
@@ -125,9 +136,17 @@ pub(super) struct NewRun {
     priority: i32,
     #[serde(default)]
     correlation_id: Option<String>,
-    /// `cli` where the command line asks.
+    /// `cli` where the command line asks, `ui` where the page does; `api` where absent.
     #[serde(default)]
     source: Option<String>,
+}
+
+/// A runbook that a run is to be made of.
+pub(super) struct ToRun {
+    pub(super) hash: Digest,
+    pub(super) runbook: Arc<Runbook>,
+    /// Where its steps run: the directory it was deployed from.
+    pub(super) home: String,
 }
 
 pub(super) async fn create(
@@ -156,7 +175,7 @@ pub(super) async fn create(
     if let Some((run, in_flight)) = known {
         return made(&app, Reply::Known { run, in_flight }).await;
     }
-    let create = Box::new(wish(&app, &caller, &headers, body, Some(given)).await?);
+    let create = Box::new(wish(&app, &caller, &headers, body, Some(name)).await?);
     let deliver = Command::Deliver { key: key.clone(), source, request_hash, create };
     let asked = app.ask(&caller, deliver).await;
     app.count_key(source, &key, &asked);
@@ -177,7 +196,10 @@ async fn wish(
             "to name the directory of a run, `cwd`, needs the scope `deploy`, which the caller does not have";
         return Err(Problem::new(Code::Forbidden, text));
     }
-    let (hash, runbook) =
+    if let Some(cwd) = &body.cwd {
+        app.check_root(caller, cwd).await?;
+    }
+    let ToRun { hash, runbook, home } =
         app.runbook_to_run(caller, body.runbook.as_deref(), body.pipeline.as_deref()).await?;
     let pipeline = pick(&runbook, body.pipeline.as_deref())?;
     let def =
@@ -186,16 +208,19 @@ async fn wish(
         let text = "the pipeline has a `workspace`, which this version cannot make yet";
         return Err(Problem::new(Code::RunbookInvalid, text));
     }
-    let vars = crate::runbook::check_vars(def, &body.vars).map_err(invalid)?;
+    crate::runbook::fit_vars(def, &body.vars).map_err(invalid)?;
     let mut needs = Vec::new();
     for text in &body.after {
         needs.push(app.find_run(caller, text).await?);
     }
-    needs.extend(app.needed(caller, def).await?);
     let id = RunId(app.id());
     let source = match body.source.as_deref() {
+        None | Some("api") => Source::Api,
         Some("cli") => Source::Cli,
-        None | Some(_) => Source::Api,
+        Some("ui") => Source::Ui,
+        Some(other) => {
+            return Err(invalid(format!("`source` is `cli`, `ui` or `api`, and `{other}` is none of them")));
+        }
     };
     Ok(Create {
         id,
@@ -204,14 +229,15 @@ async fn wish(
         runbook: hash,
         pipeline: pipeline.clone(),
         name: Name::clean(&format!("{}/{pipeline}", runbook.name)),
-        cwd: body.cwd.unwrap_or_else(|| app.default_dir()),
-        vars,
+        cwd: body.cwd.unwrap_or(home),
+        vars: Value::Object(body.vars),
         trigger: Trigger {
             source,
             key,
             user: Some(caller.user()),
             event_id: None,
             traceparent: super::hooks::traceparent(headers),
+            of: None,
         },
         subject: None,
         correlation_id: body.correlation_id.map(|id| Name::new(&id).map_err(invalid)).transpose()?,
@@ -222,6 +248,7 @@ async fn wish(
         deadline_at: None,
         workspace: None,
         policy: app.policy.for_run(id, &runbook, &pipeline),
+        takes_back: None,
     })
 }
 
@@ -259,7 +286,7 @@ fn request_hash(body: &NewRun) -> Digest {
     Digest::of(&[&canonical::bytes(&what)])
 }
 
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<Name>, Problem> {
+pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<Name>, Problem> {
     let Some(value) = KEY_HEADERS.iter().find_map(|name| headers.get(*name)) else { return Ok(None) };
     let text = value.to_str().map_err(|_| invalid("the idempotency key is not plain text"))?;
     Name::new(text).map(Some).map_err(invalid)
@@ -273,11 +300,7 @@ pub(super) fn pick(runbook: &Runbook, wanted: Option<&str>) -> Result<Name, Prob
             Some(name) => Ok(name.clone()),
             None => Err(Problem::new(
                 Code::NotFound,
-                format!(
-                    "there is no pipeline `{}`; this runbook has {}",
-                    windlass_core::wire::shorten(wanted),
-                    names()
-                ),
+                format!("there is no pipeline `{}`; this runbook has {}", shorten(wanted), names()),
             )),
         },
         None => {
@@ -315,11 +338,18 @@ impl App {
         caller: &Caller,
         wanted: Option<&str>,
         pipeline: Option<&str>,
-    ) -> Result<(Digest, Arc<Runbook>), Problem> {
-        let found = self.runbook(caller, wanted, pipeline).await?;
-        let (who, hash) = (caller.clone(), found.0);
-        if caller.may(Scope::Deploy) || self.look(move |store| is_deployed(store, &who, hash)).await? {
-            return Ok(found);
+    ) -> Result<ToRun, Problem> {
+        if let Some(hash) = wanted.and_then(Digest::parse) {
+            // One that is about to leave stays for that. To look at it keeps none.
+            let loaded = self.look(move |store| store.load(&[StreamId::Runbook(hash)])).await?;
+            loaded.map_err(|fault| Problem::new(fault.code(), fault.to_string()))?;
+        }
+        let (hash, runbook) = self.runbook(caller, wanted, pipeline).await?;
+        let who = caller.clone();
+        let home = self.look(move |store| home_of(store, &who, hash)).await?;
+        if caller.may(Scope::Deploy) || home.is_some() {
+            let home = home.filter(|home| !home.is_empty()).unwrap_or_else(|| self.default_dir());
+            return Ok(ToRun { hash, runbook, home });
         }
         let text = "this runbook is not deployed in the caller's namespace, and to bring one needs the scope `deploy`, \
                     which the caller does not have; name a deployed runbook";
@@ -327,47 +357,82 @@ impl App {
     }
 
     /// A page of runs, and where the next begins. Where many are in memory, others get their turn in between.
-    async fn runs(&self, mut filter: RunFilter) -> Result<(Vec<Value>, Option<RunId>), Problem> {
+    pub(super) async fn runs(&self, mut filter: RunFilter) -> Result<(Vec<Value>, Option<RunId>), Problem> {
         let (mut items, limit) = (Vec::new(), filter.limit);
         loop {
             filter.limit = limit - items.len();
             let asked = filter.clone();
-            let (page, next) = self.look(move |store| store.list_runs(&asked)).await??;
+            let look = move |store: &mut Embedded| {
+                let (mut page, next) = store.list_runs(&asked)?;
+                page.iter_mut().for_each(|run| name_runbook(store.state(), run));
+                Ok::<_, crate::history::Error>((page, next))
+            };
+            let (page, next) = self.look(look).await??;
             items.extend(page);
             if items.len() == limit || next.is_none() {
-                return Ok((items, next));
+                return self.read_back(items, next).await;
             }
             filter.before = next;
         }
     }
 
-    /// The newest run of each pipeline that must be completed first.
-    pub(super) async fn needed(&self, caller: &Caller, def: &Pipeline) -> Result<Vec<RunId>, Problem> {
-        let mut runs = Vec::new();
-        for name in &def.needs {
-            let filter = RunFilter {
-                pipeline: Some(name.clone()),
-                limit: 1,
-                ..RunFilter::of(&caller.tenant, &caller.namespace)
-            };
-            let page = self.runs(filter).await?;
-            match page.0.first().and_then(|run| run["id"].as_str()).map(RunId::parse) {
-                Some(Ok(run)) => runs.push(run),
-                None | Some(Err(_)) => return Err(windlass_core::creation::never_ran(name).into()),
+    /// Shows the runs of a page that have left memory as they were there: what is private of them stands in the log alone.
+    /// That may cost more than one page should, and then the page ends early.
+    async fn read_back(
+        &self,
+        mut items: Vec<Value>,
+        next: Option<RunId>,
+    ) -> Result<(Vec<Value>, Option<RunId>), Problem> {
+        let id_of = |item: &Value| item["id"].as_str().and_then(|id| RunId::parse(id).ok());
+        let away: Vec<RunId> =
+            items.iter().filter(|item| item.get("vars").is_none()).filter_map(id_of).collect();
+        if away.is_empty() {
+            return Ok((items, next));
+        }
+        let wanted = away.clone();
+        let places = self.look(move |store| store.places_of(&wanted)).await??;
+        let log = self.log.clone();
+        let read = tokio::task::spawn_blocking(move || store::read_back(&log, &places)).await;
+        let read = read.map_err(|_| Problem::new(Code::Internal, "the runs could not be read"))?;
+        let (mut read, unread) = read.map_err(|error| Problem::new(error.code(), error.to_string()))?;
+        for item in &mut items {
+            if let Some(mut whole) = id_of(item).and_then(|id| read.remove(&id)) {
+                if let (Some(whole), Some(listed)) = (whole.as_object_mut(), item.as_object_mut()) {
+                    // What only the list says, which is the name of the runbook.
+                    listed.retain(|key, _| !whole.contains_key(key));
+                    whole.append(listed);
+                }
+                *item = whole;
             }
         }
-        Ok(runs)
+        let cut = unread.and_then(|unread| items.iter().position(|item| id_of(item) == Some(unread)));
+        let Some(cut) = cut else { return Ok((items, next)) };
+        items.truncate(cut);
+        let next = items.last().and_then(id_of);
+        Ok((items, next))
     }
 }
 
-/// Whether a runbook is the active version of its name.
-fn is_deployed(store: &Embedded, caller: &Caller, hash: Digest) -> bool {
+/// Says of which runbook a run is, as long as that is stored.
+fn name_runbook(state: &Known, run: &mut Value) {
+    let hash = run["runbook_hash"].as_str().and_then(Digest::parse);
+    let stream = hash.and_then(|hash| state.stream(&StreamId::Runbook(hash)));
+    if let Some(Body::Runbook(runbook)) = stream.map(|stream| &stream.body) {
+        run["runbook"] = object!(runbook.name);
+    }
+}
+
+/// The directory of a runbook that is the active version of its name.
+fn home_of(store: &Embedded, caller: &Caller, hash: Digest) -> Option<String> {
     let state = store.state();
     let names = state.deployments(&caller.tenant, &caller.namespace);
-    names.into_iter().any(|name| match state.stream(&StreamId::Deployment(name)).map(|stream| &stream.body) {
-        Some(Body::Deployment(active)) => active.as_ref().as_ref().is_some_and(|active| active.hash == hash),
+    names.into_iter().find_map(|name| match &state.stream(&StreamId::Deployment(name))?.body {
+        Body::Deployment(active) => {
+            let active = active.as_ref().as_ref().filter(|active| active.hash == hash)?;
+            Some(active.project_root.clone())
+        }
         // tidy: the stream of a deployment holds one.
-        Some(_) | None => false,
+        _ => None,
     })
 }
 
@@ -395,9 +460,15 @@ fn find_runbook(
         })
     };
     let found = match wanted {
-        Some(text) => Digest::parse(text)
-            .and_then(by_hash)
-            .or_else(|| deployed().find(|(_, runbook)| runbook.name.as_str() == text)),
+        Some(text) => {
+            let known = Digest::parse(text)
+                .and_then(by_hash)
+                .or_else(|| deployed().find(|(_, runbook)| runbook.name.as_str() == text));
+            match known {
+                Some(found) => Some(found),
+                None => version(state, caller, text)?.and_then(by_hash),
+            }
+        }
         None => deployed().find(|(_, runbook)| {
             pipeline.is_none_or(|wanted| runbook.pipelines.keys().any(|name| name.as_str() == wanted))
         }),
@@ -408,57 +479,50 @@ fn find_runbook(
     })
 }
 
+/// The stored versions that a text means: a hash, `NAME@HASH` with the beginning of a hash, or all of a name.
+pub(super) fn versions(state: &Known, caller: &Caller, text: &str) -> Vec<Digest> {
+    if let Some(hash) = Digest::parse(text) {
+        return vec![hash];
+    }
+    let (name, begin) = text.rsplit_once('@').map_or((text, ""), |(name, begin)| (name, begin));
+    let begin = begin.to_ascii_lowercase();
+    let books = state.streams_from(StreamId::Runbook(Digest([0; 32])));
+    let books = books.map_while(|(id, stream)| match (id, &stream.body) {
+        (StreamId::Runbook(hash), Body::Runbook(runbook)) => Some((hash, runbook, stream)),
+        // tidy: the next kind begins.
+        _ => None,
+    });
+    let mine = books.filter(|(_, runbook, stream)| {
+        stream.tenant == caller.tenant && [name, text].contains(&runbook.name.as_str())
+    });
+    // A name may have the sign in it.
+    let begins = |hash: &Digest, runbook: &Runbook| {
+        runbook.name.as_str() == text || hash.to_string().starts_with(&begin)
+    };
+    mine.filter(|(hash, runbook, _)| begins(hash, runbook)).map(|(hash, ..)| *hash).collect()
+}
+
+/// The one stored version that `NAME@HASH` means.
+fn version(state: &Known, caller: &Caller, text: &str) -> Result<Option<Digest>, Problem> {
+    if !text.contains('@') {
+        return Ok(None);
+    }
+    match versions(state, caller, text).as_slice() {
+        [] => Ok(None),
+        [only] => Ok(Some(*only)),
+        [_, _, ..] => Err(invalid(format!("`{}` begins several hashes; write more of it", shorten(text)))),
+    }
+}
+
 /// A run as it is now.
 pub(super) async fn one(app: &App, id: RunId, steps: bool) -> Result<Value, Problem> {
-    let found = app.look(move |store| store.show_run(id, steps)).await?;
-    found.ok_or_else(|| Problem::missing("run", &id.to_string()))
-}
-
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Listing {
-    #[serde(default)]
-    status: Option<String>,
-    #[serde(default)]
-    pipeline: Option<String>,
-    #[serde(default)]
-    repo: Option<String>,
-    /// Made at this time or later: RFC 3339.
-    #[serde(default)]
-    since: Option<String>,
-    #[serde(default)]
-    cursor: Option<String>,
-    #[serde(default)]
-    limit: Option<usize>,
-}
-
-pub(super) async fn list(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Query(asked): Query<Listing>,
-) -> Answer {
-    let status = asked
-        .status
-        .as_deref()
-        .map(|word| Status::parse(word).ok_or_else(|| invalid(format!("`{word}` is not a status of a run"))));
-    let since = asked.since.as_deref().map(|text| {
-        let stamp: jiff::Timestamp = text.parse().map_err(|error| invalid(format!("`since`: {error}")))?;
-        Ok::<_, Problem>(windlass_core::time::Millis(u64::try_from(stamp.as_millisecond()).unwrap_or(0)))
-    });
-    let filter = RunFilter {
-        status: status.transpose()?,
-        pipeline: asked.pipeline.map(|name| Name::new(&name).map_err(invalid)).transpose()?,
-        repo: asked.repo,
-        since: since.transpose()?,
-        before: asked
-            .cursor
-            .map(|text| RunId::parse(&text).map_err(|_| invalid("that is no cursor")))
-            .transpose()?,
-        limit: page_limit(asked.limit, 50),
-        ..RunFilter::of(&caller.tenant, &caller.namespace)
+    let look = move |store: &mut Embedded| {
+        let mut run = store.show_run(id, steps)?;
+        name_runbook(store.state(), &mut run);
+        Some(run)
     };
-    let (items, next) = app.runs(filter).await?;
-    Ok(json(StatusCode::OK, &shape::list(items, next.map(|id| id.to_string()))))
+    let found = app.look(look).await?;
+    found.ok_or_else(|| Problem::missing("run", &id.to_string()))
 }
 
 pub(super) async fn show(State(app): State<Arc<App>>, caller: Caller, Path(id): Path<String>) -> Answer {
@@ -472,6 +536,13 @@ pub(super) async fn steps(State(app): State<Arc<App>>, caller: Caller, Path(id):
         return Ok(json(StatusCode::OK, &shape::list(Vec::new(), None)));
     };
     Ok(json(StatusCode::OK, &shape::list(steps, None)))
+}
+
+async fn checkpoints(State(app): State<Arc<App>>, caller: Caller, Path(id): Path<String>) -> Answer {
+    let id = app.find_run(&caller, &id).await?;
+    let found = app.look(move |store| store.show_checkpoints(id)).await?;
+    let found = found.ok_or_else(|| Problem::missing("run", &id.to_string()))?;
+    Ok(json(StatusCode::OK, &shape::list(found, None)))
 }
 
 /// Asks something of a run and answers with the run.
@@ -495,7 +566,11 @@ pub(super) async fn cancel(
 ) -> Answer {
     let run = app.find_run(&caller, &id).await?;
     let (initiator, user) = (Initiator::User, Some(caller.user()));
-    on_run(&app, &caller, run, Command::Cancel { run, initiator, user, reason: body.reason }).await
+    let answer =
+        on_run(&app, &caller, run, Command::Cancel { run, initiator, user, reason: body.reason }).await;
+    // What was leased just before may be about to begin: after the answer nothing is.
+    app.settle(run).await;
+    answer
 }
 
 pub(super) async fn suspend(
@@ -567,7 +642,7 @@ pub(super) async fn fork(
     let run = app.find_run(&caller, &id).await?;
     let from = StepId::new(&body.from).map_err(invalid)?;
     let runbook = match body.runbook.as_deref() {
-        Some(text) => Some(app.runbook_to_run(&caller, Some(text), None).await?.0),
+        Some(text) => Some(app.runbook_to_run(&caller, Some(text), None).await?.hash),
         None => None,
     };
     descend(&app, &caller, run, Some(from), runbook).await
@@ -589,9 +664,13 @@ pub(super) async fn signal(
     State(app): State<Arc<App>>,
     caller: Caller,
     Path((id, name)): Path<(String, String)>,
-    Json(body): Json<Data>,
+    Json(mut body): Json<Data>,
 ) -> Answer {
     let run = app.find_run(&caller, &id).await?;
+    if caller.attempt.is_some() {
+        let mask = app.mask_of(run).await;
+        body.data = mask.value(&body.data);
+    }
     let replayed = send(&app, &caller, &name, body, Some(run)).await?.1;
     let mut response = json(StatusCode::OK, &one(&app, run, true).await?);
     if replayed {
@@ -632,7 +711,7 @@ async fn send(
     let key = body.key.as_deref().map(Name::new).transpose().map_err(invalid)?;
     let event_id = body.event_id.as_deref().map(Name::new).transpose().map_err(invalid)?;
     let (tenant, namespace) = (caller.tenant.clone(), caller.namespace.clone());
-    let signal = Signal { tenant, namespace, name, key, data: body.data, event_id };
+    let signal = Signal { tenant, namespace, name, key, data: body.data, event_id, user: None };
     let Some(event_id) = &signal.event_id else {
         let Signal { name, key, data, .. } = signal.clone();
         let command = match to {
@@ -654,6 +733,8 @@ async fn send(
         to,
         response: None,
         failure: None,
+        event: None,
+        also: Vec::new(),
     };
     let key = arrival.key.clone();
     let asked = app.ask(caller, Command::Arrive(Box::new(arrival))).await;

@@ -120,7 +120,8 @@ async fn run_now(State(app): State<Arc<App>>, caller: Caller, Path(name): Path<S
     let schedule = scoped(&caller, &name)?;
     fetch(&app, &schedule).await?;
     let run = RunId(app.id());
-    let command = Command::Schedule { schedule: schedule.clone(), input: Input::RunNow { run } };
+    let command =
+        Command::Schedule { schedule: schedule.clone(), input: Input::RunNow { run, asked_by: Vec::new() } };
     match app.ask(&caller, command).await? {
         Reply::Created(run) => Ok(json(StatusCode::CREATED, &runs::one(&app, run, true).await?)),
         // tidy: anything else means that it waits.

@@ -3,9 +3,15 @@
 use super::routes::{Routes, Scope, doc};
 use super::*;
 use axum::body::Body;
+use serde_json::json as object;
+use windlass_core::id::RunId;
 
 async fn ask(api: &Api, request: Request<Body>) -> (u16, Value) {
-    let response = api.answer(None, request).await;
+    ask_as(None, api, request).await
+}
+
+async fn ask_as(caller: Option<Caller>, api: &Api, request: Request<Body>) -> (u16, Value) {
+    let response = api.answer(caller, request).await;
     let status = response.status().as_u16();
     let bytes = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
     (status, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
@@ -87,6 +93,40 @@ async fn a_route_has_its_own_bound_and_its_own_patience() {
 }
 
 #[tokio::test]
+async fn large_bodies_are_handled_on_other_threads_and_small_ones_are_not_moved() {
+    async fn place(Raw(body): Raw) -> String {
+        let aside = std::thread::current().name() == Some("aside");
+        serde_json::json!([aside, body.len()]).to_string()
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let app = app(dir.path());
+    let routes = Routes::new().post("/", Scope::Read, doc("Say where").body::<String>(), place);
+    let api = Api::of(
+        routes.post("/much", Scope::Read, doc("Say where").body::<String>().aside(), place),
+        app.clone(),
+    );
+    let ask = async |path: &str, len: usize, head: (&str, &str)| {
+        let request = Request::builder().method(Method::POST).uri(path).header(head.0, head.1);
+        let request = request.body(Body::from(vec![b'x'; len])).unwrap();
+        let response = api.answer(Some(Caller::local()), request).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        let bytes = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
+        serde_json::from_slice::<Value>(&bytes).unwrap()
+    };
+    let large = crate::aside::LARGE;
+    let length = large.to_string();
+    let answers = [
+        ask("/", 10, ("content-length", "10")).await,
+        ask("/", large, ("content-length", &length)).await,
+        ask("/", 10, ("transfer-encoding", "chunked")).await,
+        ask("/much", 10, ("content-length", "10")).await,
+    ];
+    app.stop();
+    let expected = [(false, 10), (true, large), (true, 10), (true, 10)];
+    assert_eq!(answers, expected.map(|answer| serde_json::json!(answer)));
+}
+
+#[tokio::test]
 async fn a_body_that_does_not_come_is_not_waited_for_for_ever() {
     async fn takes(Raw(body): Raw) -> String {
         body.len().to_string()
@@ -116,6 +156,51 @@ async fn a_process_on_its_way_out_takes_no_more_work() {
     app.stop();
     // A loop that has ended does not turn.
     assert_eq!(ask(&api, request("/healthz")).await.1["code"], "UNAVAILABLE");
+}
+
+#[tokio::test]
+async fn a_list_of_runs_is_the_same_before_and_after_they_left_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let app = app(dir.path());
+    let api = Api::new(app.clone());
+    let send = |method: &str, path: &str, body: String| {
+        Request::builder()
+            .method(method)
+            .uri(path)
+            .header("content-type", "application/json")
+            .body(Body::from(body))
+            .unwrap()
+    };
+    let book = "name: b\npipelines: { p: { vars: { who: {} }, steps: [ { id: w, wait: 1h } ] } }\n";
+    let files = object!({ "files": [{ "name": "b.yaml", "text": book }] });
+    assert_eq!(
+        ask_as(Some(Caller::owner("ann")), &api, send("POST", "/v1/runbooks", files.to_string())).await.0,
+        201
+    );
+    for who in ["ann", "bob", "cy"] {
+        let wish = object!({ "pipeline": "p", "vars": { "who": who } });
+        let (status, run) =
+            ask_as(Some(Caller::owner("ann")), &api, send("POST", "/v1/runs", wish.to_string())).await;
+        assert_eq!(status, 201, "{run}");
+        let path = format!("/v1/runs/{}/cancel", run["id"].as_str().unwrap());
+        let (status, answer) =
+            ask_as(Some(Caller::owner("ann")), &api, send("POST", &path, "{}".into())).await;
+        assert_eq!(status, 200, "{answer}");
+    }
+    let list = || async {
+        ask_as(Some(Caller::owner("ann")), &api, send("GET", "/v1/runs?limit=2", String::new())).await.1
+    };
+    let before = list().await;
+    let vars = |page: &Value, n: usize| page["items"][n]["vars"]["who"].clone();
+    assert_eq!((vars(&before, 0), vars(&before, 1)), (Value::from("cy"), Value::from("bob")));
+    while app.look(|store| store.let_all_leave()).await.unwrap() {
+        tokio::task::yield_now().await;
+    }
+    let held =
+        app.look(|store| store.state().runs_between(RunId(0), RunId(u128::MAX)).count()).await.unwrap();
+    assert_eq!(held, 0, "they are out of memory");
+    assert_eq!(list().await, before);
+    app.stop();
 }
 
 #[test]

@@ -13,8 +13,10 @@ use std::sync::Arc;
 use windlass_core::code::Code;
 use windlass_core::command::Command;
 use windlass_core::id::Scoped;
+use windlass_core::machine::Beats;
 use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
+use windlass_core::turn::View as _;
 use windlass_core::{lock, semaphore};
 
 /// Locks and semaphores.
@@ -59,7 +61,7 @@ async fn page(
     caller: &Caller,
     asked: Page,
     kind: fn(Scoped) -> StreamId,
-    of: fn(&StreamId, &Body) -> Option<(Scoped, Value)>,
+    of: fn(&StreamId, &Body, &Beats) -> Option<(Scoped, Value)>,
 ) -> Answer {
     let home = Scoped::first_of(&caller.tenant, &caller.namespace);
     let after = asked.cursor.map(|name| scoped(caller, &name)).transpose()?;
@@ -67,7 +69,8 @@ async fn page(
     let mut items = app
         .look(move |store| {
             let streams = store.state().streams_from(kind(after.clone().unwrap_or_else(|| home.clone())));
-            let things = streams.map_while(|(id, stream)| of(id, &stream.body));
+            let beats = store.state().beats();
+            let things = streams.map_while(|(id, stream)| of(id, &stream.body, beats));
             let mine = things.take_while(|(name, _)| {
                 (name.tenant(), name.namespace()) == (home.tenant(), home.namespace())
             });
@@ -81,18 +84,18 @@ async fn page(
     Ok(json(StatusCode::OK, &shape::list(items.into_iter().map(|(_, value)| value).collect(), next)))
 }
 
-fn as_lock(id: &StreamId, body: &Body) -> Option<(Scoped, Value)> {
+fn as_lock(id: &StreamId, body: &Body, beats: &Beats) -> Option<(Scoped, Value)> {
     match (id, body) {
-        (StreamId::Lock(name), Body::Lock(lock)) => Some((name.clone(), shape::lock(name, lock))),
+        (StreamId::Lock(name), Body::Lock(lock)) => Some((name.clone(), shape::lock(name, lock, beats))),
         // tidy: only locks are wanted.
         _ => None,
     }
 }
 
-fn as_semaphore(id: &StreamId, body: &Body) -> Option<(Scoped, Value)> {
+fn as_semaphore(id: &StreamId, body: &Body, beats: &Beats) -> Option<(Scoped, Value)> {
     match (id, body) {
         (StreamId::Semaphore(name), Body::Semaphore(held)) => {
-            Some((name.clone(), shape::semaphore(name, held)))
+            Some((name.clone(), shape::semaphore(name, held, beats)))
         }
         // tidy: only semaphores are wanted.
         _ => None,
@@ -114,8 +117,13 @@ pub(super) async fn semaphores(
 async fn one(app: &App, stream: StreamId, what: &'static str, name: &str) -> Answer {
     let found = app
         .look(move |store| {
+            // One at rest is read back.
+            windlass_engine::port::Store::load(store, std::slice::from_ref(&stream)).ok()?;
             let body = &store.state().stream(&stream)?.body;
-            as_lock(&stream, body).or_else(|| as_semaphore(&stream, body)).map(|(_, value)| value)
+            let beats = store.state().beats();
+            as_lock(&stream, body, beats)
+                .or_else(|| as_semaphore(&stream, body, beats))
+                .map(|(_, value)| value)
         })
         .await?;
     found.map(|value| json(StatusCode::OK, &value)).ok_or_else(|| Problem::missing(what, name))

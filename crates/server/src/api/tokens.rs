@@ -4,6 +4,7 @@ use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Json, Problem, invalid, json};
 use crate::app::App;
 use crate::auth;
+use crate::clock::System;
 use crate::shape;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
@@ -15,7 +16,8 @@ use windlass_core::code::Code;
 use windlass_core::command::Command;
 use windlass_core::id::{Name, TokenId};
 use windlass_core::time::Millis;
-use windlass_core::token::{Input, New, Scope as Allowed, Token};
+use windlass_core::token::{GROUPS_MAX, Input, New, Scope as Allowed, Token};
+use windlass_engine::port::Clock as _;
 
 /// Everything about tokens.
 pub(super) fn routes() -> Routes {
@@ -28,14 +30,16 @@ pub(super) fn routes() -> Routes {
         .post("/v1/tokens/{id}/revoke", Scope::Admin, revoked, revoke)
 }
 
-async fn me(caller: Caller) -> Answer {
+async fn me(State(app): State<Arc<App>>, caller: Caller) -> Answer {
+    let mut groups = caller.groups.clone();
+    groups.extend(app.config.groups_of(&caller.user()).into_iter().filter(|_| caller.is_human()));
     let scopes: Vec<&str> = caller.scopes.iter().map(|scope| scope.word()).collect();
     let body = object!({
         "name": caller.user(),
         "human": caller.is_human(),
         "tenant": caller.tenant,
         "namespace": caller.namespace,
-        "groups": caller.groups,
+        "groups": groups,
         "scopes": scopes,
         "client": caller.client,
     });
@@ -65,6 +69,23 @@ struct Wish {
     /// Until when it is good: RFC 3339.
     #[serde(default)]
     expires_at: Option<String>,
+    /// How long it is good from now on, such as `30d`: by the server's time, which the caller need not know.
+    #[serde(default)]
+    expires_in: Option<String>,
+}
+
+/// Until when a token is to be good.
+fn expiry(wish: &Wish) -> Result<Option<Millis>, Problem> {
+    match (&wish.expires_at, &wish.expires_in) {
+        (Some(_), Some(_)) => Err(invalid("either `expires_at` or `expires_in`, not both")),
+        (Some(at), None) => time(at).map(Some),
+        (None, Some(span)) => {
+            let span = crate::runbook::span::parse(span)
+                .map_err(|_| invalid("`expires_in` is not a duration such as 30d"))?;
+            Ok(Some(System.now() + span))
+        }
+        (None, None) => Ok(None),
+    }
 }
 
 /// Where a token is to count: where the caller is, unless everything is the caller's.
@@ -100,6 +121,16 @@ fn time(text: &str) -> Result<Millis, Problem> {
     Ok(Millis(u64::try_from(stamp.as_millisecond()).unwrap_or(0)))
 }
 
+/// For whom a token stands. Names come from the owner; what somebody else makes bears the maker's name in front, so that
+/// whatever is asked for with it counts as asked for by the maker.
+fn name(caller: &Caller, wish: &Wish, id: TokenId) -> Result<Name, Problem> {
+    let given = match &wish.name {
+        Some(name) => Name::new(name).map_err(invalid)?,
+        None => Name::clean(&id.to_string()),
+    };
+    if caller.owns { Ok(given) } else { Name::new(&format!("{}/{given}", caller.user())).map_err(invalid) }
+}
+
 async fn create(State(app): State<Arc<App>>, caller: Caller, Json(wish): Json<Wish>) -> Answer {
     let tenant = place(&caller, wish.tenant.as_deref(), &caller.tenant, "tenant")?;
     let namespace = place(&caller, wish.namespace.as_deref(), &caller.namespace, "namespace")?;
@@ -110,16 +141,21 @@ async fn create(State(app): State<Arc<App>>, caller: Caller, Json(wish): Json<Wi
         id,
         hash: auth::hash_of(&secret),
         namespace,
-        name: wish
-            .name
-            .as_deref()
-            .map_or_else(|| Ok(Name::clean(&id.to_string())), Name::new)
-            .map_err(invalid)?,
-        human: !wish.service,
+        name: name(&caller, &wish, id)?,
+        // What somebody else than the owner hands out is for a program, said or not.
+        human: caller.owns && !wish.service,
         groups: groups.collect::<Result<_, _>>()?,
         scopes: scopes(&caller, &wish.scopes)?,
-        expires_at: wish.expires_at.as_deref().map(time).transpose()?,
+        expires_at: expiry(&wish)?,
     };
+    if !caller.owns && new.groups.len() <= GROUPS_MAX {
+        let decides = !wish.service && new.scopes.contains(&Allowed::Approve);
+        if decides || !new.groups.is_empty() {
+            let text = "only the owner of the installation says who is a human that decides, and who is in which group: \
+                        with `service`, and without groups, this makes a token for a program";
+            return Err(Problem::new(Code::Forbidden, text));
+        }
+    }
     let input = Input::Create(Box::new(new));
     let mut shown = change(&app, &caller, tenant, id, input).await?;
     shown["token"] = Value::String(secret);

@@ -9,6 +9,7 @@ use axum::http::StatusCode;
 use serde_json::{Value, json as object};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use windlass_core::code::Code;
 use windlass_core::id::{Holder, Name, RunId};
 use windlass_core::lock;
 use windlass_core::run::{BlockedOn, Run, Status};
@@ -65,19 +66,33 @@ impl Chain<'_> {
             Status::Pending if run.blocked.is_none() => {
                 self.link(id, None, "begin", "it has not begun: it waits for its turn");
             }
-            Status::Pending | Status::Blocked => self.blocked(id, run),
+            Status::Pending | Status::Blocked => {
+                self.held_up(id, run);
+                self.blocked(id, run);
+            }
             Status::Running
             | Status::AwaitingApproval
             | Status::WaitingExternal
             | Status::FailedRetryable => {
-                if run.suspended {
-                    let text = format!("it is suspended: `windlass resume {id}` lets it go on");
-                    self.link(id, None, "suspended", text);
-                }
+                self.held_up(id, run);
                 for step in run.live().filter(|step| step.group.is_none()) {
                     self.step(id, run, step);
                 }
             }
+        }
+    }
+
+    /// What keeps all of a run: it is suspended, or being stopped.
+    fn held_up(&mut self, id: RunId, run: &Run) {
+        if run.suspended {
+            let caller = run.born.parent.as_deref().and_then(|(caller, _)| self.state.run(*caller));
+            let of = caller.filter(|caller| caller.suspended).map_or(id, Run::id);
+            let text = format!("it is suspended: `windlass resume {of}` lets it go on");
+            self.link(id, None, "suspended", text);
+        }
+        if let Some(stop) = &run.stopping {
+            let why = stop.reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
+            self.link(id, None, "stopping", format!("it is being stopped{why}"));
         }
     }
 
@@ -92,12 +107,40 @@ impl Chain<'_> {
         self.link(id, None, "ended", text);
     }
 
+    /// What a step that is ready waits for: where it names labels, not any executor will do.
+    fn executor(&self, run: &Run, step: &Step) -> String {
+        let labels = self.labels(run, step);
+        if labels.is_empty() {
+            return "it is ready and waits for a free executor".to_owned();
+        }
+        let labels = labels.join(", ");
+        format!(
+            "it is ready and waits for a free executor with the labels {labels}: `windlass executor --labels {labels}`"
+        )
+    }
+
+    fn labels(&self, run: &Run, step: &Step) -> Vec<String> {
+        let home = &run.born.home;
+        let book = self.state.stream(&StreamId::Runbook(home.runbook)).map(|stream| &stream.body);
+        let Some(Body::Runbook(book)) = book else { return Vec::new() };
+        let node = book.pipelines.get(&home.pipeline).and_then(|def| def.node(step.node));
+        node.map(|node| node.runs_on.iter().map(ToString::to_string).collect()).unwrap_or_default()
+    }
+
     fn blocked(&mut self, id: RunId, run: &Run) {
         match run.blocked.as_deref() {
             Some(BlockedOn::Runs(runs)) => {
                 for other in runs {
                     self.link(id, None, "run", format!("it waits until run {other} is completed"));
                     self.run(*other);
+                }
+            }
+            Some(BlockedOn::Pipelines(names)) => {
+                for name in names {
+                    let text = format!(
+                        "it waits until a run of the pipeline `{name}` is completed: none has run yet"
+                    );
+                    self.link(id, None, "pipeline", text);
                 }
             }
             Some(BlockedOn::Lock(name)) => self.lock(id, None, run, name),
@@ -133,7 +176,7 @@ impl Chain<'_> {
             (step::Status::Ready, _) => {
                 let home = &run.born.home;
                 match self.state.indexes().admit_step(&home.tenant, &home.runbook) {
-                    Ok(()) => self.link(id, Some(name), "ready", "it is ready and waits for a free executor"),
+                    Ok(()) => self.link(id, Some(name), "ready", self.executor(run, step)),
                     Err(cap) => self.link(id, Some(name), "cap", format!("a cap is reached: {cap}")),
                 };
             }
@@ -156,12 +199,15 @@ impl Chain<'_> {
             },
             Wait::Semaphore => self.semaphore(id, name, run, waiting.on.as_ref()),
             Wait::Approval => {
-                let open =
-                    run.rare().approvals.values().find(|a| {
-                        a.step == step.id && a.status == windlass_core::approval::Status::Requested
-                    });
+                // Several steps may wait for one answer.
+                let open = run.rare().approvals.values().find(|a| {
+                    a.status == windlass_core::approval::Status::Requested
+                        && waiting.on.as_ref().is_some_and(|on| on.as_str() == a.id.to_string())
+                });
                 let what = open.map_or(String::new(), |a| {
-                    format!(": `windlass approve {}` or `windlass reject {} --reason …`", a.id, a.id)
+                    let again = a.reasons.iter().find(|reason| reason.starts_with("asked again"));
+                    let again = again.map_or(String::new(), |again| format!(" ({again})"));
+                    format!("{again}: `windlass approve {}` or `windlass reject {} --reason …`", a.id, a.id)
                 });
                 self.link(id, name, "approval", format!("a human has to decide{what}"));
             }
@@ -180,6 +226,14 @@ impl Chain<'_> {
             }
             Wait::Timer => {
                 self.link(id, name, "timer", format!("it waits{till}"));
+            }
+            Wait::Executor => {
+                let why = waiting.on.as_ref().map_or(String::new(), |on| format!(": {on}"));
+                let text = format!(
+                    "nothing of it could be begun, and it is tried again{}{why}",
+                    till.replacen(" until", " at", 1)
+                );
+                self.link(id, name, "executor", text);
             }
             Wait::Backoff => {
                 let error = step.error.as_ref().map_or(String::new(), |error| format!(": {}", error.message));
@@ -214,7 +268,7 @@ impl Chain<'_> {
                         format!("the budget{on} is used up: `windlass raise {id} --{flag} …` lets it go on")
                     }
                 };
-                self.link(id, name, "budget", text);
+                self.link(id, name, "budget", text)["code"] = object!(Code::BudgetExceeded.as_str());
             }
             Wait::Escalation => {
                 self.link(id, name, "escalation", "an agent needs a human");

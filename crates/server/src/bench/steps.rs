@@ -93,6 +93,7 @@ impl Idle {
                 user: None,
                 event_id: None,
                 traceparent: None,
+                of: None,
             },
             subject: None,
             correlation_id: None,
@@ -103,6 +104,7 @@ impl Idle {
             deadline_at: None,
             workspace: None,
             policy: InForce::builtin().for_run(id, &self.runbook, &name("p")),
+            takes_back: None,
         };
         handle.ask(Actor::SYSTEM, Command::Create(Box::new(create)), |_| {});
     }

@@ -177,7 +177,10 @@ fn outcome(approval: &Approval) -> Vec<Value> {
         Status::Requested if !lines.is_empty() => lines.push(format!("{} more needed", approval.missing())),
         Status::Requested | Status::Approved | Status::Rejected => {}
         Status::Expired => lines.push(format!("expired at {}", shape::time(approval.expires_at))),
-        Status::Cancelled => lines.push("withdrawn: its step has ended, or the action changed".to_owned()),
+        Status::Cancelled => {
+            let why = approval.voided.as_deref().unwrap_or("its step has ended, or the action changed");
+            lines.push(format!("withdrawn: {}", visible(why)));
+        }
     }
     sections("Decisions", &lines, DECISIONS_SECTIONS_MAX).0
 }

@@ -43,7 +43,7 @@ fn unwrapped(value: &Value) -> &Value {
     inner
 }
 
-/// Every value in an object that is not itself an object with something in it, with its path. The depth is that of
+/// Every value in an object that is not itself an object with something in it, or a list of such, with its path. The depth is that of
 /// JSON that was read, which its reader bounds.
 fn leaves(fields: &Map<String, Value>) -> Vec<(String, &Value)> {
     let mut found = Vec::new();
@@ -55,6 +55,21 @@ fn leaves(fields: &Map<String, Value>) -> Vec<(String, &Value)> {
             Value::Object(inner) if !inner.is_empty() => {
                 let below = leaves(inner).into_iter();
                 found.extend(below.map(|(path, value)| (format!("{}.{path}", key(name)), value)));
+            }
+            Value::Array(items)
+                if items.iter().any(|item| item.as_object().is_some_and(|map| !map.is_empty())) =>
+            {
+                for (n, item) in items.iter().enumerate() {
+                    match item {
+                        Value::Object(inner) if !inner.is_empty() => {
+                            let below = leaves(inner).into_iter();
+                            found.extend(
+                                below.map(|(path, value)| (format!("{}[{n}].{path}", key(name)), value)),
+                            );
+                        }
+                        other => found.push((format!("{}[{n}]", key(name)), other)),
+                    }
+                }
             }
             other => found.push((key(name), other)),
         }

@@ -128,9 +128,10 @@ impl Sender {
         let _ = self.line.send(Wish::Approval(run, approval));
     }
 
-    /// Tells people something.
-    pub fn notify(&self, notice: NoticeId, title: String, message: String) {
-        let _ = self.line.send(Wish::Notice(notice, Box::new(bring::Notice { title, message })));
+    /// Tells people something in Slack. `taken`: another channel took it already.
+    pub fn notify(&self, notice: NoticeId, channel: String, (title, message): (String, String), taken: bool) {
+        let notice_of = bring::Notice { channel, title, message, taken };
+        let _ = self.line.send(Wish::Notice(notice, Box::new(notice_of)));
     }
 
     /// Ends: what is due and was not tried yet has a moment.

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use windlass_core::digest::Digest;
 use windlass_core::id::Name;
+use windlass_engine::{Leave, Own};
 
 /// The kind of metadata by which our messages are found.
 const EVENT: &str = "windlass_card";
@@ -71,7 +72,8 @@ impl Slack {
         timeout: Duration,
     ) -> Result<Value, Trouble> {
         let token = self.token(tenant)?;
-        slack::send(&self.wire, &self.url, &token, timeout, (method, name), body).await
+        let leave = Leave::own(Own::Card);
+        slack::send((&leave, &self.wire), &self.url, &token, timeout, (method, name), body).await
     }
 
     /// Posts a message; returns where it stands.

@@ -38,6 +38,8 @@ fn facts(action: Action) -> Facts {
         by_step: None,
         shown: Vec::new(),
         showings: 0,
+        voided: None,
+        changed_by: Vec::new(),
     };
     Facts {
         approval,

@@ -2,16 +2,16 @@
 
 use super::Error;
 use super::keys::Key;
+use super::proofs::Proofs;
 use crate::log::{Log, Seqs};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
-use windlass_core::audit::{Head, Leaf, Rotation, Seal, proof, root};
+use windlass_core::audit::{Head, Leaf, Rotation, Seal, root};
 use windlass_core::event::Event;
 use windlass_core::evidence::{About, Bundle, Contents, Inclusion, Segment};
 use windlass_core::id::{Name, RunId, Scoped};
 use windlass_core::redact::redact;
 use windlass_core::stream::StreamId;
-use windlass_core::time::Millis;
 
 /// Private values that are there whatever the exporter chose: what a reader of the report has to see as it was.
 const SHOWN: [&str; 6] = ["action", "card", "message", "reason", "source", "text"];
@@ -23,12 +23,14 @@ pub struct What {
     pub run: RunId,
     /// A record before which none of the run stands.
     pub first_seq: u64,
+    /// The last record that a seal covers: nothing after it is in the bundle.
+    pub through: u64,
     /// Whether variables, outputs, requests and responses are there as values, and not as digests alone.
     pub values: bool,
 }
 
 /// A stream's lines, and where the last of them stands.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Taken {
     pub(super) lines: Vec<String>,
     pub(super) last: Option<(Head, u64)>,
@@ -42,38 +44,48 @@ pub(super) struct Seals {
     pub(super) rotations: Vec<Rotation>,
 }
 
-/// Puts a bundle together and signs it. Everything in it must be sealed already.
+/// Whether a seal covers everything that a bundle of a run holds of that run.
+///
+/// # Errors
+/// The log cannot be read.
+pub fn is_sealed(log: &Log, run: RunId, first_seq: u64, through: u64) -> Result<bool, Error> {
+    let all = What { run, first_seq, through: u64::MAX, values: false };
+    let own: Vec<StreamId> = linked(log, all)?.0.into_iter().collect();
+    let mut news = false;
+    log.scan(&own, Seqs { first: through + 1, last: u64::MAX }, &mut |_, _| {
+        news = true;
+        ControlFlow::Break(())
+    })?;
+    Ok(!news)
+}
+
+/// Puts a bundle together and signs it. It costs the records of the run and of what it touched; what bundles have in
+/// common is read once. It is as old as its newest seal, so as long as nothing changes it is the same, byte for byte.
 ///
 /// # Errors
 /// There is no such run, the log cannot be read, or what a proof needs was dropped from it.
-pub fn gather(log: &Log, what: What, key: &Key, at: Millis) -> Result<Bundle, Error> {
-    let streams = linked(log, what)?;
-    if streams.is_empty() {
+pub fn gather(log: &Log, proofs: &Proofs, what: What, key: &Key) -> Result<Bundle, Error> {
+    let (own, shared) = linked(log, what)?;
+    if own.is_empty() {
         return Err(Error::Missing(what.run.to_string()));
     }
-    let taken = take(log, &streams, what.values)?;
-    let seals = seals(log)?;
-    let mut contents = Contents { keys: seals.rotations.clone(), ..Contents::default() };
-    let mut needed: BTreeMap<u64, Vec<Leaf>> = BTreeMap::new();
+    let seqs = Seqs { first: 0, last: what.through };
+    let mut taken = take(log, &own, seqs, what.values)?;
+    taken.extend(proofs.lines_of(log, &shared, what)?);
+    let mut contents = Contents { keys: proofs.rotations(log)?, ..Contents::default() };
+    let mut seals = BTreeMap::new();
     for (stream, taken) in taken {
         let Some((head, seq)) = taken.last else { continue };
-        let number = seals.covering(seq).ok_or_else(|| unsealed(&stream))?;
-        needed.entry(number).or_default().push(Leaf {
-            stream: stream.clone(),
-            ver: head.ver,
-            head: head.head,
-        });
+        let opened = proofs.covering(log, seq)?.ok_or_else(|| unsealed(&stream))?;
+        let proof = opened.tree.proof(&stream).ok_or_else(|| unsealed(&stream))?;
+        let leaf = Leaf { stream: stream.clone(), ver: head.ver, head: head.head };
+        contents.inclusions.push(Inclusion { leaf, seal: opened.seal.number, proof });
+        seals.insert(opened.seal.number, opened.seal.clone());
         contents.streams.push(Segment { stream, after: Head::default(), lines: taken.lines });
     }
-    let mut opened = seals.open(log, &needed.keys().copied().collect())?;
-    for (number, leaves) in needed {
-        let all = opened.remove(&number).unwrap_or_default();
-        for leaf in leaves {
-            let proof = proof(&all, &leaf.stream).ok_or_else(|| unsealed(&leaf.stream))?;
-            contents.inclusions.push(Inclusion { leaf, seal: number, proof });
-        }
-        contents.seals.extend(seals.all.get(&number).map(|(seal, _)| seal.clone()));
-    }
+    contents.inclusions.sort_by_key(|inclusion| inclusion.seal);
+    contents.seals = seals.into_values().collect();
+    let at = contents.seals.iter().map(|seal| seal.at).max().unwrap_or_default();
     Ok(contents.bundle(About::Run(what.run), at, key.id.clone(), &|bytes| key.sign(bytes)))
 }
 
@@ -81,31 +93,28 @@ pub(super) fn unsealed(stream: &StreamId) -> Error {
     Error::Unprovable(format!("no seal covers the last record of {stream}"))
 }
 
-/// The run's own stream, and those of its effects, its runbook and its tenant.
-fn linked(log: &Log, what: What) -> Result<BTreeSet<StreamId>, Error> {
-    let own = StreamId::Run(what.run);
-    let mut streams = BTreeSet::new();
+/// The run's own stream with those of its effects, and those that it shares with others: its runbook and its tenant.
+fn linked(log: &Log, what: What) -> Result<(BTreeSet<StreamId>, BTreeSet<StreamId>), Error> {
+    let (mut own, mut shared) = (BTreeSet::new(), BTreeSet::new());
     let (mut tenant, mut namespace, mut book) = (None, None, None);
-    log.read(what.first_seq, &mut |record, _| {
-        match &record.event {
-            Event::PipelineCreated(e) if e.id == what.run => {
-                streams.insert(own.clone());
-                tenant = Some(record.tenant.clone());
-                namespace = Some(e.namespace.clone());
-                book = Some(e.runbook_hash);
-            }
-            Event::IntentRecorded(e) if e.pipeline_id == what.run => drop(streams.insert(record.stream)),
-            // tidy: nothing else links a stream to the run.
-            _ => {}
+    let seqs = Seqs { first: what.first_seq, last: what.through };
+    log.scan_run(what.run, seqs, &mut |record, _| {
+        if let Event::PipelineCreated(e) = &record.event {
+            tenant = Some(record.tenant.clone());
+            namespace = Some(e.namespace.clone());
+            book = Some(e.runbook_hash);
         }
+        own.insert(record.stream);
         ControlFlow::Continue(())
     })?;
     if let (Some(tenant), Some(namespace), Some(book)) = (tenant, namespace, book) {
-        streams.insert(StreamId::Runbook(book));
-        streams.insert(StreamId::Tenant(tenant.clone()));
-        streams.extend(deployment(log, &tenant, &namespace, book)?);
+        shared.insert(StreamId::Runbook(book));
+        shared.insert(StreamId::Tenant(tenant.clone()));
+        shared.extend(deployment(log, &tenant, &namespace, book)?);
+    } else {
+        own.clear();
     }
-    Ok(streams)
+    Ok((own, shared))
 }
 
 /// Who made the runbook the active version of its name, where somebody did.
@@ -129,12 +138,13 @@ pub(super) fn deployment(
 pub(super) fn take(
     log: &Log,
     streams: &BTreeSet<StreamId>,
+    seqs: Seqs,
     values: bool,
 ) -> Result<BTreeMap<StreamId, Taken>, Error> {
     let wanted: Vec<StreamId> = streams.iter().cloned().collect();
     let mut taken: BTreeMap<StreamId, Taken> = BTreeMap::new();
     let mut broken = None;
-    log.scan(&wanted, Seqs::ALL, &mut |record, line| {
+    log.scan(&wanted, seqs, &mut |record, line| {
         let kept = match values {
             true => Ok(line.to_owned()),
             false => redact(line, &|name| !SHOWN.contains(&name)),
@@ -208,6 +218,19 @@ impl Seals {
                 heads.entry(*number).or_default().insert(record.stream, place);
             }
             ControlFlow::Continue(())
+        })?;
+        // What retention took out of the log had heads of its own.
+        let last = ranges.last().map_or(0, |range| range.1);
+        let mut at = 0;
+        log.gone(Seqs { first, last }, &mut |gone| {
+            while ranges.get(at).is_some_and(|range| range.1 < gone.seq) {
+                at += 1;
+            }
+            let Some((from, _, number)) = ranges.get(at) else { return };
+            let heads = heads.entry(*number).or_default();
+            if gone.seq >= *from && heads.get(&gone.stream).is_none_or(|(_, seq)| *seq < gone.seq) {
+                heads.insert(gone.stream, (gone.head, gone.seq));
+            }
         })?;
         let mut opened = BTreeMap::new();
         for number in wanted {

@@ -7,7 +7,7 @@ use super::keys::Key;
 use crate::log::{Log, Seqs};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
-use windlass_core::audit::{Head, Leaf, proof};
+use windlass_core::audit::{Head, Leaf, Tree};
 use windlass_core::digest::Digest;
 use windlass_core::event::Event;
 use windlass_core::evidence::{About, Bundle, Contents, Inclusion, Opened, Period, STREAMS_MAX, Segment};
@@ -30,11 +30,18 @@ pub fn gather(log: &Log, period: Period, values: bool, key: &Key, at: Millis) ->
     let governed = |stream: &&StreamId| matches!(stream, StreamId::Run(_) | StreamId::Effect(_));
     let mut streams: BTreeSet<StreamId> = under.filter(governed).cloned().collect();
     bounded(&streams)?;
+    let governed = streams.clone();
     streams.extend(linked(log, &streams)?);
     bounded(&streams)?;
     let mut contents = Contents { keys: seals.rotations.clone(), ..Contents::default() };
     let mut needed: BTreeMap<u64, Vec<Leaf>> = BTreeMap::new();
-    for (stream, Taken { lines, last }) in take(log, &streams, values)? {
+    let taken = take(log, &streams, Seqs::ALL, values)?;
+    // Their heads may still be known, but what they did is not.
+    if let Some(gone) = governed.iter().find(|stream| !taken.contains_key(stream)) {
+        let text = format!("{gone} was dropped from the log after its retention");
+        return Err(Error::Unprovable(text));
+    }
+    for (stream, Taken { lines, last }) in taken {
         let Some((head, seq)) = last else { continue };
         let number = seals.covering(seq).ok_or_else(|| unsealed(&stream))?;
         // Under a seal of the period it is listed already.
@@ -46,9 +53,9 @@ pub fn gather(log: &Log, period: Period, values: bool, key: &Key, at: Millis) ->
     }
     let beside = seals.open(log, &needed.keys().copied().collect())?;
     for (number, leaves) in needed {
-        let all = beside.get(&number).map(Vec::as_slice).unwrap_or_default();
+        let tree = Tree::new(beside.get(&number).map(Vec::as_slice).unwrap_or_default());
         for leaf in leaves {
-            let proof = proof(all, &leaf.stream).ok_or_else(|| unsealed(&leaf.stream))?;
+            let proof = tree.proof(&leaf.stream).ok_or_else(|| unsealed(&leaf.stream))?;
             contents.inclusions.push(Inclusion { leaf, seal: number, proof });
         }
     }

@@ -157,6 +157,7 @@ fn sections(verdict: &Verdict) -> Vec<Section> {
         effects(verdict),
         exceptions(verdict),
         secrets(verdict),
+        walls(verdict),
         costs(verdict),
         proofs(verdict),
         gaps(verdict),
@@ -227,6 +228,21 @@ fn secrets(verdict: &Verdict) -> Section {
     };
     let rows = verdict.secrets.iter().map(row).collect();
     Section { title: "Secrets, by name and version", rows, none: "none was used" }
+}
+
+fn walls(verdict: &Verdict) -> Section {
+    let row = |(wall, commands): (&String, &u64)| {
+        let means = match wall.as_str() {
+            "none" => "as the user of the server or executor, with all that this user reaches",
+            "sandbox" => "in the sandbox: the system to read, its directory and a scratch folder to write",
+            "not recorded" => "by a version, or an executor, that does not say",
+            // tidy: the only other wall names its user.
+            _ => "as another user",
+        };
+        (wall.clone(), format!("{commands} × {means}"))
+    };
+    let rows = verdict.walls.iter().map(row).collect();
+    Section { title: "What commands were kept apart by", rows, none: "no command ended" }
 }
 
 fn policies(verdict: &Verdict) -> Section {

@@ -4,37 +4,37 @@
 //! A seal covers the last record of each stream in a range of the log without a gap, from the record after the last seal
 //! on. So whoever has the log can find the leaves of any seal again.
 
-use super::bundle::{self, What};
+use super::Error;
+use super::keep::{Keeping, Place};
 use super::keys::{Key, Keys};
-use super::shelf::{Kept, Shelf};
-use super::{Error, archive};
 use crate::log::Log;
-use crate::store::{Embedded, ends};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::store::Embedded;
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use windlass_core::audit::{INTERVAL, Input, LEAVES_MAX, Rotation, Sealer};
 use windlass_core::command::Command;
 use windlass_core::digest::Digest;
-use windlass_core::event::{Event, EvidenceExported, KeyRotated};
-use windlass_core::id::{Name, RunId};
-use windlass_core::run::{Actor, Run};
+use windlass_core::event::{Event, KeyRotated};
+use windlass_core::id::Name;
+use windlass_core::run::Actor;
 use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_engine::Handle;
 use windlass_engine::port::Clock as _;
 
-/// How many records before the last seal are looked at for runs whose bundles a process before did not come to make.
-const LOOK_BACK: u64 = 10_000;
+/// Who is told that everything is sealed, or why it is not.
+type Sealed = Sender<Result<(), String>>;
 
 enum Wish {
     /// Seal everything that is durable.
-    Now(Sender<Result<(), String>>),
-    /// Seal everything, and make the bundles that are due.
-    Finish(Sender<Result<(), String>>),
+    Now(Sealed),
+    /// Seal everything that is durable, but not more often than it is done anyway.
+    Soon(Sealed),
     /// Use a new key from now on.
     Rotate(Sender<Result<Name, String>>),
 }
@@ -43,10 +43,12 @@ enum Wish {
 pub struct Sealing {
     wishes: Option<Sender<Wish>>,
     thread: Option<JoinHandle<()>>,
+    keeping: Arc<Keeping>,
+    stop: Arc<AtomicBool>,
 }
 
 impl Sealing {
-    /// Begins to follow the log.
+    /// Begins to follow the log, and to make bundles behind the seals.
     ///
     /// # Errors
     /// There is no place for keys, or the system gives no thread.
@@ -54,25 +56,25 @@ impl Sealing {
         engine: Handle<Embedded>,
         log: Arc<Log>,
         keys: Keys,
-        shelf: Shelf,
+        place: Place,
     ) -> std::io::Result<Sealing> {
         let (wishes, inbox) = channel();
+        let keeping = Keeping::start(engine.clone(), log.clone(), keys.clone(), place)?;
+        let (keeping, stop) = (Arc::new(keeping), Arc::new(AtomicBool::new(false)));
         let mut worker = Worker {
             engine,
             log,
             keys,
             sealer: None,
             next: 0,
+            last: None,
             said: false,
-            looked_back: false,
-            governed: BTreeSet::new(),
-            known_from: 0,
-            ended: Vec::new(),
-            shelf,
+            keeping: keeping.clone(),
+            stop: stop.clone(),
         };
         let thread =
             std::thread::Builder::new().name("sealing".into()).spawn(move || worker.serve(&inbox))?;
-        Ok(Sealing { wishes: Some(wishes), thread: Some(thread) })
+        Ok(Sealing { wishes: Some(wishes), thread: Some(thread), keeping, stop })
     }
 
     /// Seals everything that is durable now, and waits for it.
@@ -84,13 +86,26 @@ impl Sealing {
         self.ask(Wish::Now(send), &receive)
     }
 
-    /// Seals everything and makes the bundles that are due, because the process ends.
+    /// Seals everything that is durable now, and waits for it: for those who only read. They make no more seals than there
+    /// would be without them, so they may wait as long as it takes to the next.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub fn soon(&self) -> Result<(), Error> {
+        let (send, receive) = channel();
+        self.ask(Wish::Soon(send), &receive)
+    }
+
+    /// Seals everything and makes the bundles that are due, as far as there is time: the process ends.
     ///
     /// # Errors
     /// Why it cannot; the next process takes it up.
     pub fn finish(&self) -> Result<(), Error> {
-        let (send, receive) = channel();
-        self.ask(Wish::Finish(send), &receive)
+        // The index can wait.
+        self.stop.store(true, Ordering::Release);
+        let sealed = self.now();
+        self.keeping.finish();
+        sealed
     }
 
     /// Makes a new key, vouched for by the one before, and says its name.
@@ -127,43 +142,55 @@ struct Worker {
     sealer: Option<Sealer>,
     /// The first record that was not looked at.
     next: u64,
+    /// When the last seal was made.
+    last: Option<Instant>,
     /// Whether it was said why nothing is sealed.
     said: bool,
-    /// Whether it was seen to what a process before may have left.
-    looked_back: bool,
-    /// Runs that are under way and have to be proved.
-    governed: BTreeSet<RunId>,
-    /// After which record they are all known.
-    known_from: u64,
-    /// Runs that ended since their bundles were last seen to.
-    ended: Vec<RunId>,
-    /// Where bundles are kept.
-    shelf: Shelf,
+    /// What makes bundles of what is sealed.
+    keeping: Arc<Keeping>,
+    /// Whether the process is on its way out.
+    stop: Arc<AtomicBool>,
 }
 
 impl Worker {
     fn serve(&mut self, inbox: &Receiver<Wish>) {
-        // What is found now need not be asked for later, run by run. Where it cannot be, it is tried again.
+        const EVERY: Duration = Duration::from_millis(INTERVAL.0);
+        // Where it cannot be known yet, it is tried again.
         let _ = self.sealer();
+        self.index();
+        let mut due = Instant::now() + EVERY;
+        let mut waiting: Vec<Sealed> = Vec::new();
         loop {
-            match inbox.recv_timeout(Duration::from_millis(INTERVAL.0)) {
+            // However many ask for something meanwhile, it is sealed when it is time.
+            let wish = match due.checked_duration_since(Instant::now()) {
+                Some(left) => inbox.recv_timeout(left),
+                None => Err(RecvTimeoutError::Timeout),
+            };
+            match wish {
                 Ok(Wish::Now(answer)) => {
                     // Whoever asked may be gone.
                     let _ = answer.send(self.seal().map_err(|error| error.to_string()));
                 }
-                Ok(Wish::Finish(answer)) => {
-                    let done = self.seal().and_then(|()| self.keep());
-                    let _ = answer.send(done.map_err(|error| error.to_string()));
+                Ok(Wish::Soon(answer)) if self.last.is_some_and(|last| last.elapsed() < EVERY) => {
+                    waiting.push(answer);
+                }
+                Ok(Wish::Soon(answer)) => {
+                    let _ = answer.send(self.seal().map_err(|error| error.to_string()));
                 }
                 Ok(Wish::Rotate(answer)) => {
                     let _ = answer.send(self.rotate().map_err(|error| error.to_string()));
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    let sealed = self.seal().and_then(|()| self.keep());
+                    due = Instant::now() + EVERY;
+                    let sealed = self.seal();
                     if let (Err(error), false) = (&sealed, self.said) {
-                        eprintln!("windlass: what changed is not all sealed and kept: {error}");
+                        eprintln!("windlass: what changed is not all sealed: {error}");
                     }
                     self.said = sealed.is_err();
+                    for answer in waiting.drain(..) {
+                        let _ = answer.send(sealed.as_ref().copied().map_err(ToString::to_string));
+                    }
+                    self.index();
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
             }
@@ -173,18 +200,11 @@ impl Worker {
     /// What is recorded of seals and keys.
     fn sealer(&mut self) -> Result<&mut Sealer, Error> {
         if self.sealer.is_none() {
-            let first = !self.looked_back;
-            let known = self.engine.read(move |store| {
-                let governed = if first { governed(store) } else { BTreeSet::new() };
-                (recorded(store).cloned().unwrap_or_default(), governed)
-            });
-            let (recorded, governed) = known.map_err(|refusal| Error::Engine(refusal.to_string()))?;
+            let known = self.engine.read(|store| recorded(store).cloned().unwrap_or_default());
+            let recorded = known.map_err(|refusal| Error::Engine(refusal.to_string()))?;
             self.next = recorded.through + 1;
-            if first {
-                // A read is answered when all that it saw is durable.
-                (self.governed, self.known_from) = (governed, self.log.durable_seq());
-                self.ended.extend(unkept(&self.log, recorded.through)?);
-                self.looked_back = true;
+            if let Some(key) = &recorded.key_id {
+                self.keeping.sealed(recorded.through, key.clone());
             }
             self.sealer = Some(recorded);
         }
@@ -196,15 +216,7 @@ impl Worker {
         self.sealer()?;
         let (next, mut more) = (self.next, false);
         let mut sealer = self.sealer.take().unwrap_or_default();
-        let (governed, ended, known_from) = (&mut self.governed, &mut self.ended, self.known_from);
         let read = self.log.read(next, &mut |record, _| {
-            if let StreamId::Run(run) = record.stream {
-                if governs(&record.event) {
-                    governed.insert(run);
-                } else if ends(&record.event) && (governed.remove(&run) || record.seq <= known_from) {
-                    ended.push(run);
-                }
-            }
             sealer = std::mem::take(&mut sealer).observe(&record);
             more = sealer.dirty.len() >= LEAVES_MAX;
             if more { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -240,36 +252,24 @@ impl Worker {
             for event in decision.facts {
                 if let Event::SealCreated(seal) = &event {
                     self.call(Command::Seal(seal.clone()))?;
+                    self.last = Some(Instant::now());
                 }
                 if let Some(sealer) = &mut self.sealer {
                     *sealer = std::mem::take(sealer).apply(&event, at);
                 }
             }
+            let through = self.sealer()?.through;
+            self.keeping.sealed(through, key.id);
             if !more {
                 return Ok(());
             }
         }
     }
 
-    /// Makes the bundles of governed runs that have ended: those with an approval or an intent.
-    fn keep(&mut self) -> Result<(), Error> {
-        let gone = |refusal: windlass_core::command::Refusal| Error::Engine(refusal.to_string());
-        while let Some(&run) = self.ended.last() {
-            let looked = self.engine.read(move |store| (store.first_seq(run), was_governed(store, run)));
-            let (first_seq, governed) = looked.map_err(gone)?;
-            if governed && !self.shelf.has(run)? {
-                let key = self.key()?;
-                let what = What { run, first_seq, values: false };
-                let made =
-                    archive::write(&bundle::gather(&self.log, what, &key, crate::clock::System.now())?)?;
-                let Kept { location, sha256, bytes } = self.shelf.put(run, &made)?;
-                let pipeline_id = Some(run);
-                let fact = EvidenceExported { pipeline_id, sha256, bytes, location, from: None, to: None };
-                self.call(Command::Exported(Box::new(fact)))?;
-            }
-            self.ended.pop();
-        }
-        Ok(())
+    /// Brings the index of the log up to date, so that bundles and reads of a run cost that run's records.
+    fn index(&self) {
+        // Where it cannot be, the log is walked through.
+        let _ = self.log.index(&|| !self.stop.load(Ordering::Acquire));
     }
 
     /// The key in force; the first one is made when it is needed.
@@ -305,60 +305,6 @@ impl Worker {
     }
 }
 
-/// Governed runs that ended shortly before the last seal, and of which no bundle is recorded: the process died, or the
-/// place for bundles could not be reached.
-fn unkept(log: &Log, through: u64) -> Result<BTreeSet<RunId>, Error> {
-    let (mut governed, mut ended, mut kept) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-    log.read((through + 1).saturating_sub(LOOK_BACK), &mut |record, _| {
-        if record.seq > through {
-            return ControlFlow::Break(());
-        }
-        match (&record.stream, &record.event) {
-            (_, Event::EvidenceExported(e)) => kept.extend(e.pipeline_id),
-            (StreamId::Run(run), event) if governs(event) => drop(governed.insert(*run)),
-            (StreamId::Run(run), event) if ends(event) => drop(ended.insert(*run)),
-            // tidy: nothing else says that a bundle is due.
-            (_, _) => {}
-        }
-        ControlFlow::Continue(())
-    })?;
-    Ok(ended.into_iter().filter(|run| governed.contains(run) && !kept.contains(run)).collect())
-}
-
-/// Whether a fact makes its run one that has to be proved: a human is asked, or an outside action is proposed, without
-/// which there is no intent.
-fn governs(event: &Event) -> bool {
-    match event {
-        Event::ApprovalRequested(_) => true,
-        Event::PipelineAdvanced(e) => e.action_hash.is_some(),
-        Event::StepStarted(e) => e.action_hash.is_some(),
-        // tidy: nothing else asks for a proof.
-        _ => false,
-    }
-}
-
-/// The same of a run in memory.
-fn is_governed(run: &Run) -> bool {
-    !run.rare().approvals.is_empty() || run.steps.iter().any(|step| step.action_hash().is_some())
-}
-
-/// Runs in memory that have to be proved.
-fn governed(store: &Embedded) -> BTreeSet<RunId> {
-    let runs = store.state().streams().filter_map(|(_, stream)| match &stream.body {
-        Body::Run(run) if is_governed(run) => Some(run.id()),
-        // tidy: only runs are proved.
-        _ => None,
-    });
-    runs.collect()
-}
-
-/// The same of any run.
-fn was_governed(store: &mut Embedded, run: RunId) -> bool {
-    // One that has left memory is read back; one that cannot be is gone.
-    let _ = windlass_engine::port::Store::load(store, &[StreamId::Run(run)]);
-    store.state().run(run).is_some_and(is_governed)
-}
-
 fn recorded(store: &Embedded) -> Option<&Sealer> {
     match store.state().stream(&StreamId::System).map(|stream| &stream.body) {
         Some(Body::System(sealer)) => Some(sealer),
@@ -376,4 +322,10 @@ pub fn public_keys(store: &Embedded) -> BTreeMap<Name, Digest> {
 #[must_use]
 pub fn key_in_force(store: &Embedded) -> Option<Name> {
     recorded(store).and_then(|sealer| sealer.key_id.clone())
+}
+
+/// The last record that a seal covers.
+#[must_use]
+pub fn sealed_through(store: &Embedded) -> u64 {
+    recorded(store).map_or(0, |sealer| sealer.through)
 }

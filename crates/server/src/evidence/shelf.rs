@@ -3,6 +3,7 @@
 use super::bucket::Bucket;
 use super::{Error, archive};
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use windlass_core::digest::Digest;
@@ -85,17 +86,41 @@ impl Shelf {
         }
     }
 
+    /// Keeps several bundles, as [`Shelf::put`] does. A folder makes all of them durable together.
+    ///
+    /// # Errors
+    /// As there. Some may be kept then.
+    pub fn put_all(&self, bundles: &[(RunId, Vec<u8>)]) -> Result<Vec<Kept>, Error> {
+        if let Shelf::Folder { dir, .. } = self {
+            let files: Vec<(String, &[u8])> =
+                bundles.iter().map(|(run, bytes)| (name_of(*run), bytes.as_slice())).collect();
+            let made = write_all(dir, &files)?;
+            let kept = bundles.iter().zip(made).map(|((run, bytes), made)| self.kept(*run, bytes, made));
+            return kept.collect();
+        }
+        bundles.iter().map(|(run, bytes)| self.put(*run, bytes)).collect()
+    }
+
     /// Keeps the bundle of a run. It is there as a whole or not at all, and what is there already stays: that one is
     /// returned then.
     ///
     /// # Errors
     /// What the system or the service says, or something else is there under the name.
     pub fn put(&self, run: RunId, bytes: &[u8]) -> Result<Kept, Error> {
-        let (made, location) = match self {
-            Shelf::Folder { dir, name } => {
-                (write(dir, &name_of(run), bytes)?, format!("{name}/{}", name_of(run)))
+        let made = match self {
+            Shelf::Folder { dir, .. } => {
+                write_all(dir, &[(name_of(run), bytes)])?.first().copied().unwrap_or_default()
             }
-            Shelf::Bucket(bucket) => (bucket.put(&name_of(run), bytes)?, bucket.location(&name_of(run))),
+            Shelf::Bucket(bucket) => bucket.put(&name_of(run), bytes)?,
+        };
+        self.kept(run, bytes, made)
+    }
+
+    /// What is on the shelf of a run after it was put there, or was there already.
+    fn kept(&self, run: RunId, bytes: &[u8], made: bool) -> Result<Kept, Error> {
+        let location = match self {
+            Shelf::Folder { name, .. } => format!("{name}/{}", name_of(run)),
+            Shelf::Bucket(bucket) => bucket.location(&name_of(run)),
         };
         if made {
             return Ok(Kept { location, sha256: Digest::of(&[bytes]), bytes: bytes.len() as u64 });
@@ -147,23 +172,31 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, Error> {
     }
 }
 
-/// Writes a file that is not there yet, and says whether it did.
-fn write(dir: &Path, name: &str, bytes: &[u8]) -> Result<bool, Error> {
-    let path = dir.join(name);
+/// Writes files that are not there yet, and says of each whether it did.
+fn write_all(dir: &Path, files: &[(String, &[u8])]) -> Result<Vec<bool>, Error> {
     let write = || {
         fs::create_dir_all(dir)?;
-        let unfinished = path.with_extension("unfinished");
-        fs::write(&unfinished, bytes)?;
-        fs::File::open(&unfinished)?.sync_all()?;
-        // Unlike a new name by `rename`, a second name is refused where there is one.
-        let made = match fs::hard_link(&unfinished, &path) {
-            Ok(()) => true,
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => false,
-            Err(error) => return Err(error),
-        };
-        fs::remove_file(&unfinished)?;
+        let mut unfinished = Vec::with_capacity(files.len());
+        for (name, bytes) in files {
+            let path = dir.join(name).with_extension("unfinished");
+            let mut file = fs::File::create(&path)?;
+            file.write_all(bytes)?;
+            unfinished.push((path, file));
+        }
+        // The first one takes most of the others along.
+        unfinished.iter().try_for_each(|(_, file)| file.sync_all())?;
+        let mut made = Vec::with_capacity(files.len());
+        for ((name, _), (unfinished, _)) in files.iter().zip(&unfinished) {
+            // Unlike a new name by `rename`, a second name is refused where there is one.
+            made.push(match fs::hard_link(unfinished, dir.join(name)) {
+                Ok(()) => true,
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => false,
+                Err(error) => return Err(error),
+            });
+            fs::remove_file(unfinished)?;
+        }
         fs::File::open(dir)?.sync_all()?;
         Ok(made)
     };
-    write().map_err(|error| unkept(&path, &error))
+    write().map_err(|error| unkept(dir, &error))
 }

@@ -3,7 +3,9 @@
 use super::report::Outcome;
 use super::{Executor, key};
 use crate::outside::report_of;
-use crate::shell::{Environment, Secret, Shell, ShellEvent, Spec};
+use crate::room::postponed;
+use crate::shell::{Environment, Secret, Shell, ShellEvent, Spec, StartError};
+use crate::tools::Trouble;
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,6 +16,7 @@ use windlass_core::id::{Name, RunId, StepId};
 use windlass_core::runbook::ValueType;
 use windlass_core::small;
 use windlass_core::step::Failure;
+use windlass_engine::{Leave, Own};
 
 /// Where a secret is looked for: an environment variable with its name after this.
 const SECRET_PREFIX: &str = "WINDLASS_SECRET_";
@@ -65,7 +68,11 @@ impl Attempt {
 struct Work {
     outputs: small::Map<Name, ValueType>,
     repeatable: bool,
+    /// Which try it is.
+    attempt: u32,
     log: PathBuf,
+    /// The secrets that it uses. Others of its runbook are masked too.
+    used: Vec<Secret>,
 }
 
 /// Begins an attempt. One that cannot be begun is reported as failed.
@@ -100,11 +107,11 @@ pub(super) fn start(executor: &Arc<Executor>, lease: &Value) {
         return executor.over(&key, epoch, Report::Done { output, exit_code: None }, None);
     }
     match spec(executor, lease, epoch) {
-        Ok((spec, work)) if spec.secrets.is_empty() => launch(executor, &key, epoch, spec, work),
+        Ok((spec, work)) if work.used.is_empty() => launch(executor, &key, epoch, spec, work),
         Ok((spec, work)) => {
             let executor = executor.clone();
             tokio::spawn(async move {
-                let witnessed = executor.witness(&key, epoch, &spec.secrets).await;
+                let witnessed = executor.witness(&key, epoch, &work.used).await;
                 // Nothing is begun any more by one that was told to stop meanwhile.
                 let stopping = executor.state().stopping.then(|| STOPPING.to_owned());
                 match witnessed.err().or(stopping) {
@@ -114,12 +121,24 @@ pub(super) fn start(executor: &Arc<Executor>, lease: &Value) {
                 }
             });
         }
-        Err(message) => executor.over(&key, epoch, failed(message), None),
+        Err(trouble) if trouble.lacks_room() => {
+            executor.over(&key, epoch, postponed(trouble.message, attempt_of(lease)), None);
+        }
+        Err(trouble) => executor.over(&key, epoch, failed(trouble.message), None),
     }
 }
 
+/// Which try at a step a lease is.
+fn attempt_of(lease: &Value) -> u32 {
+    lease["attempt"].as_u64().and_then(|attempt| u32::try_from(attempt).ok()).unwrap_or(1)
+}
+
 fn failed(message: String) -> Report {
-    let failure = Failure::new(Code::StepFailed, message);
+    failed_as(Code::StepFailed, message)
+}
+
+fn failed_as(code: Code, message: String) -> Report {
+    let failure = Failure::new(code, message);
     Report::Failed { failure, retryable: false, exit_code: None, signal: None }
 }
 
@@ -127,21 +146,28 @@ fn launch(executor: &Arc<Executor>, key: &(String, String), epoch: u64, spec: Sp
     let (log, refused) = (spec.log.clone(), key.clone());
     let output = super::report::Stream::begin(executor, key, epoch, &log);
     let (hands, key) = (executor.clone(), key.clone());
-    let Work { outputs, repeatable, log } = work;
-    let started = executor.shell.run(spec, move |event| match event {
+    let Work { outputs, repeatable, attempt, log, used: _ } = work;
+    // The server has put the lease on record before it answered with it.
+    let leave = Leave::own(Own::Elsewhere);
+    let started = executor.shell.run(&leave, spec, move |event| match event {
         ShellEvent::Ended(ended) => {
             let (stopping, lost) = {
                 let state = hands.state();
                 let attempt = state.running.get(&key).filter(|attempt| attempt.epoch == epoch);
                 (state.stopping, attempt.is_some_and(|attempt| attempt.lost))
             };
-            let report = report_of(&ended, &outputs, &log, stopping || lost, repeatable);
+            let report = report_of(&ended, &outputs, &log, (stopping || lost, repeatable), attempt);
             hands.over(&key, epoch, report, Some(output.clone()));
         }
-        ShellEvent::Started { .. } | ShellEvent::Line(_) | ShellEvent::Warned(_) => {}
+        ShellEvent::Started { .. } | ShellEvent::Began | ShellEvent::Line(_) | ShellEvent::Warned(_) => {}
     });
     if let Err(error) = started {
-        executor.over(&refused, epoch, failed(error.to_string()), None);
+        let text = error.to_string();
+        let report = match error.passes() {
+            true => postponed(text, attempt),
+            false => failed_as(error.code(), text),
+        };
+        executor.over(&refused, epoch, report, None);
     }
 }
 
@@ -214,11 +240,13 @@ fn add_env(
 }
 
 /// What the keeper is asked to do.
-fn spec(executor: &Executor, lease: &Value, epoch: u64) -> Result<(Spec, Work), String> {
+fn spec(executor: &Executor, lease: &Value, epoch: u64) -> Result<(Spec, Work), Trouble> {
     let text = |name: &str| lease[name].as_str().unwrap_or_default().to_owned();
     let run = RunId::parse(&text("run")).map_err(|error| error.to_string())?;
     let step = StepId::new(&text("step")).map_err(|error| error.to_string())?;
-    let command = lease["command"].as_str().ok_or("the lease has no command that this executor can run")?;
+    let command = lease["command"]
+        .as_str()
+        .ok_or_else(|| "the lease has no command that this executor can run".to_owned())?;
     let mut env = Environment::inherited();
     let attempt = lease["attempt"].to_string();
     let own = [
@@ -248,18 +276,26 @@ fn spec(executor: &Executor, lease: &Value, epoch: u64) -> Result<(Spec, Work), 
     };
     let log = executor.home.output_of(run, &step, epoch);
     if let Some(folder) = log.parent() {
-        let refuse = |error| format!("the output cannot be kept in {}: {error}", folder.display());
-        std::fs::create_dir_all(folder).map_err(refuse)?;
+        std::fs::create_dir_all(folder).map_err(|error| StartError::file(folder, &error))?;
     }
     let typed = executor.home.typed_of(run, &step, epoch);
     let id = format!("{run}/{step}/{epoch}");
     let mut spec = Spec::new(&id, command, dir, env, log.clone(), typed);
     spec.shell = lease["shell"].as_str().map(str::to_owned);
     spec.timeout = lease["timeout_ms"].as_u64().map(Duration::from_millis);
-    spec.secrets = secrets;
+    spec.secrets.clone_from(&secrets);
+    // What another step of the run used may be in a file that this one prints.
+    for name in lease["secrets"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        let known = |secrets: &[Secret]| secrets.iter().any(|secret| secret.name == name);
+        if let Ok(value) = std::env::var(format!("{SECRET_PREFIX}{name}"))
+            && !known(&spec.secrets)
+        {
+            spec.secrets.push(Secret { name: name.to_owned(), value });
+        }
+    }
     let outputs: small::Map<Name, ValueType> =
         serde_json::from_value(lease["outputs"].clone()).unwrap_or_default();
     spec.outputs.clone_from(&outputs);
     let repeatable = lease["repeatable"].as_bool().unwrap_or(true);
-    Ok((spec, Work { outputs, repeatable, log }))
+    Ok((spec, Work { outputs, repeatable, attempt: attempt_of(lease), log, used: secrets }))
 }

@@ -12,8 +12,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
-use windlass_core::attempt::Report;
+use windlass_core::attempt::{Exit, Report};
 use windlass_core::code::Code;
+use windlass_core::id::Name;
 
 /// How often output is looked for.
 const LOOK: Duration = Duration::from_millis(100);
@@ -161,6 +162,11 @@ impl Sending {
     }
 }
 
+fn exited(item: &mut Value, exit: Option<&Exit>) {
+    item["exit_code"] = json!(exit.map(|exit| exit.code));
+    item["wall"] = json!(exit.and_then(|exit| exit.wall.as_ref()).map(Name::as_str));
+}
+
 /// The address for a report, and the item as it stands there.
 fn item(outcome: &Outcome) -> (&'static str, Value) {
     let mut item = json!({ "run": outcome.key.0, "step": outcome.key.1, "epoch": outcome.epoch });
@@ -170,13 +176,13 @@ fn item(outcome: &Outcome) -> (&'static str, Value) {
     let path = match &outcome.report {
         Report::Done { output, exit_code } => {
             item["output"] = output.clone().unwrap_or(Value::Null);
-            item["exit_code"] = json!(exit_code);
+            exited(&mut item, exit_code.as_ref());
             "/v1/leases/complete"
         }
         Report::Failed { failure, retryable, exit_code, signal } => {
             fail(&mut item, failure.code.as_str(), &failure.message);
             item["retryable"] = json!(retryable);
-            item["exit_code"] = json!(exit_code);
+            exited(&mut item, exit_code.as_ref());
             item["signal"] = json!(signal);
             "/v1/leases/fail"
         }
@@ -196,6 +202,11 @@ fn item(outcome: &Outcome) -> (&'static str, Value) {
         }
         Report::Returned { reason } => {
             item["reason"] = json!(reason);
+            "/v1/leases/return"
+        }
+        Report::Postponed { reason, after } => {
+            item["reason"] = json!(reason);
+            item["retry_after_ms"] = json!(after.0);
             "/v1/leases/return"
         }
     };

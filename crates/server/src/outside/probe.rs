@@ -1,24 +1,32 @@
 //! Probes: an effect is outstanding of which nobody knows whether it happened, and the other side is asked.
 
 use super::Hands;
+use crate::policy::question::{self, Question};
+use crate::secrets::OfRun;
 use crate::shell::Environment;
 use crate::store::Embedded;
 use crate::tools::Seen;
 use crate::tools::execute::{Job, Place};
-use crate::tools::probe::{Asked, Read};
+use crate::tools::probe::{Asked, NotAllowed, Read};
 use crate::tools::session::Witness;
 use serde_json::{Map, Value};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use windlass_core::attempt::Report;
-use windlass_core::command::{Command, Receipted};
-use windlass_core::id::Name;
+use windlass_core::code::Code;
+use windlass_core::command::{Command, Receipted, Refusal};
+use windlass_core::id::{Name, RunId, StepId};
+use windlass_core::policy::Purpose;
 use windlass_core::receipt::{Action, Semantics};
 use windlass_core::run::{Actor, Run};
 use windlass_core::runbook::{Kind, StepDef};
 use windlass_core::scope::{self, Reading};
 use windlass_core::step::{Resolution, Status, Step};
+use windlass_core::stream::StreamId;
 use windlass_core::template::{Evaluate, Template};
+use windlass_engine::Leave;
+use windlass_engine::port::Fault;
 
 impl Hands {
     /// Finds out what became of an attempt, and says so. Until then the step waits, and a human may say it too.
@@ -27,16 +35,53 @@ impl Hands {
             return;
         }
         let (hands, evaluate) = (self.clone(), self.evaluate.clone());
-        let looked = (place.clone(), self.witness(place.clone()));
+        let looked = (place.clone(), self.witness(place.clone()), self.registered.later(place.0));
         self.engine.read_then(
             move |store| look(store, looked, key, &*evaluate),
             move |asked| {
-                let Ok(Some(asked)) = asked else { return };
+                let Ok(Some(Looked { job, masked, read, env, action, writes })) = asked else { return };
                 let Some(tools) = &hands.tools else { return };
-                let told = hands.clone();
-                tools.ask(asked, move |seen, receipt| told.seen(place, seen, receipt));
+                // What the answer holds of them is masked: they are found now, and not while everybody waits.
+                drop(hands.registered.of(place.0, &job.tenant, || masked));
+                let (told, asking) = (hands.clone(), hands.clone());
+                let (run, step) = (place.0, place.1.clone());
+                let allow = Arc::new(move || asking.may_read(run, &step, &action, writes));
+                tools.ask(Asked { allow, job, read, env }, move |seen, receipt| {
+                    told.seen(place, seen, receipt);
+                });
             },
         );
+    }
+
+    /// Asks policy whether a read may be made. It is asked anew each time: a day may pass between two reads.
+    fn may_read(
+        &self,
+        run: RunId,
+        step: &StepId,
+        action: &Action,
+        writes: bool,
+    ) -> Result<Leave, NotAllowed> {
+        let (id, about) = (step.clone(), action.clone());
+        let asked = self.engine.read(move |store| {
+            Question::beside(store.state(), (run, &id), Purpose::Reconcile, about, writes)
+        });
+        let question = asked.ok().flatten().ok_or(NotAllowed::Moot)?;
+        self.permitted(&question, None).map_err(|refusal| match refusal.code() {
+            Some(Code::RunTerminalState | Code::RunInvalidTransition | Code::NotFound) => NotAllowed::Moot,
+            Some(_) | None => NotAllowed::Because(format!("policy does not allow the read: {refusal}")),
+        })
+    }
+
+    /// Asks policy whether what is left of a step's effect may be looked at, before that is taken back.
+    pub(super) fn may_look(&self, run: RunId, step: StepId, action: Action) -> Result<Leave, Refusal> {
+        use windlass_engine::port::Store as _;
+        let asked = self.engine.read(move |store| {
+            store.load(&[StreamId::Run(run)])?;
+            Ok::<_, Fault>(Question::beside(store.state(), (run, &step), Purpose::Undo, action, false))
+        })?;
+        let question = asked.map_err(|fault| Refusal::new(fault.code(), fault.to_string()))?;
+        let question = question.ok_or_else(|| Refusal::new(Code::NotFound, "the run is not there"))?;
+        self.permitted(&question, None)
     }
 
     fn seen(&self, (run, step, epoch): Place, seen: Seen, receipt: Option<Box<Receipted>>) {
@@ -74,20 +119,31 @@ impl Hands {
     }
 }
 
+/// What is to be asked, and how policy sees it.
+struct Looked {
+    job: Job,
+    /// The secrets that the run's runbook names.
+    masked: BTreeSet<Name>,
+    read: Read,
+    env: Vec<(String, Template, Value)>,
+    action: Action,
+    writes: bool,
+}
+
 /// What is to be asked about a step whose outcome is unknown.
 fn look(
     store: &mut Embedded,
-    (place, witness): (Place, Witness),
+    (place, witness, masked): (Place, Witness, OfRun),
     key: Name,
     evaluate: &dyn Evaluate,
-) -> Option<Asked> {
+) -> Option<Looked> {
     let (id, step, epoch) = &place;
     let run = store.state().run(*id)?;
     let step = run.step(step).filter(|step| step.status == Status::OutcomeUnknown && step.epoch == *epoch)?;
     let def = store.pipeline(run)?;
     let node = def.node(step.node)?;
     let (action, with) = match &node.kind {
-        Kind::Tool { with, .. } => (scope::action(node, step), with.clone()),
+        Kind::Tool { with, .. } => (scope::action(run, node, step), with.clone()),
         Kind::Run { .. }
         | Kind::Agent { .. }
         | Kind::Parallel { .. }
@@ -97,16 +153,17 @@ fn look(
         | Kind::Approve { .. }
         | Kind::Wait { .. } => {
             // Only its name matters: a command is asked for by its own read.
-            let action = Action { fields: Value::Object(Map::new()), ..scope::action(node, step) };
+            let action = Action { fields: Value::Object(Map::new()), ..scope::action(run, node, step) };
             (action, Template::Map(Default::default()))
         }
     };
-    let read = match scope::reading(run, def, step, evaluate) {
-        Ok(Reading::Own) => Read::Own,
-        Ok(Reading::Tool(action)) => Read::Tool(action, with_of(node)),
+    let (read, asked, writes) = match scope::reading(run, def, step, evaluate) {
+        Ok(Reading::Own) => (Read::Own, action.clone(), false),
+        Ok(Reading::Tool(action)) => (Read::Tool(action.clone(), with_of(node)), action, false),
         Ok(Reading::Command(command)) => {
-            let env = environment(run, step, &key)?;
-            Read::Command(command, PathBuf::from(&run.born.home.cwd), env)
+            let (env, dir) = (environment(run, step, &key)?, PathBuf::from(&run.born.home.cwd));
+            let action = question::command(Purpose::Reconcile, &step.id, &command, &dir, &env);
+            (Read::Command(command, dir, env), action, true)
         }
         Err(why) => {
             eprintln!("windlass: the read of step `{}` of {id} cannot be made: {why}", step.id);
@@ -122,6 +179,7 @@ fn look(
     let env = env.collect();
     let job = Job {
         witness,
+        run: masked,
         place: place.clone(),
         tenant: run.born.home.tenant.clone(),
         action,
@@ -132,7 +190,8 @@ fn look(
         timeout: None,
         own_read: node.reconcile.is_none(),
     };
-    Some(Asked { job, read, env })
+    let masked = store.runbook(run)?.secrets();
+    Some(Looked { job, masked, read, env, action: asked, writes })
 }
 
 /// The definition of the fields of a step's own read.
@@ -150,7 +209,7 @@ fn environment(run: &Run, step: &Step, key: &Name) -> Option<Environment> {
     env.set_own("STEP_ID", step.id.as_str()).ok()?;
     env.set_own("EPOCH", &step.epoch.to_string()).ok()?;
     env.set_own("IDEMPOTENCY_KEY", key.as_str()).ok()?;
-    for (name, value) in run.vars.get().as_object().into_iter().flatten() {
+    for (name, value) in run.vars_of(step).get().as_object().into_iter().flatten() {
         env.set_var(name, value).ok()?;
     }
     Some(env)

@@ -66,6 +66,7 @@ struct Behind {
     tenant: Option<String>,
     namespace: Option<String>,
     pipeline: Option<String>,
+    undoes: Option<String>,
     runbook: Option<String>,
     step: Option<String>,
     source: Option<run::Source>,
@@ -177,6 +178,7 @@ impl Case {
         let agreed: Result<Vec<_>, String> =
             self.approved_by.iter().map(|by| Ok((name(by)?, version))).collect();
         Ok(Question {
+            purpose: None,
             run: RunId(1),
             step: own.then_some(step),
             action_hash: action.as_ref().map(Action::hash),
@@ -188,6 +190,7 @@ impl Case {
                 tenant: or(&self.run.tenant, "default")?,
                 namespace: or(&self.run.namespace, "default")?,
                 pipeline: or(&self.run.pipeline, "default")?,
+                undoes: self.run.undoes.as_deref().map(name).transpose()?,
                 runbook: or(&self.run.runbook, "default")?,
                 runbook_hash: Digest([0; 32]),
                 source: self.run.source.unwrap_or(run::Source::Cli),

@@ -3,8 +3,8 @@
 use crate::runbook::problem::{Problem, Problems, Source};
 use std::fs;
 use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 use windlass_core::digest::Digest;
 
 /// How the names of policy files end.
@@ -114,16 +114,30 @@ pub fn version(sources: &[Source], schema: &str) -> Digest {
     Digest::of(&[&bytes])
 }
 
-/// Names, sizes and times of a folder's files.
-pub type Stamp = Vec<(PathBuf, u64, Option<SystemTime>)>;
+/// Names of a folder's files, with what the system says of each.
+pub type Stamp = Vec<(PathBuf, Option<Seen>)>;
 
-/// What tells cheaply that nothing was touched: names, sizes and times. Another look is taken where it differs.
+/// What the system says of a file. Its size and the time of its content can be set to what they were; which file it is, and
+/// when it was changed in any way, cannot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    len: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+    file: (u64, u64),
+}
+
+/// What tells cheaply that nothing was touched. Another look is taken where it differs.
 #[must_use]
 pub fn stamp(dir: &Path) -> Stamp {
     let of = |path: PathBuf| {
-        let found = fs::metadata(&path).ok();
-        let (len, at) = found.map_or((0, None), |found| (found.len(), found.modified().ok()));
-        (path, len, at)
+        let seen = fs::metadata(&path).ok().map(|found| Seen {
+            len: found.len(),
+            modified: (found.mtime(), found.mtime_nsec()),
+            changed: (found.ctime(), found.ctime_nsec()),
+            file: (found.dev(), found.ino()),
+        });
+        (path, seen)
     };
     list(dir).map_or_else(|_| Vec::new(), |paths| paths.into_iter().map(of).collect())
 }
@@ -146,6 +160,21 @@ mod tests {
             assert_ne!(of(&[("a", "b")]), of(&other), "{other:?}");
         }
         assert_ne!(version(&[], "s"), version(&[], "t"));
+    }
+
+    #[test]
+    fn a_file_in_the_place_of_another_is_noticed_though_size_and_time_are_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, beside) = (dir.path().join("a.cedar"), dir.path().join("b"));
+        fs::write(&path, "permit").unwrap();
+        let before = stamp(dir.path());
+        assert_eq!(before, stamp(dir.path()));
+        let at = fs::metadata(&path).unwrap().modified().unwrap();
+        fs::write(&beside, "forbid").unwrap();
+        fs::File::options().write(true).open(&beside).unwrap().set_modified(at).unwrap();
+        fs::rename(&beside, &path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), at);
+        assert_ne!(before, stamp(dir.path()));
     }
 
     #[test]

@@ -56,6 +56,11 @@ pub fn compare(log: &Log, tenant: &Name, policy: &Edition) -> Result<Comparison,
 impl Comparison {
     fn ask(&mut self, state: &State, record: &Record, decided: &PolicyDecided, policy: &Edition) {
         let question = match &decided.step {
+            // What was run beside a step is not kept, but what policy says of commands can be asked.
+            Some(_) if decided.purpose.is_some() && decided.tool.as_str() != "shell" => None,
+            Some(_) if decided.purpose.is_some() => {
+                Question::for_tool(state, decided.pipeline_id, &decided.tool)
+            }
             Some(step) => Question::gather(state, decided.pipeline_id, step),
             None => Question::for_tool(state, decided.pipeline_id, &decided.tool),
         };

@@ -4,11 +4,14 @@
 //! case that somebody wrote down. So what a test shows is what will happen.
 
 use super::schema;
+use crate::shell::Environment;
+use serde_json::{Map, Value, json};
+use std::path::Path;
 use windlass_core::approval::{self, Approval};
 use windlass_core::budget::Amount;
 use windlass_core::digest::Digest;
 use windlass_core::id::{Name, RunId, Scoped, StepId};
-use windlass_core::policy::{self, Risk, Scope, scope};
+use windlass_core::policy::{self, Purpose, Risk, Scope, scope};
 use windlass_core::receipt::Action;
 use windlass_core::run::{Run, Source};
 use windlass_core::runbook::{Kind, Runbook, StepDef};
@@ -30,6 +33,8 @@ pub struct Question {
     pub action: Option<Action>,
     /// The hash of that.
     pub action_hash: Option<Digest>,
+    /// What it is for, where it is no step.
+    pub purpose: Option<Purpose>,
     /// Whether it changes something.
     pub writes: bool,
     /// Humans who agreed to exactly this action, each with the policy that asked them.
@@ -47,6 +52,8 @@ pub struct About {
     pub namespace: Name,
     /// The pipeline.
     pub pipeline: Name,
+    /// The pipeline of the run that it takes back, where it is an undo.
+    pub undoes: Option<Name>,
     /// The runbook's name.
     pub runbook: Name,
     /// The runbook's hash.
@@ -84,8 +91,9 @@ impl Question {
             run: run.id(),
             step: own.then(|| step.id.clone()),
             tool: step.tool.clone(),
-            action: own.then(|| windlass_core::scope::action(node, step)),
+            action: own.then(|| windlass_core::scope::action(run, node, step)),
             action_hash: step.action_hash().copied(),
+            purpose: None,
             writes: writes(&node.kind),
             agreed,
             about: About::of(run, runbook, asked_at.unwrap_or(run.updated_at)),
@@ -102,32 +110,77 @@ impl Question {
             tool: tool.clone(),
             action: None,
             action_hash: None,
+            purpose: None,
             writes: true,
             agreed: Vec::new(),
             about: About::of(run, runbook, run.updated_at),
         })
     }
 
-    /// The question about the commands of an external queue, which are run for a worker and not for a step.
+    /// The question about a command or a read beside a step.
+    #[must_use]
+    pub fn beside(
+        state: &State,
+        (run, step): (RunId, &StepId),
+        purpose: Purpose,
+        action: Action,
+        writes: bool,
+    ) -> Option<Question> {
+        let (run, runbook) = found(state, run)?;
+        Some(Question {
+            run: run.id(),
+            step: Some(step.clone()),
+            tool: action.tool.clone(),
+            action_hash: Some(action.hash()),
+            action: Some(action),
+            purpose: Some(purpose),
+            writes,
+            agreed: Vec::new(),
+            about: About::of(run, runbook, run.updated_at),
+        })
+    }
+
+    /// The question about telling people something of a run. Who is told, and how, is what the operator has configured, so
+    /// it is no write of the runbook's.
+    #[must_use]
+    pub fn notice(state: &State, run: RunId, action: Action) -> Option<Question> {
+        let (run, runbook) = found(state, run)?;
+        Some(Question {
+            run: run.id(),
+            step: None,
+            tool: action.tool.clone(),
+            action_hash: Some(action.hash()),
+            action: Some(action),
+            purpose: Some(Purpose::Notice),
+            writes: false,
+            agreed: Vec::new(),
+            about: About::of(run, runbook, run.updated_at),
+        })
+    }
+
+    /// The question about a command of an external queue, which is run for a worker and not for a step.
     #[must_use]
     pub fn for_queue(
         run: RunId,
         (worker, queue): (&Scoped, &Name),
         runbook_hash: Digest,
+        (purpose, action): (Purpose, Action),
         at: Millis,
     ) -> Question {
         Question {
             run,
             step: None,
-            tool: Name::clean("shell"),
-            action: None,
-            action_hash: None,
+            tool: action.tool.clone(),
+            action_hash: Some(action.hash()),
+            action: Some(action),
+            purpose: Some(purpose),
             writes: true,
             agreed: Vec::new(),
             about: About {
                 tenant: Name::clean(worker.tenant()),
                 namespace: Name::clean(worker.namespace()),
                 pipeline: queue.clone(),
+                undoes: None,
                 runbook: Name::clean(worker.name()),
                 runbook_hash,
                 source: Source::Queue,
@@ -168,6 +221,23 @@ impl Question {
     }
 }
 
+/// A command beside the steps, as policy sees it: what is run, where, and with which values.
+#[must_use]
+pub fn command(purpose: Purpose, target: &Name, command: &str, dir: &Path, env: &Environment) -> Action {
+    let given: Map<String, Value> = env
+        .iter()
+        .filter(|(name, _)| name.starts_with("WL_"))
+        .map(|(name, value)| (name.to_owned(), json!(value)))
+        .collect();
+    Action {
+        tool: Name::clean("shell"),
+        operation: Name::clean(purpose.as_str()),
+        target: target.clone(),
+        fields: json!({ "command": command, "dir": dir.display().to_string(), "env": given }),
+        risk: Risk::Low,
+    }
+}
+
 impl About {
     /// What is known about a run.
     fn of(run: &Run, runbook: &Runbook, at: Millis) -> About {
@@ -176,6 +246,11 @@ impl About {
             tenant: home.tenant.clone(),
             namespace: home.namespace.clone(),
             pipeline: home.pipeline.clone(),
+            // Of what a queue or a schedule made, the field names those.
+            undoes: trigger
+                .of
+                .clone()
+                .filter(|_| !matches!(trigger.source, Source::Queue | Source::Scheduled)),
             runbook: runbook.name.clone(),
             runbook_hash: home.runbook,
             source: trigger.source,

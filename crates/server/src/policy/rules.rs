@@ -7,7 +7,7 @@
 
 use super::demand::Demand;
 use super::{folder, schema};
-use crate::runbook::problem::{Notes, Place, Problem, Problems, Source, suggest};
+use crate::runbook::problem::{Notes, Place, Problem, Problems, Source, did_you_mean, suggest};
 use cedar_policy::ffi::DetailedError;
 use cedar_policy::{
     ActionConstraint, Effect, Entities, Entity, EntityTypeName, EntityUid, Policy, PolicyId, PolicySet,
@@ -223,6 +223,40 @@ fn is_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
 
+/// A rule is checked for every action it may be about, and what is wrong with it is found as often. It is told once, with the
+/// suggestion that is nearest to what was written.
+fn once_each(errors: Vec<DetailedError>) -> Vec<DetailedError> {
+    const ASKED: &str = "did you mean `";
+    let place = |error: &DetailedError| error.source_locations.first().map(|at| (at.loc.start, at.loc.end));
+    let mut told: Vec<(DetailedError, Vec<String>, usize)> = Vec::new();
+    for error in errors {
+        let hint = error.help.as_deref().and_then(|help| help.strip_prefix(ASKED)?.strip_suffix("`?"));
+        let hint = hint.map(str::to_owned);
+        let attribute = |error: &DetailedError| error.message.contains("attribute `");
+        let known = told.iter_mut().find(|(other, ..)| {
+            place(&error).is_some() && place(other) == place(&error) && attribute(&error) && attribute(other)
+        });
+        match known {
+            Some((_, hints, more)) => {
+                hints.extend(hint);
+                *more += 1;
+            }
+            None => told.push((error, hint.into_iter().collect(), 0)),
+        }
+    }
+    let once = |(mut error, hints, more): (DetailedError, Vec<String>, usize)| {
+        if more > 0 {
+            let written = error.message.split('`').find(|part| part.contains('.')).unwrap_or_default();
+            let last = written.rsplit('.').next().unwrap_or_default();
+            let near = did_you_mean(last, hints.iter().map(String::as_str));
+            error.help = near.map(|near| format!("did you mean `{near}`?"));
+            error.message.push_str(&format!(", nor for {more} more actions"));
+        }
+        error
+    };
+    told.into_iter().map(once).collect()
+}
+
 /// Reads file by file.
 struct Reader {
     validator: Validator,
@@ -264,9 +298,8 @@ impl Reader {
             return self.notes.add(Problem::at(Place::new(file, 0, 0), text));
         }
         let checked = self.validator.validate(&set, ValidationMode::Strict);
-        for error in checked.validation_errors() {
-            self.note(file, &DetailedError::from(error));
-        }
+        let errors: Vec<DetailedError> = checked.validation_errors().map(DetailedError::from).collect();
+        once_each(errors).iter().for_each(|error| self.note(file, error));
         for warning in checked.validation_warnings() {
             self.note(file, &DetailedError::from(warning));
         }

@@ -21,9 +21,8 @@ pub const OTHER_READ: &str = "other.read";
 pub const HTTP_READ: &str = "http.read";
 
 /// What policy sees of every action, beside its fields.
-const COMMON: &str = "\
-      tool: String, operation: String, target: String, risk: String, writes: Bool,
-      tenant: String, namespace: String, pipeline: String, runbook: String, runbook_hash: String,
+const COMMON: &str = "      tool: String, operation: String, target: String, risk: String, writes: Bool,
+      tenant: String, namespace: String, pipeline: String, undoes: String, runbook: String, runbook_hash: String,
       run: String, step: String, requester: String, source: String,
       approvals: Long, approvers: Set<String>, time: Time, budget: Budget,
 ";

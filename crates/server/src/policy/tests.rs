@@ -36,6 +36,7 @@ fn question(tool: &str, target: &str, fields: Value, risk: Risk) -> Question {
     let writes = crate::runbook::tools::writes(tool, operation.as_str());
     let action = Action::new(name(tool), operation, name(target), fields, risk).unwrap();
     Question {
+        purpose: None,
         run: RunId(1),
         step: Some(name("s")),
         tool: name(tool),
@@ -47,6 +48,7 @@ fn question(tool: &str, target: &str, fields: Value, risk: Risk) -> Question {
             tenant: name("default"),
             namespace: name("default"),
             pipeline: name("triage"),
+            undoes: None,
             runbook: name("ops"),
             runbook_hash: Digest([3; 32]),
             source: Trigger::Cli,

@@ -1,13 +1,17 @@
 //! Connections: how many there are, how long they may take, and how they end.
+//!
+//! A connection that waits for the head of a request is idle. Where there are as many connections as may be, the one that
+//! is idle the longest makes room for the next: nobody keeps others out by holding connections open.
 
 use super::door::Door;
+use super::idle::{Busy, Idle};
 use super::lookout::Lookout;
 use crate::api::Api;
 use crate::app::App;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::http::{Request, Response};
 use axum::response::IntoResponse as _;
-use hyper::body::Incoming;
+use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -26,6 +30,8 @@ use tokio::time::{Instant, Sleep};
 const HEAD_PATIENCE: Duration = Duration::from_secs(15);
 /// How long a reader may take nothing of what it asked for.
 const STALL: Duration = Duration::from_secs(60);
+/// How often to look for a connection that is idle, where there are as many as may be.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// The most bytes of a request's head.
 const HEAD_MAX: usize = 64 << 10;
 /// The most headers of a request.
@@ -39,6 +45,7 @@ pub(super) struct Pool {
     max: u32,
     draining: watch::Receiver<bool>,
     lookout: Lookout,
+    idle: Arc<Idle>,
 }
 
 /// The right to have a connection.
@@ -51,13 +58,27 @@ impl Pool {
     pub(super) fn new(app: &Arc<App>, max: u32) -> Pool {
         app.serves_here();
         let (api, places) = (Api::new(app.clone()), Arc::new(Semaphore::new(max as usize)));
-        Pool { api, places, max, draining: app.draining(), lookout: Lookout::start() }
+        Pool { api, places, max, draining: app.draining(), lookout: Lookout::start(), idle: Arc::default() }
     }
 
-    /// Waits until one more connection may be had.
+    /// Waits until one more connection may be had. One that is idle makes room.
     pub(super) async fn place(&self) -> Place {
-        // The semaphore is never closed.
-        Place(self.places.clone().acquire_owned().await.ok())
+        loop {
+            if self.places.available_permits() == 0 {
+                self.idle.close_longest();
+            }
+            let place = self.places.clone().acquire_owned();
+            if let Ok(place) = tokio::time::timeout(LOOK_AGAIN, place).await {
+                // The semaphore is never closed.
+                return Place(place.ok());
+            }
+            // None was idle. One may be by now.
+        }
+    }
+
+    /// One more connection, where it may be had at once.
+    pub(super) fn free_place(&self) -> Option<Place> {
+        self.places.clone().try_acquire_owned().ok().map(|permit| Place(Some(permit)))
     }
 
     /// Waits until every connection has ended.
@@ -72,10 +93,12 @@ impl Pool {
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let (api, door, draining) = (self.api.clone(), Arc::new(door), self.draining.clone());
-        let lookout = self.lookout.clone();
+        let (lookout, member) = (self.lookout.clone(), self.idle.join());
         tokio::spawn(async move {
+            let at = member.clone();
             let service = service_fn(move |request: Request<Incoming>| {
-                answer((api.clone(), door.clone(), lookout.clone()), request.map(Body::new))
+                let busy = at.begin();
+                answer((api.clone(), door.clone(), lookout.clone()), request.map(Body::new), busy)
             });
             let mut builder = http1::Builder::new();
             builder.timer(TokioTimer::new()).header_read_timeout(HEAD_PATIENCE);
@@ -85,6 +108,7 @@ impl Pool {
             tokio::select! {
                 // How a connection ended is its client's business.
                 _ = connection.as_mut() => {}
+                () = member.closed() => {}
                 () = drained(draining) => {
                     connection.as_mut().graceful_shutdown();
                     let _ = connection.await;
@@ -103,15 +127,45 @@ async fn drained(mut draining: watch::Receiver<bool>) {
 
 async fn answer(
     (api, door, lookout): (Api, Arc<Door>, Lookout),
-    request: Request<Body>,
-) -> Result<Response<Body>, Infallible> {
+    mut request: Request<Body>,
+    busy: Busy,
+) -> Result<Response<Whole>, Infallible> {
     lookout.near();
+    if let Some(peer) = door.peer() {
+        request.extensions_mut().insert(peer);
+    }
     let answer = match door.open(request.uri(), request.headers()).await {
         Ok(caller) => api.answer(caller, request).await,
         Err(problem) => problem.into_response(),
     };
     lookout.near();
-    Ok(answer)
+    Ok(answer.map(|body| Whole { body, _busy: busy }))
+}
+
+/// An answer's body. Until all of it is taken the connection is not idle.
+struct Whole {
+    body: Body,
+    _busy: Busy,
+}
+
+impl hyper::body::Body for Whole {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 /// A stream whose other end has to take what is written, at least a little, within a time.

@@ -1,5 +1,10 @@
 //! The door: who is at the other end of a connection, and whether they may come from there.
 //!
+//! At the socket the system says which process connected. One of the server's own user, or of root, is the owner, unless
+//! it descends from the keeper: then it belongs to a step and has the rights of its attempt, however it changed its
+//! session, parent or environment. It cannot be the owner with the credential file either. (The process is looked at as
+//! soon as the connection is accepted: it would have to end, and its id to be given out again, before that.)
+//!
 //! Over TCP a caller is known by a token or by the owner's credential, and by nothing else. `--trust-local` makes one
 //! exception: callers on loopback have `read` and `run`.
 //!
@@ -9,13 +14,17 @@
 //! caller on loopback too, and speaks for the whole network: its requests are refused unless `--behind-proxy` says that
 //! there is one.
 
+use crate::api::body::Peer;
 use crate::api::{Caller, Problem};
 use crate::app::App;
 use crate::attempts;
 use crate::clock::System;
+use crate::outside::Whose;
+use crate::shell::{self, Identity};
 use axum::http::{HeaderMap, HeaderName, Uri, header};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
+use tokio::net::UnixStream;
 use windlass_core::code::Code;
 use windlass_engine::port::Clock as _;
 
@@ -48,13 +57,44 @@ pub(super) struct Rules {
 /// Where a request comes in.
 #[derive(Clone)]
 pub(super) enum Door {
-    /// At the socket, which only the owner can open. Whoever shows a token there is who the token says, and no more.
+    /// At the socket, for its owner. Whoever shows a token there is who the token says, and no more.
     Owner { app: Arc<App>, caller: Arc<Caller> },
+    /// At the socket, for a process of a step, with its ancestors.
+    Step { app: Arc<App>, line: Arc<[Identity]> },
+    /// At the socket, for a process that has no rights there by itself.
+    Stranger { app: Arc<App> },
     /// Over the network.
     Tcp { app: Arc<App>, peer: IpAddr, rules: Rules },
 }
 
 impl Door {
+    /// The door for whoever connected to the socket.
+    pub(super) fn at_socket(app: &Arc<App>, owner: &Arc<Caller>, stream: &UnixStream) -> Door {
+        let (app, owner) = (app.clone(), owner.clone());
+        let Ok(peer) = stream.peer_cred() else { return Door::Stranger { app } };
+        // A process that this one's namespace does not show is none of its descendants.
+        if let Some(pid) = peer.pid().filter(|pid| *pid > 0) {
+            let Some(line) = shell::ancestry(pid) else { return Door::Stranger { app } };
+            if app.whose(&line) != Whose::Apart {
+                return Door::Step { app, line: line.into() };
+            }
+        }
+        let own = rustix::process::geteuid().as_raw();
+        if [own, 0].contains(&peer.uid()) {
+            Door::Owner { app, caller: owner }
+        } else {
+            Door::Stranger { app }
+        }
+    }
+
+    /// From which machine requests come, where that is known.
+    pub(super) fn peer(&self) -> Option<Peer> {
+        match self {
+            Door::Tcp { peer, rules, .. } if !rules.behind_proxy => Some(Peer(*peer)),
+            Door::Tcp { .. } | Door::Owner { .. } | Door::Step { .. } | Door::Stranger { .. } => None,
+        }
+    }
+
     /// Lets a request in, and says who asks where that is known.
     pub(super) async fn open(&self, uri: &Uri, headers: &HeaderMap) -> Result<Option<Caller>, Problem> {
         if !matches!(self, Door::Tcp { rules: Rules { behind_proxy: true, .. }, .. }) {
@@ -65,6 +105,20 @@ impl Door {
                 bearer(app, headers).await
             }
             Door::Owner { caller, .. } => Some((**caller).clone()),
+            Door::Step { app, .. } | Door::Stranger { app }
+                if headers.contains_key(header::AUTHORIZATION) =>
+            {
+                let caller = bearer(app, headers).await;
+                if caller.as_ref().is_some_and(|caller| caller.owns) {
+                    return Err(not_the_owner());
+                }
+                caller
+            }
+            Door::Step { app, line } => match app.whose(line) {
+                Whose::Attempt(place) => Some(app.attempt_at(place).await.ok_or_else(not_the_owner)?),
+                Whose::Step | Whose::Apart => return Err(not_the_owner()),
+            },
+            Door::Stranger { .. } => None,
             Door::Tcp { app, peer, rules } => {
                 let host = check_place(uri, headers, *rules)?;
                 let trusted = rules.trusts_loopback && peer.is_loopback() && is_this_machine(host);
@@ -72,6 +126,13 @@ impl Door {
             }
         })
     }
+}
+
+/// What is said to a process of a step that asks as the owner.
+fn not_the_owner() -> Problem {
+    let text = "this process belongs to a step: at the socket it has the rights of its attempt, and never the owner's; \
+                use a token with the scopes that the step needs";
+    Problem::new(Code::Forbidden, text)
 }
 
 /// Refuses a request that a proxy passed on: nobody said that there is one, so the address it comes from says nothing.

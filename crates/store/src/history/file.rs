@@ -8,13 +8,14 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use windlass_core::id::RunId;
 
 /// Marks the file as ours: "WLHI".
 const APPLICATION_ID: i32 = 0x574c_4849;
 /// The version of the tables. There are no migrations: a file of another version is built anew from the log.
-const VERSION: i32 = 3;
+const VERSION: i32 = 5;
 /// How long to wait for somebody else's lock.
 const BUSY: Duration = Duration::from_secs(5);
 
@@ -32,15 +33,18 @@ const TABLES: &str = "
         number INTEGER PRIMARY KEY, tenant INTEGER NOT NULL, kind INTEGER NOT NULL, text TEXT NOT NULL,
         UNIQUE (tenant, kind, text)) STRICT;
     CREATE TABLE runs (
-        number INTEGER PRIMARY KEY, id BLOB NOT NULL UNIQUE, tenant INTEGER NOT NULL, namespace INTEGER NOT NULL,
-        status INTEGER NOT NULL, pipeline INTEGER NOT NULL, repo INTEGER, created_at INTEGER NOT NULL,
+        number INTEGER PRIMARY KEY, id BLOB NOT NULL UNIQUE, root BLOB NOT NULL, tenant INTEGER NOT NULL, namespace INTEGER NOT NULL,
+        status INTEGER NOT NULL, pipeline INTEGER NOT NULL, repo INTEGER, runbook BLOB NOT NULL, created_at INTEGER NOT NULL,
         updated_at INTEGER NOT NULL, completed_at INTEGER, first_seq INTEGER NOT NULL, last_seq INTEGER NOT NULL,
         json TEXT NOT NULL) STRICT;
     CREATE INDEX by_status ON runs (tenant, namespace, status, id);
     CREATE INDEX by_pipeline ON runs (tenant, namespace, pipeline, status, id);
     CREATE INDEX by_repo ON runs (tenant, namespace, repo, status, id, pipeline) WHERE repo IS NOT NULL;
+    CREATE INDEX by_root ON runs (root, id);
+    CREATE INDEX by_runbook ON runs (runbook);
     CREATE TABLE approvals (id BLOB PRIMARY KEY, run BLOB NOT NULL) STRICT, WITHOUT ROWID;
     CREATE INDEX by_run ON approvals (run);
+    CREATE TABLE streams (name TEXT PRIMARY KEY, first_seq INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 ";
 
 /// What an index knows of itself.
@@ -56,6 +60,41 @@ pub(super) struct Opened {
     pub(super) connection: Connection,
     pub(super) found: Found,
     pub(super) warning: Option<String>,
+}
+
+/// Where an index is.
+#[derive(Clone, Debug)]
+pub(super) enum Where {
+    /// In a file.
+    File(PathBuf),
+    /// In this process, under a name, because the disk is full.
+    Memory(String),
+}
+
+impl Where {
+    /// A place in memory that nobody else has, and its name.
+    pub(super) fn memory() -> (Where, String) {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let n = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("file:windlass-history-{n}?mode=memory&cache=shared");
+        (Where::Memory(name.clone()), name)
+    }
+}
+
+/// An index in memory, empty.
+pub(super) fn open_memory(path: &Path, name: &str) -> Result<Opened, Error> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+        | OpenFlags::SQLITE_OPEN_CREATE
+        | OpenFlags::SQLITE_OPEN_URI
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connect = || {
+        let connection = Connection::open_with_flags(name, flags)?;
+        settings(&connection)?;
+        Ok(connection)
+    };
+    let connection = connect().map_err(|error| classify(path, &error))?;
+    let found = settle(path, &connection)?;
+    Ok(Opened { connection, found, warning: None })
 }
 
 /// Opens the index. What does not fit is set aside, once.
@@ -80,10 +119,19 @@ pub(super) fn open(path: &Path) -> Result<Opened, Error> {
 }
 
 /// A connection that only reads.
-pub(super) fn open_reader(path: &Path) -> Result<Connection, Error> {
+pub(super) fn open_reader(path: &Path, place: &Where) -> Result<Connection, Error> {
     let open = || {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = Connection::open_with_flags(path, flags)?;
+        let connection = match place {
+            Where::File(path) => Connection::open_with_flags(path, flags)?,
+            Where::Memory(name) => {
+                let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_URI;
+                let shared = Connection::open_with_flags(name, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+                // There is no write-ahead log in memory, so readers would be refused while somebody writes.
+                shared.execute_batch("PRAGMA read_uncommitted = ON; PRAGMA query_only = ON")?;
+                shared
+            }
+        };
         settings(&connection)?;
         Ok(connection)
     };

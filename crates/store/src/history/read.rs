@@ -3,11 +3,12 @@
 //! A page is found in two steps. First its ids, from one of the indexes alone: a range for each status, merged. Then
 //! their rows. Both happen in one read transaction, so a page is of one moment.
 
-use super::{Error, Filter, ID_MS_SHIFT, Row, file, number};
+use super::{Error, Filter, ID_MS_SHIFT, PAGE_LEN_MAX, Page, Row, file, number};
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};
+use windlass_core::digest::Digest;
 use windlass_core::id::{ApprovalId, Name, RunId};
 use windlass_core::run::Status;
 use windlass_core::time::Millis;
@@ -23,8 +24,8 @@ pub(super) struct Readers {
 }
 
 impl Readers {
-    pub(super) fn open(path: &Path) -> Result<Readers, Error> {
-        let connections = (0..READERS).map(|_| file::open_reader(path).map(Mutex::new));
+    pub(super) fn open(path: &Path, place: &file::Where) -> Result<Readers, Error> {
+        let connections = (0..READERS).map(|_| file::open_reader(path, place).map(Mutex::new));
         Ok(Readers {
             path: path.to_owned(),
             connections: connections.collect::<Result<_, _>>()?,
@@ -73,8 +74,38 @@ pub(super) fn ended_before(connection: &Connection, at: Millis, max: usize) -> r
     found.map(|id| id.map(|bytes| RunId(u128::from_be_bytes(bytes)))).collect()
 }
 
+const STREAM: &str = "SELECT first_seq FROM streams WHERE name = ?1";
+
+/// Where the records of a named stream begin.
+pub(super) fn stream(connection: &Connection, name: &str) -> rusqlite::Result<Option<u64>> {
+    let mut query = connection.prepare_cached(STREAM)?;
+    query.query_row([name], |row| row.get::<_, i64>(0)).optional().map(|seq| seq.map(i64::cast_unsigned))
+}
+
+/// Whether there is a named stream at all.
+pub(super) fn has_streams(connection: &Connection) -> rusqlite::Result<bool> {
+    connection.query_row("SELECT EXISTS (SELECT 1 FROM streams)", [], |row| row.get(0))
+}
+
+const LINEAGE: &str = "SELECT id FROM runs INDEXED BY by_root WHERE root = ?1 LIMIT ?2";
+
+/// The runs of a lineage.
+pub(super) fn lineage(connection: &Connection, root: RunId, max: usize) -> rusqlite::Result<Vec<RunId>> {
+    let mut query = connection.prepare_cached(LINEAGE)?;
+    let bounds = params![root.0.to_be_bytes(), i64::try_from(max).unwrap_or(i64::MAX)];
+    let found = query.query_map(bounds, |row| row.get::<_, [u8; 16]>(0))?;
+    found.map(|id| id.map(|bytes| RunId(u128::from_be_bytes(bytes)))).collect()
+}
+
 pub(super) fn count(connection: &Connection) -> rusqlite::Result<u64> {
     connection.query_row("SELECT count(*) FROM runs", [], |row| row.get::<_, i64>(0)).map(i64::unsigned_abs)
+}
+
+const RUNBOOK: &str = "SELECT 1 FROM runs INDEXED BY by_runbook WHERE runbook = ?1 LIMIT 1";
+
+/// Whether a run has this version of a runbook.
+pub(super) fn has_runbook(connection: &Connection, runbook: &Digest) -> rusqlite::Result<bool> {
+    connection.prepare_cached(RUNBOOK)?.exists([runbook.0])
 }
 
 /// What a name is the name of. The numbers are part of the file's version.
@@ -107,7 +138,7 @@ const ROW: &str = "
     SELECT id, (SELECT text FROM names WHERE number = runs.tenant),
         (SELECT text FROM names WHERE number = runs.namespace), status,
         (SELECT text FROM names WHERE number = runs.pipeline), repo, created_at, updated_at, completed_at,
-        first_seq, last_seq, json, (SELECT text FROM names WHERE number = runs.repo)
+        first_seq, last_seq, json, (SELECT text FROM names WHERE number = runs.repo), root, runbook
     FROM runs WHERE id = ?1";
 
 /// The row of a run.
@@ -129,11 +160,13 @@ fn row_of(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
     let known = Status::ALL.iter().copied().find(|known| number(*known) == status);
     Ok(Row {
         id: RunId(u128::from_be_bytes(row.get(0)?)),
+        root: RunId(u128::from_be_bytes(row.get(13)?)),
         tenant: name(1)?,
         namespace: name(2)?,
         status: known.ok_or_else(|| strange(3, format!("{status} is no status")))?,
         pipeline: name(4)?,
         repo,
+        runbook: Digest(row.get(14)?),
         created_at: Millis(count(6)?),
         updated_at: Millis(count(7)?),
         completed_at: row.get::<_, Option<i64>>(8)?.map(|at| Millis(at.cast_unsigned())),
@@ -165,8 +198,8 @@ const BY_ID: &str = "SELECT id FROM runs INDEXED BY by_status
     WHERE tenant = ?1 AND namespace = ?2 AND status = ?3 AND id BETWEEN ?4 AND ?5 ORDER BY id";
 /// The statements that pages are made of.
 #[cfg(test)]
-pub(super) const STATEMENTS: [&str; 8] =
-    [NAME, ROW, BY_STATUS, BY_PIPELINE, BY_REPO, BY_BOTH, BY_ID, APPROVALS];
+pub(super) const STATEMENTS: [&str; 11] =
+    [NAME, ROW, BY_STATUS, BY_PIPELINE, BY_REPO, BY_BOTH, BY_ID, APPROVALS, LINEAGE, STREAM, RUNBOOK];
 
 /// Whose runs are looked for, by what.
 struct Search {
@@ -280,26 +313,40 @@ pub(super) fn approvals(
     found.collect()
 }
 
+/// The most rows that are looked at for a page that no index finds.
+const LOOKED_MAX: usize = 2_000;
+
 /// A page of runs, newest first.
-pub(super) fn list(connection: &Connection, filter: &Filter) -> rusqlite::Result<Vec<Row>> {
+pub(super) fn page(connection: &Connection, filter: &Filter) -> rusqlite::Result<Page> {
     let moment = Transaction::new_unchecked(connection, TransactionBehavior::Deferred)?;
-    let mut page = Vec::new();
+    let mut page = Page::default();
+    let (mut bytes, mut looked) = (0, 0);
     let before = filter.before.map_or(Some(u128::MAX), |before| before.0.checked_sub(1));
     let (Some(mut high), Some(low)) = (before, lowest(&moment, filter.since)?) else { return Ok(page) };
     let Some(search) = Search::of(&moment, filter)? else { return Ok(page) };
-    // Goes round again only where `since` took rows out, each time below the last id it has seen.
-    while page.len() < filter.limit {
-        let mut ids = search.ids(&moment, low, high, filter.limit)?;
+    let any = filter.origin.is_any();
+    let step = if any { filter.limit } else { LOOKED_MAX };
+    // Goes round again only where `since` or the origin took rows out, each time below the last id it has seen.
+    while page.rows.len() < filter.limit {
+        let mut ids = search.ids(&moment, low, high, step)?;
         ids.sort_unstable_by(|a, b| b.cmp(a));
-        ids.truncate(filter.limit);
+        ids.truncate(step);
         for id in &ids {
             let row = get(&moment, *id)?.ok_or_else(|| strange(0, format!("{id} is in an index alone")))?;
-            if page.len() < filter.limit && filter.since.is_none_or(|since| row.created_at >= since) {
-                page.push(row);
+            looked += 1;
+            let wanted = filter.since.is_none_or(|since| row.created_at >= since)
+                && (any || filter.origin.takes_row(&row));
+            if page.rows.len() < filter.limit && wanted {
+                bytes += row.json.len();
+                page.rows.push(row);
+            }
+            if page.rows.len() < filter.limit && (bytes > PAGE_LEN_MAX || !any && looked == LOOKED_MAX) {
+                page.floor = Some(*id);
+                return Ok(page);
             }
         }
         match ids.last().and_then(|last| last.0.checked_sub(1)) {
-            Some(next) if ids.len() == filter.limit => high = next,
+            Some(next) if ids.len() == step => high = next,
             Some(_) | None => break,
         }
     }

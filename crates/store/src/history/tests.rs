@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use tempfile::TempDir;
-use windlass_core::digest::Digest;
 use windlass_core::event::{Event, PipelineCompleted, PipelineCreated};
 use windlass_core::run::{Lineage, Source, Subject, Trigger};
 
@@ -20,11 +19,13 @@ fn name(text: &str) -> Name {
 fn row(id: u128) -> Row {
     Row {
         id: RunId(id),
+        root: RunId(id),
         tenant: name("acme"),
         namespace: name("default"),
         status: Status::Completed,
         pipeline: name("deploy"),
         repo: None,
+        runbook: Digest([7; 32]),
         created_at: Millis(1_000),
         updated_at: Millis(2_000),
         completed_at: Some(Millis(3_000)),
@@ -42,6 +43,7 @@ fn all() -> Filter {
         status: None,
         pipeline: None,
         repo: None,
+        origin: Origin::default(),
         since: None,
         before: None,
         limit: 100,
@@ -77,7 +79,7 @@ fn ids(rows: &[Row]) -> Vec<u128> {
     rows.iter().map(|row| row.id.0).collect()
 }
 
-fn run(vars: Value) -> Run {
+fn run(vars: &Value) -> Run {
     let id = RunId(7);
     let created = PipelineCreated {
         id,
@@ -85,11 +87,18 @@ fn run(vars: Value) -> Run {
         name: name("shop/deploy"),
         runbook_hash: Digest::of(&[b"runbook"]),
         cwd: "/srv".to_owned(),
-        vars: vars.into(),
+        vars: windlass_core::packed::Packed::of(vars).into(),
         initial_step: None,
         created_at_epoch_ms: Millis(1_000),
         namespace: name("default"),
-        trigger: Trigger { source: Source::Cli, key: None, user: None, event_id: None, traceparent: None },
+        trigger: Trigger {
+            source: Source::Cli,
+            key: None,
+            user: None,
+            event_id: None,
+            traceparent: None,
+            of: None,
+        },
         lineage: Lineage::first(id),
         subject: Some(Subject { repo: Some("acme/shop".to_owned()), pr: None, url: None }),
         correlation_id: None,
@@ -107,6 +116,10 @@ fn run(vars: Value) -> Run {
         workspace: None,
         budget_time_ms: None,
         budget_writes: None,
+        needs_pipelines: None,
+        asked_by: None,
+        takes_back: None,
+        evidence: None,
     };
     let ended = PipelineCompleted { id, duration_ms: 500, outputs: None };
     Run::create(&created, &name("acme"), Millis(1_000)).apply(&Event::PipelineCompleted(ended), Millis(1_500))
@@ -114,7 +127,7 @@ fn run(vars: Value) -> Run {
 
 #[test]
 fn a_row_says_what_the_run_says_without_its_variables() {
-    let row = Row::of(&run(json!({ "password": "hunter2" })), (3, 8));
+    let row = Row::of(&run(&json!({ "password": "hunter2" })), (3, 8));
     assert_eq!((row.id, row.status, row.first_seq, row.last_seq), (RunId(7), Status::Completed, 3, 8));
     assert_eq!((row.tenant.as_str(), row.pipeline.as_str()), ("acme", "deploy"));
     assert_eq!(row.repo.as_deref(), Some("acme/shop"));
@@ -131,7 +144,7 @@ fn what_was_put_is_there_after_a_restart() {
     let place = Place::new();
     let history = place.open();
     assert_eq!((history.through(), history.max_id(), history.warning()), (0, None, None));
-    let mut rows = vec![row(1), row(3), Row::of(&run(json!({})), (3, u64::MAX))];
+    let mut rows = vec![row(1), row(3), Row::of(&run(&json!({})), (3, u64::MAX))];
     rows[0].repo = Some("a\0b".to_owned());
     rows[1].updated_at = Millis(u64::MAX);
     rows[1].completed_at = None;
@@ -478,7 +491,8 @@ fn more_than_may_be_pending_waits_for_the_writer() {
 #[test]
 fn a_page_is_read_from_the_indexes_by_plans_that_are_made_once() {
     let place = filled();
-    let connection = file::open_reader(&place.file("history.db")).unwrap();
+    let connection =
+        file::open_reader(&place.file("history.db"), &file::Where::File(place.file("history.db"))).unwrap();
     for sql in read::STATEMENTS {
         let mut plan = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
         let steps = plan.raw_query().mapped(|row| row.get::<_, String>("detail"));
@@ -610,4 +624,49 @@ proptest! {
             prop_assert_eq!(found, expected);
         }
     }
+}
+
+#[test]
+fn runs_are_found_by_where_they_came_from_however_far_back() {
+    const RUNS: u128 = 5_000;
+    let place = Place::new();
+    let history = place.open();
+    let [common, rare] = [7, 9].map(|byte| Digest([byte; 32]));
+    let item = ItemId(77);
+    let from = |id: u128| {
+        let (hash, of, item) = match id {
+            3 => (rare, "fixer", item),
+            _ => (common, "other", ItemId(10_000 + id)),
+        };
+        let trigger = json!({ "source": "queue", "event_id": item.to_string(), "of": of });
+        Row { json: json!({ "runbook_hash": hash.to_string(), "trigger": trigger }).to_string(), ..row(id) }
+    };
+    history.put((1..=RUNS).map(from).collect(), 1);
+    history.flush().unwrap();
+    // A page says how far was looked, and the next one goes on from there.
+    let all_pages = |origin: Origin| {
+        let (mut found, mut before, mut pages) = (Vec::new(), None, 0);
+        loop {
+            let page = history.page(&Filter { origin: origin.clone(), before, limit: 10, ..all() }).unwrap();
+            found.extend(page.rows.iter().map(|row| row.id.0));
+            pages += 1;
+            match page.floor {
+                Some(_) => before = page.floor,
+                None => return (found, pages),
+            }
+        }
+    };
+    let none = Origin::default();
+    for origin in [
+        Origin { runbooks: Some(vec![rare]), ..none.clone() },
+        Origin { workers: Some(vec![name("fixer")]), ..none.clone() },
+        Origin { item: Some(item), ..none.clone() },
+    ] {
+        let (found, pages) = all_pages(origin);
+        assert_eq!(found, [3]);
+        assert!(pages > 1, "one page looks at so many rows and no more");
+    }
+    assert_eq!(all_pages(Origin { runbooks: Some(Vec::new()), ..none.clone() }).0, [0_u128; 0]);
+    let first = Filter { origin: Origin { runbooks: Some(vec![common]), ..none }, limit: 2, ..all() };
+    assert_eq!(ids(&history.list(&first).unwrap()), [RUNS, RUNS - 1]);
 }

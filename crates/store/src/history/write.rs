@@ -30,7 +30,26 @@ const RETRY: Duration = Duration::from_secs(1);
 const NAMES_MAX: usize = 4_096;
 
 /// What becomes of a run: its row, or nothing where it is removed.
-type Changes = BTreeMap<RunId, Option<Row>>;
+type Runs = BTreeMap<RunId, Option<Row>>;
+/// Where named streams begin, or nothing where they are removed.
+type Streams = BTreeMap<String, Option<u64>>;
+
+/// What is to be written.
+#[derive(Default)]
+struct Changes {
+    runs: Runs,
+    streams: Streams,
+}
+
+impl Changes {
+    fn len(&self) -> usize {
+        self.runs.len() + self.streams.len()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.runs.is_empty() && self.streams.is_empty()
+    }
+}
 
 #[derive(Default)]
 struct State {
@@ -66,17 +85,20 @@ impl State {
 
     fn change(&mut self, id: RunId, change: Option<Row>) {
         self.bytes += weight(change.as_ref());
-        if let Some(old) = self.changes.insert(id, change) {
+        if let Some(old) = self.changes.runs.insert(id, change) {
             self.bytes -= weight(old.as_ref());
         }
     }
 
     /// Puts back what could not be written. What came since is newer and stays.
     fn put_back(&mut self, changes: Changes) {
-        for (id, change) in changes {
-            if !self.changes.contains_key(&id) {
+        for (id, change) in changes.runs {
+            if !self.changes.runs.contains_key(&id) {
                 self.change(id, change);
             }
+        }
+        for (name, seq) in changes.streams {
+            self.changes.streams.entry(name).or_insert(seq);
         }
     }
 
@@ -84,7 +106,7 @@ impl State {
         self.found = found;
         self.failure = None;
         self.written = batch.handed;
-        self.flushed.extend(changes.iter().filter(|(_, change)| change.is_some()).map(|(id, _)| *id));
+        self.flushed.extend(changes.runs.iter().filter(|(_, change)| change.is_some()).map(|(id, _)| *id));
         let over = self.flushed.len().saturating_sub(FLUSHED_MAX);
         self.flushed.drain(..over);
     }
@@ -164,6 +186,25 @@ impl Queue {
         if !state.dropped {
             state.through_next = state.through_next.max(through);
         }
+        state.handed += 1;
+        if was_idle || state.changes.len() >= GATHER_MAX {
+            self.wanted.notify_one();
+        }
+    }
+
+    pub(super) fn put_streams(&self, streams: Vec<(String, Option<u64>)>) {
+        if streams.is_empty() {
+            return;
+        }
+        let mut state = match self.room(streams.len(), 0) {
+            Ok(state) => state,
+            Err(mut state) => {
+                state.dropped = true;
+                return;
+            }
+        };
+        let was_idle = state.idle();
+        state.changes.streams.extend(streams);
         state.handed += 1;
         if was_idle || state.changes.len() >= GATHER_MAX {
             self.wanted.notify_one();
@@ -315,14 +356,18 @@ struct Writer {
 
 const PUT: &str = "
     INSERT INTO runs (id, tenant, namespace, status, pipeline, repo, created_at, updated_at, completed_at,
-        first_seq, last_seq, json)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
-    ON CONFLICT (id) DO UPDATE SET tenant = excluded.tenant, namespace = excluded.namespace,
+        first_seq, last_seq, json, root, runbook)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
+    ON CONFLICT (id) DO UPDATE SET root = excluded.root, tenant = excluded.tenant, namespace = excluded.namespace,
         status = excluded.status, pipeline = excluded.pipeline, repo = excluded.repo,
         created_at = excluded.created_at, updated_at = excluded.updated_at, completed_at = excluded.completed_at,
-        first_seq = excluded.first_seq, last_seq = excluded.last_seq, json = excluded.json";
+        first_seq = excluded.first_seq, last_seq = excluded.last_seq, json = excluded.json,
+        runbook = excluded.runbook";
 const REMOVE: &str = "DELETE FROM runs WHERE id = ?1 RETURNING tenant, pipeline, repo";
 const PUT_APPROVAL: &str = "INSERT INTO approvals (id, run) VALUES (?1, ?2) ON CONFLICT (id) DO NOTHING";
+const PUT_STREAM: &str = "INSERT INTO streams (name, first_seq) VALUES (?1, ?2)
+    ON CONFLICT (name) DO UPDATE SET first_seq = excluded.first_seq";
+const REMOVE_STREAM: &str = "DELETE FROM streams WHERE name = ?1";
 const REMOVE_APPROVALS: &str = "DELETE FROM approvals WHERE run = ?1";
 const NEW_NAME: &str = "INSERT INTO names (tenant, kind, text) VALUES (?1, ?2, ?3)";
 const PROGRESS: &str = "UPDATE progress SET through = ?1, skew_ms = ?2 WHERE only = 0";
@@ -357,7 +402,13 @@ fn write(
     let transaction = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
     let mut left = BTreeSet::new();
     let mut top_removed = false;
-    for (id, change) in changes {
+    for (name, seq) in &changes.streams {
+        match seq {
+            Some(seq) => transaction.prepare_cached(PUT_STREAM)?.execute(params![name, seq.cast_signed()])?,
+            None => transaction.prepare_cached(REMOVE_STREAM)?.execute([name])?,
+        };
+    }
+    for (id, change) in &changes.runs {
         match change {
             Some(row) => {
                 put(&transaction, names, row)?;
@@ -416,6 +467,8 @@ fn put(connection: &Connection, names: &mut HashMap<Key, i64>, row: &Row) -> rus
         row.first_seq.cast_signed(),
         row.last_seq.cast_signed(),
         row.json,
+        row.root.0.to_be_bytes(),
+        row.runbook.0,
     ])?;
     for approval in &row.approvals {
         let pair = [approval.0.to_be_bytes(), row.id.0.to_be_bytes()];

@@ -1,29 +1,40 @@
 //! Compaction: what nobody needs any more leaves the disk, file by file.
 //!
 //! All files but the one that is written become one: the lines of the streams that stay, byte for byte, in batches of
-//! their own. A stream stays wholly or goes wholly, so chains still hold from their first record on. The new file is
+//! their own. A stream that ended goes wholly. One that goes on for as long as its name is used may lose what stands before a
+//! `stream:carried`, which says what the stream had come to and what it follows on, so chains still hold from their first record on. The new file is
 //! finished and durable before it gets its name, and once it has it, what it replaces does not count any more: a crash at
-//! any point leaves either the old files or the new one, and perhaps something that the next start removes.
+//! any point leaves either the old files or the new one, and perhaps something that the next start removes. What a seal
+//! covers of the streams that went is kept apart, in `heads.rs`.
+//!
+//! A stream that went may come again and begin anew. So no snapshot may know it any more: they are removed before.
 
 use super::commit::{View, lock};
 use super::error::Error;
 use super::frame::{Header, Kind, Trailer};
+use super::heads::{self, Gathered};
 use super::layout::Piece;
 use super::read::{Seqs, each_batch, each_line, stream_of};
-use super::{Log, commit};
+use super::{Log, commit, snapshot};
 use crate::disk::{File, How, write_full};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use windlass_core::digest::Digest;
+use windlass_core::event::Event;
 use windlass_core::record::{Check, Record};
 use windlass_core::stream::StreamId;
+use windlass_core::time::Millis;
+use windlass_core::wire::Reader;
 
 /// How many bytes of lines make a batch.
 const BATCH: usize = 256 << 10;
 
 /// What a compaction did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Compacted {
     /// How many files it replaced.
     pub files: u64,
@@ -31,33 +42,158 @@ pub struct Compacted {
     pub bytes_dropped: u64,
     /// How many bytes of records stayed.
     pub bytes_kept: u64,
-    /// How many streams went.
+    /// How many records went.
+    pub records_dropped: u64,
+    /// How many streams went, and how many of them were runs, items, ingress keys, effect keys, and locks or semaphores.
     pub streams_dropped: u64,
+    pub runs: u64,
+    pub items: u64,
+    pub ingress_keys: u64,
+    pub effect_keys: u64,
+    pub holds: u64,
+    /// How many were runbooks.
+    pub runbooks: u64,
+    /// The highest epoch of those locks and semaphores.
+    pub epochs: u64,
+    /// Streams that have grown long since they were carried on. There may be more of them.
+    pub long: Vec<StreamId>,
+    /// A hash over the names, versions and heads of those that went.
+    pub heads: Digest,
+}
+
+/// What decides about streams in a compaction.
+pub trait Rule {
+    /// Whether a stream stays that is not live and whose last record is of this time. Runs are asked about first.
+    fn stays(&self, stream: &StreamId, last: Millis) -> bool;
+
+    /// What stands before a `stream:carried` that is older may go.
+    fn carried_before(&self) -> Millis {
+        Millis(0)
+    }
+
+    /// Locks and semaphores with epochs up to this one are about to go. Whether that is on record, so that none comes again
+    /// with a lower one; otherwise nothing goes.
+    fn is_noted(&self, _epochs: u64) -> bool {
+        false
+    }
+
+    /// Whether it is worth a copy of what stays.
+    fn is_worth(&self, found: &Compacted) -> bool {
+        found.bytes_dropped > 0
+    }
+
+    /// The files are about to be replaced by one without these streams. Nobody may bring one of them back while `replace`
+    /// is at work. Where somebody did already it is not called, and nothing is dropped.
+    ///
+    /// # Errors
+    /// Those of `replace`.
+    fn replacing(
+        &self,
+        dropped: &BTreeSet<StreamId>,
+        replace: &mut dyn FnMut() -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let _ = dropped;
+        replace()
+    }
+}
+
+impl<F: Fn(&StreamId) -> bool> Rule for F {
+    fn stays(&self, stream: &StreamId, _last: Millis) -> bool {
+        self(stream)
+    }
+
+    /// No lock comes again under such a rule.
+    fn is_noted(&self, _epochs: u64) -> bool {
+        true
+    }
 }
 
 /// Private values to take out: by the stream's name and the record's version, the names of the fields.
 pub type Cuts = BTreeMap<String, BTreeMap<u64, BTreeSet<String>>>;
 
-/// Which streams stay, by their names; each is asked for once.
-type Verdicts = HashMap<String, bool>;
+/// How many records a stream has before it is long.
+const LONG: u64 = 1_000;
+/// How many long streams are named at a time.
+const LONG_MAX: usize = 1_000;
+
+/// What stays of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stays {
+    All,
+    Nothing,
+    /// The records from this version on.
+    From(u64),
+}
+
+impl Stays {
+    fn has(self, ver: u64) -> bool {
+        match self {
+            Stays::All => true,
+            Stays::Nothing => false,
+            Stays::From(first) => ver >= first,
+        }
+    }
+}
+
+/// What stays of streams, by their names.
+type Verdicts = HashMap<String, Stays>;
+
+/// What was seen of a stream.
+#[derive(Default)]
+struct Seen {
+    records: u64,
+    bytes: u64,
+    last: Millis,
+    /// How many records there are since it was carried on.
+    since: u64,
+    /// The last `stream:carried` that is old enough: its version, and how much stands before it.
+    carried: Option<Base>,
+    /// The highest epoch, where it is a lock or a semaphore.
+    epoch: u64,
+}
+
+/// A record that a stream can go on from.
+#[derive(Clone, Copy)]
+struct Base {
+    ver: u64,
+    records: u64,
+    bytes: u64,
+}
+
+/// What goes into the place of the files that are replaced.
+struct Replacement<'a> {
+    verdicts: &'a Verdicts,
+    cuts: &'a Cuts,
+    /// The streams that go wholly.
+    dropped: BTreeSet<StreamId>,
+    /// Whether anything goes.
+    drops: bool,
+}
 
 impl Log {
-    /// Drops the records of streams that are not live, have none in the file that is written, and that `keep` says no to.
-    /// Commits and reads go on meanwhile. Where nothing would go, nothing is written. `keep` must not say no to a stream
-    /// that somebody is about to remember.
+    /// Drops the records of streams that are not live, have none in the file that is written, and that the rule says no to.
+    /// Commits and reads go on meanwhile. Where nothing would go, nothing is written.
     ///
     /// # Errors
     /// [`Error::Corrupt`], [`Error::Full`], or what the system says; the log is as it was then.
-    pub fn compact(&self, keep: &dyn Fn(&StreamId) -> bool) -> Result<Compacted, Error> {
+    pub fn compact(&self, rule: &dyn Rule) -> Result<Compacted, Error> {
         let _one_at_a_time = lock(&self.compacting);
+        // Streams that the caller had forgotten count as forgotten. A log that takes nothing (it is full) goes by what it knows.
+        let _ = self.commit_and_wait(Vec::new());
         let view = self.shared.view();
-        let (verdicts, mut done) = self.judge(&view, keep)?;
-        if done.bytes_dropped == 0 {
+        let (verdicts, dropped, mut done) = self.judge(&view, rule)?;
+        if done.bytes_dropped == 0 || !rule.is_worth(&done) {
+            return Ok(Compacted { long: done.long, ..Compacted::default() });
+        }
+        if done.holds > 0 && !rule.is_noted(done.epochs) {
             return Ok(Compacted::default());
         }
         done.files = view.ended.len() as u64;
-        self.replace(&view, &verdicts, &Cuts::new(), true)?;
-        Ok(done)
+        let new = Replacement { verdicts: &verdicts, cuts: &Cuts::new(), dropped, drops: true };
+        Ok(match self.replace(&view, &new, rule, true)? {
+            Some(heads) => Compacted { heads, ..done },
+            None => Compacted::default(),
+        })
     }
 
     /// Takes private values out of the records; their digests stay, and with them the chains. Files that held them are
@@ -70,24 +206,53 @@ impl Log {
         self.space.discard()?;
         self.roll()?;
         let view = self.shared.view();
-        self.replace(&view, &Verdicts::new(), cuts, false)
+        let new = Replacement { verdicts: &Verdicts::new(), cuts, dropped: BTreeSet::new(), drops: false };
+        self.replace(&view, &new, &|_: &StreamId| true, false).map(|_| ())
     }
 
-    /// Puts one file into the place of all that are ended.
+    /// Puts one file into the place of all that are ended, unless the rule has second thoughts; returns a hash over the
+    /// heads of what went.
     fn replace(
         &self,
         view: &Arc<View>,
-        verdicts: &Verdicts,
-        cuts: &Cuts,
+        new: &Replacement<'_>,
+        rule: &dyn Rule,
         recycle: bool,
-    ) -> Result<(), Error> {
-        let carried = self.carry(view, verdicts, cuts)?;
-        let path = carried.path.clone();
-        let count = view.ended.len();
-        self.shared.change_view(|view| {
-            view.ended.splice(..count, [Arc::new(carried)]);
+    ) -> Result<Option<Digest>, Error> {
+        let path = self.layout.carried(view.last.before());
+        let (temporary, heads) = (path.with_extension("tmp"), heads::path(&self.layout));
+        let heads_temporary = heads.with_extension("tmp");
+        let written = self.carry(view, new, &temporary, &heads_temporary);
+        let mut replaced = false;
+        let done = written.and_then(|(carried, digest)| {
+            rule.replacing(&new.dropped, &mut || {
+                let _turn = lock(&self.dropping.turn);
+                if new.drops {
+                    // One that is being written may know them too.
+                    self.dropping.count.fetch_add(1, Ordering::AcqRel);
+                    snapshot::remove(&*self.disk, &self.layout)?;
+                    self.disk.rename(&heads_temporary, &heads).map_err(Error::io("cannot rename", &heads))?;
+                }
+                self.disk.rename(&temporary, &path).map_err(Error::io("cannot rename", &temporary))?;
+                self.disk.sync_dir(&self.layout.log).map_err(Error::sync(&self.layout.log))?;
+                let (count, carried) = (view.ended.len(), Arc::new(carried.clone()));
+                self.shared.change_view(|view| drop(view.ended.splice(..count, [carried])));
+                replaced = true;
+                Ok(())
+            })?;
+            Ok(digest)
         });
-        self.drop_files(view, &path, recycle)
+        if !replaced {
+            // If they stay, the next start removes them.
+            let _ = self.disk.remove(&temporary);
+            let _ = self.disk.remove(&heads_temporary);
+        }
+        let digest = done?;
+        if !replaced {
+            return Ok(None);
+        }
+        self.drop_files(view, &path, recycle)?;
+        Ok(Some(digest))
     }
 
     /// Ends the file that is written, so that compaction can take it too.
@@ -99,36 +264,89 @@ impl Log {
     }
 
     /// Says of every stream whether it stays, and counts.
-    fn judge(&self, view: &View, keep: &dyn Fn(&StreamId) -> bool) -> Result<(Verdicts, Compacted), Error> {
+    fn judge(
+        &self,
+        view: &View,
+        rule: &dyn Rule,
+    ) -> Result<(Verdicts, BTreeSet<StreamId>, Compacted), Error> {
         let mut verdicts = Verdicts::new();
         let boundary = view.last.before();
         let _ = each_batch(view, Seqs { first: boundary + 1, last: u64::MAX }, &mut |_, _, lines| {
             each_line(lines, &mut |line| {
                 if let Some(stream) = stream_of(line).filter(|stream| !verdicts.contains_key(&**stream)) {
-                    verdicts.insert(stream.into_owned(), true);
+                    verdicts.insert(stream.into_owned(), Stays::All);
                 }
                 Ok(ControlFlow::Continue(()))
             })
         })?;
-        let mut done = Compacted::default();
+        let before = rule.carried_before();
+        let mut all: HashMap<String, Seen> = HashMap::new();
         self.each_ended(view, &mut |piece, offset, line| {
-            let stream = stream_of(line).ok_or_else(|| piece.corrupt(offset, "a line is no record"))?;
-            let stays = match verdicts.get(&*stream) {
-                Some(stays) => *stays,
-                None => {
-                    let id = StreamId::parse(&stream)
-                        .map_err(|error| piece.corrupt(offset, format!("a record has no stream: {error}")))?;
-                    let stays = self.shared.encoder().is_live(&id) || keep(&id);
-                    done.streams_dropped += u64::from(!stays);
-                    verdicts.insert(stream.into_owned(), stays);
-                    stays
+            let head = Start::of(line).ok_or_else(|| piece.corrupt(offset, "a line is no record"))?;
+            if !all.contains_key(&*head.stream) {
+                all.insert(head.stream.clone().into_owned(), Seen::default());
+            }
+            let Some(seen) = all.get_mut(&*head.stream) else { return Ok(()) };
+            if head.tag == "stream:carried" {
+                seen.since = 0;
+                if head.at < before {
+                    seen.carried = Some(Base { ver: head.ver, records: seen.records, bytes: seen.bytes });
                 }
-            };
-            let bytes = line.len() as u64 + 1;
-            *(if stays { &mut done.bytes_kept } else { &mut done.bytes_dropped }) += bytes;
+            }
+            seen.records += 1;
+            seen.since += 1;
+            seen.bytes += line.len() as u64 + 1;
+            seen.last = head.at;
+            seen.epoch = seen.epoch.max(head.epoch(line));
             Ok(())
         })?;
-        Ok((verdicts, done))
+        let mut ids = Vec::with_capacity(all.len());
+        for (name, seen) in &all {
+            let id = StreamId::parse(name).map_err(|error| {
+                view.last.corrupt(0, format!("a record before it has no stream: {error}"))
+            })?;
+            ids.push((id, name, seen));
+        }
+        // Whether a run stays decides about its effects.
+        ids.sort_by_key(|(id, ..)| !matches!(id, StreamId::Run(_)));
+        let (mut dropped, mut done) = (BTreeSet::new(), Compacted::default());
+        for (id, name, seen) in ids {
+            let known = verdicts.contains_key(name) || self.shared.encoder().is_live(&id);
+            let mut stays = Stays::All;
+            if known || rule.stays(&id, seen.last) {
+                if seen.since > LONG && id.goes_on() && done.long.len() < LONG_MAX {
+                    done.long.push(id.clone());
+                }
+                let gone = seen.carried.filter(|carried| carried.records > 0);
+                if let Some(carried) = gone {
+                    stays = Stays::From(carried.ver);
+                    done.bytes_dropped += carried.bytes;
+                    done.records_dropped += carried.records;
+                }
+                done.bytes_kept += seen.bytes - gone.map_or(0, |carried| carried.bytes);
+            } else {
+                stays = Stays::Nothing;
+                done.bytes_dropped += seen.bytes;
+                done.records_dropped += seen.records;
+                done.streams_dropped += 1;
+                match &id {
+                    StreamId::Run(_) => done.runs += 1,
+                    StreamId::Item(_) => done.items += 1,
+                    StreamId::Trigger(_) => done.ingress_keys += 1,
+                    StreamId::Effect(_) => done.effect_keys += 1,
+                    StreamId::Runbook(_) => done.runbooks += 1,
+                    StreamId::Lock(_) | StreamId::Semaphore(_) => {
+                        done.holds += 1;
+                        done.epochs = done.epochs.max(seen.epoch);
+                    }
+                    // tidy: the others are counted together.
+                    _ => {}
+                }
+                dropped.insert(id);
+            }
+            verdicts.insert(name.clone(), stays);
+        }
+        Ok((verdicts, dropped, done))
     }
 
     /// Every line of the files before the last.
@@ -144,8 +362,14 @@ impl Log {
         Ok(())
     }
 
-    /// Writes what stays.
-    fn carry(&self, view: &View, verdicts: &Verdicts, cuts: &Cuts) -> Result<Piece, Error> {
+    /// Writes what stays, and what seals cover of what goes. Neither counts yet.
+    fn carry(
+        &self,
+        view: &View,
+        new: &Replacement<'_>,
+        temporary: &Path,
+        heads: &Path,
+    ) -> Result<(Piece, Digest), Error> {
         let through = view.last.before();
         let header = Header {
             kind: Kind::Carried,
@@ -155,35 +379,46 @@ impl Log {
             prev: view.last.header.prev,
         };
         let path = self.layout.carried(through);
-        let temporary = path.with_extension("tmp");
-        let written = self.write_carried(view, (verdicts, cuts), header, &temporary);
-        let written = written.and_then(|file| {
-            self.disk.rename(&temporary, &path).map_err(Error::io("cannot rename", &temporary))?;
-            self.disk.sync_dir(&self.layout.log).map_err(Error::sync(&self.layout.log))?;
-            Ok(file)
-        });
-        match written {
-            Ok(file) => Ok(Piece {
-                file_name: self.layout.short(&path),
-                path,
-                file,
-                header,
-                start: header.to_line().len() as u64,
-            }),
-            Err(error) => {
-                // If it stays, the next start removes it.
-                let _ = self.disk.remove(&temporary);
-                Err(error)
-            }
+        let mut gathered = None;
+        if new.drops {
+            gathered = Some(Gathered::new(self.seals()?, through));
         }
+        let file = self.write_carried(view, new, header, temporary, &mut gathered)?;
+        let mut digest = Digest::default();
+        if let Some(gathered) = gathered {
+            digest = gathered.digest();
+            gathered.write(&*self.disk, &self.layout, heads)?;
+        }
+        let piece = Piece {
+            file_name: self.layout.short(&path),
+            path,
+            file,
+            header,
+            start: header.to_line().len() as u64,
+            index: Arc::default(),
+        };
+        Ok((piece, digest))
+    }
+
+    /// Up to where each seal goes, in order.
+    fn seals(&self) -> Result<Vec<u64>, Error> {
+        let mut seals = Vec::new();
+        self.scan(&[StreamId::System], Seqs::ALL, &mut |record, _| {
+            if let Event::SealCreated(e) = &record.event {
+                seals.push(e.through.unwrap_or_default());
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(seals)
     }
 
     fn write_carried(
         &self,
         view: &View,
-        (verdicts, cuts): (&Verdicts, &Cuts),
+        new: &Replacement<'_>,
         header: Header,
         path: &Path,
+        gathered: &mut Option<Gathered>,
     ) -> Result<Arc<dyn File>, Error> {
         let file = self.disk.open(path, How::New).map_err(Error::io("cannot make", path))?;
         let mut out = Carried {
@@ -198,18 +433,20 @@ impl Log {
         };
         out.start = out.bytes.len();
         self.each_ended(view, &mut |piece, offset, line| {
-            let stream = stream_of(line);
-            if !stream.as_ref().is_some_and(|stream| verdicts.get(&**stream).copied().unwrap_or(true)) {
+            let unreadable = |error| piece.corrupt(offset, format!("a record is not readable: {error}"));
+            let start = Start::of(line);
+            let stays = start.as_ref().is_none_or(|start| {
+                new.verdicts.get(&*start.stream).is_none_or(|stays| stays.has(start.ver))
+            });
+            if let Some(gathered) = gathered {
+                gathered.see(Record::decode(line, Check::Form).map_err(unreadable)?, stays);
+            }
+            if !stays {
                 return Ok(());
             }
-            match stream.and_then(|stream| cuts.get(&*stream)) {
+            match start.and_then(|start| new.cuts.get(&*start.stream)) {
                 None => out.line(line),
-                Some(cuts) => {
-                    let cut = cut(line, cuts).map_err(|error| {
-                        piece.corrupt(offset, format!("a record is not readable: {error}"))
-                    })?;
-                    out.line(&cut)
-                }
+                Some(cuts) => out.line(&cut(line, cuts).map_err(unreadable)?),
             }
         })?;
         out.flush(None)?;
@@ -231,6 +468,45 @@ impl Log {
             }
         }
         self.disk.sync_dir(&self.layout.log).map_err(Error::sync(&self.layout.log))
+    }
+}
+
+/// How a line begins, found without decoding it.
+struct Start<'a> {
+    tag: Cow<'a, str>,
+    stream: Cow<'a, str>,
+    ver: u64,
+    at: Millis,
+}
+
+impl Start<'_> {
+    fn of(line: &str) -> Option<Start<'_>> {
+        let mut r = Reader::new(line, false);
+        r.expect("{\"type\":").ok()?;
+        let tag = r.text().ok()?;
+        r.need_key("stream", "").ok()?;
+        let stream = r.text().ok()?;
+        r.need_key("ver", "").ok()?;
+        let ver = r.number().ok()?;
+        r.need_key("at", "").ok()?;
+        Some(Start { tag, stream, ver, at: Millis(r.number().ok()?) })
+    }
+
+    /// The highest epoch that the line speaks of, where it is one of a lock or a semaphore.
+    fn epoch(&self, line: &str) -> u64 {
+        if !self.stream.starts_with("lock/") && !self.stream.starts_with("semaphore/") {
+            return 0;
+        }
+        // No text in a line can look like the key, because a quote within a text has a backslash before it. What holders say
+        // about themselves stands behind the chain.
+        let public = line.split(",\"chain\":").next().unwrap_or_default();
+        let numbers = public.split("\"epoch\":").skip(1);
+        let number = |text: &str| {
+            text.bytes()
+                .take_while(u8::is_ascii_digit)
+                .fold(0_u64, |n, digit| n.saturating_mul(10).saturating_add(u64::from(digit - b'0')))
+        };
+        numbers.map(number).max().unwrap_or(0)
     }
 }
 

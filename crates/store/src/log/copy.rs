@@ -3,7 +3,7 @@
 use super::error::Error;
 use super::layout::{Layout, Piece, listing};
 use super::replay::{KnownStreams, Outcome, Plan, replay};
-use super::{Log, snapshot};
+use super::{Log, heads, snapshot};
 use crate::disk::{Disk, File, How, read_full, write_full};
 use std::collections::BTreeSet;
 use std::io;
@@ -111,6 +111,11 @@ impl Log {
             }
         }
         let view = self.shared.view();
+        let heads = heads::path(&self.layout);
+        if let Ok(file) = self.disk.open(&heads, How::Read) {
+            let len = file.len().map_err(Error::io("cannot read", &heads))?;
+            copy(&*self.disk, &*file, len, &heads::path(&target))?;
+        }
         for piece in &view.ended {
             let len = piece.file.len().map_err(Error::io("cannot read", &piece.path))?;
             self.copy_piece(piece, len, &target)?;

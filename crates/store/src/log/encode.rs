@@ -8,9 +8,12 @@ use super::replay::KnownStreams;
 use super::salts::Salts;
 use super::walk::BATCH_MAX;
 use super::{Batch, Done, Durable, Entry};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use windlass_core::audit::Head;
 use windlass_core::command::Fact;
 use windlass_core::digest::Digest;
+use windlass_core::event::Event;
 use windlass_core::record::Draft;
 use windlass_core::state::Snapshot;
 use windlass_core::stream::StreamId;
@@ -22,8 +25,8 @@ pub(super) type Heads = Map<StreamId, Head>;
 
 /// What a snapshot is told, once what came before is durable.
 pub(super) enum Saving {
-    /// A snapshot begins: the log must be read from this seq on.
-    Begin(u64),
+    /// A snapshot begins: the log must be read from this seq on. The second number is how often streams were dropped before.
+    Begin(u64, u64),
     /// A stream, with its head filled in.
     Stream(Box<Snapshot>),
     /// A stream that is no longer live, and where it ended.
@@ -98,14 +101,16 @@ pub(super) struct Encoder {
     pub(super) group: Group,
     /// Whether a snapshot is under way.
     saving: bool,
+    /// How often streams were dropped.
+    drops: Arc<AtomicU64>,
     /// Where the batch that is being encoded begins in the group.
     line_start: usize,
 }
 
 impl Encoder {
-    pub(super) fn new(found: KnownStreams, seq: u64, salts: Salts) -> Encoder {
+    pub(super) fn new(found: KnownStreams, seq: u64, salts: Salts, drops: Arc<AtomicU64>) -> Encoder {
         let (heads, group) = (Heads::default(), Group::default());
-        Encoder { heads, found, seq, salts, group, saving: false, line_start: 0 }
+        Encoder { heads, found, seq, salts, group, saving: false, drops, line_start: 0 }
     }
 
     /// Makes heads of what recovery found: of all but what had ended before. There may be millions, so that it is done
@@ -174,7 +179,8 @@ impl Encoder {
             }
             Entry::Begin => {
                 self.saving = true;
-                self.group.saving.push(Saving::Begin(self.seq + 1));
+                let drops = self.drops.load(Ordering::Acquire);
+                self.group.saving.push(Saving::Begin(self.seq + 1, drops));
             }
             Entry::Snapshot(snapshot) => self.snapshot(snapshot)?,
             Entry::End => {
@@ -192,12 +198,16 @@ impl Encoder {
         undo: &mut Vec<(StreamId, Option<Head>)>,
         chains: &mut Vec<Digest>,
     ) -> Result<(), Error> {
-        let Fact { stream, tenant, event } = fact;
+        let Fact { stream, tenant, mut event } = fact;
         let known = self.heads.get_mut(&stream);
         let before = known.as_deref().copied();
         let head = before.unwrap_or_default();
         if head.ver.checked_add(1) != Some(ver) {
             return Err(Error::Gap { stream, have: head.ver, ver });
+        }
+        // Only here is it known what the chain was before.
+        if let Event::StreamCarried(carried) = &mut event {
+            carried.prior = head.head;
         }
         let draft = Draft { stream: &stream, ver, at, tenant: &tenant, by: &by, event: &event };
         let (seq, salts) = (self.seq + 1, &mut self.salts);

@@ -26,6 +26,12 @@ pub enum Error {
         /// What is wrong there.
         what: String,
     },
+    /// Something that was acknowledged is not there. Nothing on the disk was changed.
+    #[error("{what}. Put back what is missing, restore a backup, or move the data directory away")]
+    Lost {
+        /// What is missing, and what says so.
+        what: String,
+    },
     /// A newer version wrote the file.
     #[error("{file} has format {format}, this version reads up to {known}: use the version that wrote it")]
     Newer {
@@ -108,7 +114,7 @@ impl Error {
     pub fn code(&self) -> Code {
         match self {
             Error::Locked { .. } => Code::LockBusy,
-            Error::Corrupt { .. } | Error::Refused { .. } => Code::StoreCorrupt,
+            Error::Corrupt { .. } | Error::Lost { .. } | Error::Refused { .. } => Code::StoreCorrupt,
             Error::Newer { .. } | Error::TooLarge { .. } => Code::InvalidInput,
             Error::Full { .. } => Code::StoreFull,
             Error::Busy(_) => Code::CapExceeded,

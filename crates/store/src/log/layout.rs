@@ -2,19 +2,26 @@
 //!
 //! ```text
 //! lock                                     held by whoever has the directory
+//! acknowledged                             up to which record the log was acknowledged
 //! log/00000000000000000001.wal             a segment, named after its first seq
 //! log/carried-00000000000000004711.jsonl   what compaction kept of everything up to that seq
+//! log/heads.jsonl                          heads of streams that compaction dropped
 //! log/spare-3.wal                          room set aside for the next segment
 //! snapshot/00000000000000004000.jsonl      a snapshot, named after the seq from which the log must be read
+//! index/00000000000000000001.wal-120.idx   where streams stand in a file of the log; made again where it is missing
 //! …tmp                                     not finished; removed at the next start
 //! ```
 
 use super::error::Error;
 use super::frame::{FORMAT, Header, HeaderError, Kind, LINE_MAX};
+use super::index::Index;
 use crate::disk::{Disk, File, How, read_full};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// The name of the history's file in a data directory.
+pub(crate) const HISTORY: &str = "history.sqlite";
 
 /// The directories of a store.
 #[derive(Clone, Debug)]
@@ -22,6 +29,7 @@ pub(super) struct Layout {
     pub(super) root: PathBuf,
     pub(super) log: PathBuf,
     pub(super) snapshot: PathBuf,
+    pub(super) index: PathBuf,
 }
 
 /// What a name in `log/` means.
@@ -55,11 +63,26 @@ impl Name {
 
 impl Layout {
     pub(super) fn new(root: &Path) -> Layout {
-        Layout { root: root.to_path_buf(), log: root.join("log"), snapshot: root.join("snapshot") }
+        Layout {
+            root: root.to_path_buf(),
+            log: root.join("log"),
+            snapshot: root.join("snapshot"),
+            index: root.join("index"),
+        }
     }
 
     pub(super) fn lock(&self) -> PathBuf {
         self.root.join("lock")
+    }
+
+    /// Where the acknowledged end is noted.
+    pub(super) fn acknowledged(&self) -> PathBuf {
+        self.root.join("acknowledged")
+    }
+
+    /// The history, which is made when a log is opened for the first time.
+    pub(super) fn history(&self) -> PathBuf {
+        self.root.join(HISTORY)
     }
 
     pub(super) fn segment(&self, first: u64) -> PathBuf {
@@ -94,6 +117,8 @@ pub(super) struct Piece {
     pub(super) header: Header,
     /// Where its first batch begins.
     pub(super) start: u64,
+    /// Where in it the records of each stream stand.
+    pub(super) index: Arc<Index>,
 }
 
 impl Piece {
@@ -111,7 +136,14 @@ impl Piece {
                 what: "the header is not readable".to_owned(),
             },
         })?;
-        Ok(Piece { path: path.to_path_buf(), file_name, file, header, start: start as u64 })
+        Ok(Piece {
+            path: path.to_path_buf(),
+            file_name,
+            file,
+            header,
+            start: start as u64,
+            index: Arc::default(),
+        })
     }
 
     /// The last seq before its own records.

@@ -7,6 +7,7 @@
 use super::error::Error;
 use super::frame::{Header, Kind};
 use super::layout::{Layout, Listing, Piece, listing};
+use super::noted::{self, Note};
 use super::replay::{End, Known, KnownStreams, Plan, replay};
 use super::salts::Salts;
 use super::space::Space;
@@ -50,6 +51,8 @@ pub(super) fn recover(
         return create(disk, layout, salts, space, &listing);
     };
     let incarnation = first.header.incarnation;
+    let noted = noted::read(&**disk, layout)?;
+    noted::check(noted, incarnation, u64::MAX)?;
     let mut report = Recovery::default();
     let base = load_snapshot(&**disk, layout, incarnation, visit, &mut report)?;
     let from = base.from.unwrap_or(0);
@@ -69,6 +72,7 @@ pub(super) fn recover(
         let what = format!("it ends with seq {}, but {} was durable", outcome.end.tie.seq, base.through);
         return Err(piece.corrupt(outcome.end.offset, what));
     }
+    noted::check(noted, incarnation, outcome.end.tie.seq)?;
     report.torn_bytes = repair(&piece, &outcome.end)?;
     sweep(disk, layout, &listing, &space)?;
     report.records = outcome.records;
@@ -77,7 +81,9 @@ pub(super) fn recover(
     report.orphans = outcome.orphans;
     let len = piece.file.len().map_err(Error::io("cannot read", &piece.path))?;
     let End { tie, offset, durable_through: marked, .. } = outcome.end;
+    let note = Note::begin(&**disk, layout, incarnation, tie.seq);
     let tail = Tail {
+        note,
         disk: Arc::clone(disk),
         layout: layout.clone(),
         space,
@@ -117,12 +123,15 @@ fn create(
         let what = "there is a snapshot, but no log that it could have been taken from".to_owned();
         return Err(Error::Corrupt { file, offset: 0, what });
     }
+    noted::check_new(&**disk, layout)?;
     sweep(disk, layout, listing, &space)?;
     let incarnation = salts.incarnation();
     let header = Header { kind: Kind::Segment, incarnation, first: 1, through: 0, prev: 0 };
     let (path, file) = space.take_small(FIRST_BYTES)?;
     let (piece, len) = begin(&**disk, layout, header, &path, file)?;
+    let note = Note::begin(&**disk, layout, incarnation, 0);
     let tail = Tail {
+        note,
         disk: Arc::clone(disk),
         layout: layout.clone(),
         space,

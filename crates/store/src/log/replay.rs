@@ -11,6 +11,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use windlass_core::audit::Head;
 use windlass_core::digest::Digest;
+use windlass_core::event::Event;
 use windlass_core::record::{Check, Decoder, Record};
 use windlass_core::stream::StreamId;
 use windlass_engine::fast::Map;
@@ -278,9 +279,14 @@ fn is_news(
     Decoded { record, covered, .. }: &Decoded,
     line: &str,
 ) -> Result<bool, String> {
+    // What was before it may have left the log. It says itself what it follows on.
+    let carried = match &record.event {
+        Event::StreamCarried(carried) => Some(carried.prior),
+        _ => None, // tidy: every other record follows on one that is there.
+    };
     let head = match known.get(&record.stream) {
         Some(have) => (have.head.ver + 1 == record.ver).then_some(have.head.head),
-        None => (record.ver == 1).then(Digest::default),
+        None => carried.or_else(|| (record.ver == 1).then(Digest::default)),
     };
     if let Some(head) = head {
         record.follows(&head, &line.as_bytes()[..*covered]).map_err(|error| unsound(&error, line))?;
@@ -289,7 +295,7 @@ fn is_news(
         return Ok(false);
     }
     if plan.values {
-        check_values(line, record, known)?;
+        check_values(line, record, known, carried)?;
     }
     let after = Head { ver: record.ver, head: record.chain };
     match known.get_mut(&record.stream) {
@@ -304,7 +310,7 @@ fn is_news(
             let (stream, ver, have) = (&record.stream, record.ver, have.head.ver);
             return Err(format!("version {ver} of {stream} follows on version {have}"));
         }
-        None if record.ver == 1 => {
+        None if record.ver == 1 || carried.is_some() => {
             known.insert(record.stream.clone(), Known { head: after, ..Known::default() });
         }
         None if plan.lenient => {
@@ -316,8 +322,13 @@ fn is_news(
     Ok(!orphans.contains(&record.stream))
 }
 
-fn check_values(line: &str, record: &Record, known: &KnownStreams) -> Result<(), String> {
-    let head = known.get(&record.stream).map_or_else(Digest::default, |have| have.head.head);
+fn check_values(
+    line: &str,
+    record: &Record,
+    known: &KnownStreams,
+    carried: Option<Digest>,
+) -> Result<(), String> {
+    let head = known.get(&record.stream).map(|have| have.head.head).or(carried).unwrap_or_default();
     match Record::decode(line, Check::All(&head)) {
         Ok(_) => Ok(()),
         Err(error) => Err(format!("version {} of {} does not hold: {error}", record.ver, record.stream)),

@@ -20,7 +20,7 @@ use super::frame::newline;
 use super::layout::Layout;
 use crate::disk::{Disk, File, How, read_full, write_full};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use windlass_core::audit::Head;
@@ -96,7 +96,18 @@ pub(super) struct Saver {
     /// How many parts of snapshots were handed over and not written yet.
     pub(super) backlog: Arc<AtomicUsize>,
     /// The last durable seq.
-    pub(super) durable: Arc<std::sync::atomic::AtomicU64>,
+    pub(super) durable: Arc<AtomicU64>,
+    pub(super) dropping: Dropping,
+}
+
+/// What snapshots and compactions have between them: a snapshot that was begun before streams were dropped may know them,
+/// and must not be finished after.
+#[derive(Clone, Default)]
+pub(super) struct Dropping {
+    /// Held while a snapshot gets its name, and while files are replaced.
+    pub(super) turn: Arc<Mutex<()>>,
+    /// How often streams were dropped.
+    pub(super) count: Arc<AtomicU64>,
 }
 
 /// A snapshot that is being written.
@@ -104,6 +115,8 @@ struct Draft {
     path: PathBuf,
     file: Arc<dyn File>,
     from: u64,
+    /// How often streams had been dropped when it was begun.
+    drops: u64,
     buffer: Vec<u8>,
     written: u64,
     streams: u64,
@@ -130,9 +143,9 @@ impl Saver {
 
     fn step(&self, draft: &mut Option<Draft>, saving: Saving) -> Result<(), Error> {
         match (saving, draft.as_mut()) {
-            (Saving::Begin(from), _) => {
+            (Saving::Begin(from, drops), _) => {
                 self.lost.store(false, Ordering::Release);
-                *draft = Some(self.begin(from)?);
+                *draft = Some(self.begin(from, drops)?);
                 Ok(())
             }
             (Saving::Stream(snapshot), Some(draft)) => draft.stream(&snapshot),
@@ -146,13 +159,14 @@ impl Saver {
         }
     }
 
-    fn begin(&self, from: u64) -> Result<Draft, Error> {
+    fn begin(&self, from: u64, drops: u64) -> Result<Draft, Error> {
         let path = self.layout.saved(from).with_extension("tmp");
         let file = self.disk.open(&path, How::New).map_err(Error::io("cannot make", &path))?;
         let mut draft = Draft {
             path,
             file,
             from,
+            drops,
             buffer: Vec::with_capacity(CHUNK),
             written: 0,
             streams: 0,
@@ -195,6 +209,14 @@ impl Saver {
         draft.flush()?;
         draft.file.sync_data().map_err(Error::sync(&draft.path))?;
         let path = self.layout.saved(draft.from);
+        let _turn = self.dropping.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.dropping.count.load(Ordering::Acquire) != draft.drops {
+            return Err(Error::Io {
+                what: "cannot use the snapshot in",
+                path: draft.path,
+                message: "streams were dropped while it was written".to_owned(),
+            });
+        }
         self.disk.rename(&draft.path, &path).map_err(Error::io("cannot rename", &draft.path))?;
         self.disk.sync_dir(&self.layout.snapshot).map_err(Error::sync(&self.layout.snapshot))?;
         self.prune()?;
@@ -257,6 +279,15 @@ pub(super) fn snapshots(disk: &dyn Disk, layout: &Layout) -> Result<Vec<u64>, Er
     let names = disk.list(&layout.snapshot).map_err(Error::io("cannot list", &layout.snapshot))?;
     let number = |name: &String| name.strip_suffix(".jsonl").filter(|n| n.len() == 20)?.parse().ok();
     Ok(names.iter().filter_map(number).collect())
+}
+
+/// Removes all of them: the log is about to be without streams that they may know.
+pub(super) fn remove(disk: &dyn Disk, layout: &Layout) -> Result<(), Error> {
+    for from in snapshots(disk, layout)? {
+        let path = layout.saved(from);
+        disk.remove(&path).map_err(Error::io("cannot remove", &path))?;
+    }
+    disk.sync_dir(&layout.snapshot).map_err(Error::sync(&layout.snapshot))
 }
 
 /// Removes what was not finished.

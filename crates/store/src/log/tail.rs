@@ -7,6 +7,7 @@ use super::encode::Group;
 use super::error::Error;
 use super::frame::{Header, Kind, LINE_MAX, Trailer};
 use super::layout::{Layout, Piece};
+use super::noted::Note;
 use super::space::Space;
 use super::walk::Tie;
 use crate::disk::{Disk, File, is_full, write_full};
@@ -19,6 +20,8 @@ pub(super) struct Tail {
     pub(super) layout: Layout,
     pub(super) space: Arc<Space>,
     pub(super) incarnation: u64,
+    /// Where the acknowledged end is noted.
+    pub(super) note: Note,
     pub(super) piece: Piece,
     /// Where the next batch goes.
     pub(super) offset: u64,
@@ -66,7 +69,11 @@ impl Tail {
         self.offset += bytes.len() as u64;
         self.len = self.len.max(self.offset);
         self.marked = trailer.durable_through;
+        let moved = self.tie.seq != seq;
         self.tie = Tie { prev: trailer.crc, seq };
+        if moved {
+            self.note.put(seq);
+        }
         self.ask_ahead(bytes.len() as u64);
         Ok(())
     }
@@ -144,5 +151,5 @@ pub(super) fn begin(
     disk.sync_dir(&layout.log).map_err(Error::sync(&layout.log))?;
     let len = file.len().map_err(Error::io("cannot read", &path))?;
     let file_name = layout.short(&path);
-    Ok((Piece { path, file_name, file, header, start: line.len() as u64 }, len))
+    Ok((Piece { path, file_name, file, header, start: line.len() as u64, index: Arc::default() }, len))
 }

@@ -59,6 +59,11 @@ impl<'a> Walk<'a> {
         Walk { piece, end, window: Vec::new(), base: piece.start, at: 0, tie, stop: None }
     }
 
+    /// Goes on from a place where a batch begins, and what that one must follow from.
+    pub(super) fn from(piece: &'a Piece, offset: u64, tie: Tie, end: u64) -> Walk<'a> {
+        Walk { base: offset, tie, ..Walk::new(piece, end) }
+    }
+
     /// The whole file.
     pub(super) fn whole(piece: &'a Piece) -> Result<Walk<'a>, Error> {
         let end = piece.file.len().map_err(Error::io("cannot read", &piece.path))?;

@@ -53,6 +53,7 @@ fn completed() -> Event {
         duration_ms: 40,
         reused_from: None,
         output: None,
+        asked_by: None,
     };
     completed.into()
 }

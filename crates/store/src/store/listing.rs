@@ -1,16 +1,78 @@
 //! Listing and showing runs: those in memory and those in the history, as one.
 
-use super::{Embedded, RunFilter};
+use super::{Embedded, PAGE_LEN_MAX, RunFilter};
 use crate::history;
+use crate::log::{self, Log, Seqs};
 use crate::shape;
 use serde_json::Value;
-use windlass_core::id::{Name, RunId};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use windlass_core::id::{Name, RunId, StepId};
+use windlass_core::idempotency;
+use windlass_core::machine::Beats;
 use windlass_core::run::Run;
-use windlass_core::runbook::Pipeline;
-use windlass_core::state::{Body, Stream};
+use windlass_core::runbook::{Pipeline, Runbook};
+use windlass_core::state::{Body, State, Stream};
+use windlass_core::step::{self, OutputLost, Step};
 use windlass_core::stream::StreamId;
+use windlass_core::time::Millis;
 use windlass_core::workspace::{self, session};
 use windlass_engine::port::Store;
+
+/// The attempts of a run, for whoever follows what they write.
+#[derive(Clone, Debug)]
+pub struct Followed {
+    /// The run's version.
+    pub ver: u64,
+    /// Whether it has ended.
+    pub over: bool,
+    /// Its steps.
+    pub steps: Vec<Attempts>,
+}
+
+/// The attempts of a step, for whoever follows what they write.
+#[derive(Clone, Debug)]
+pub struct Attempts {
+    /// The step.
+    pub id: StepId,
+    /// Its last epoch.
+    pub epochs: u64,
+    /// Whether it failed.
+    pub failed: bool,
+    /// What it wrote and could not be kept.
+    pub lost: Option<Box<OutputLost>>,
+}
+
+/// How many bytes of records are read for one page of runs. At least one run is.
+const READ_BACK_MAX: usize = 16 << 20;
+
+/// Runs as lists show them, and the first that was too much to read.
+pub type ReadBack = (BTreeMap<RunId, Value>, Option<RunId>);
+
+/// Reads runs back from the log, as lists show them. Nobody waits for it but who asked.
+///
+/// # Errors
+/// The log cannot be read.
+pub fn read_back(log: &Log, places: &[(RunId, Seqs)]) -> Result<ReadBack, log::Error> {
+    let (mut shown, mut bytes) = (BTreeMap::new(), 0);
+    for (id, seqs) in places {
+        if bytes > READ_BACK_MAX {
+            return Ok((shown, Some(*id)));
+        }
+        let mut scratch = State::new();
+        log.scan(&[StreamId::Run(*id)], *seqs, &mut |record, line| {
+            bytes += line.len();
+            // A record that does not follow was checked by the scan already.
+            let _ = scratch.fold_event(&record);
+            ControlFlow::Continue(())
+        })?;
+        // One that has left the log meanwhile is shown by what is known of it.
+        if let Some(run) = scratch.run(*id) {
+            shown.insert(*id, shape::run(run, None, false, &Beats::default()));
+        }
+    }
+    Ok((shown, None))
+}
 
 impl RunFilter {
     /// All runs of a namespace.
@@ -22,6 +84,7 @@ impl RunFilter {
             status: None,
             pipeline: None,
             repo: None,
+            origin: history::Origin::default(),
             since: None,
             before: None,
             limit: 50,
@@ -37,6 +100,7 @@ impl RunFilter {
             && self.pipeline.as_ref().is_none_or(|pipeline| born.home.pipeline == *pipeline)
             && self.repo.as_deref().is_none_or(|wanted| repo() == Some(wanted))
             && self.since.is_none_or(|since| born.created_at >= since)
+            && self.origin.takes(born.home.runbook, &born.trigger)
     }
 }
 
@@ -99,6 +163,21 @@ impl Embedded {
         }
     }
 
+    /// Whether a run ended before a time, or is not known any more.
+    ///
+    /// # Errors
+    /// The history cannot be read.
+    pub fn is_past(&self, run: RunId, before: Millis) -> Result<bool, history::Error> {
+        let ended = match self.live.state.run(run) {
+            Some(run) => run.ending.as_ref().map(|ending| ending.at),
+            None => match self.live.history.get(run)? {
+                Some(row) => row.completed_at,
+                None => return Ok(true),
+            },
+        };
+        Ok(ended.is_some_and(|at| at < before))
+    }
+
     /// The namespace of what a stream is about, where its name does not say: of a run, or of what belongs to one.
     pub fn namespace_of(&self, stream: &StreamId) -> Option<Name> {
         let of_run = |run: RunId| match self.live.state.run(run) {
@@ -108,6 +187,16 @@ impl Embedded {
         let body = || self.live.state.stream(stream).map(|stream| &stream.body);
         match stream {
             StreamId::Run(run) => of_run(*run),
+            StreamId::Trigger(_) => match body()? {
+                Body::Trigger(key) => match &key.state {
+                    idempotency::State::Processing { delivery, .. }
+                    | idempotency::State::Completed { delivery, .. }
+                    | idempotency::State::Failed { delivery, .. } => of_run(delivery.run?),
+                    idempotency::State::Absent | idempotency::State::Expired => None,
+                },
+                // tidy: the stream of an ingress key holds one.
+                _ => None,
+            },
             StreamId::Item(_) => match body()? {
                 Body::Item(item) => item.body().map(|item| item.lot.namespace.clone()),
                 // tidy: the stream of an item holds one.
@@ -142,8 +231,8 @@ impl Embedded {
         self.live.state.indexes().active_total()
     }
 
-    /// A page of runs, newest first, and where the next begins. It looks at a bounded number of runs in memory, so a page
-    /// may be short, or empty, and still not be the last.
+    /// A page of runs, newest first, and where the next begins. It looks at a bounded number of runs in memory and shows a
+    /// bounded number of bytes, so a page may be short, or empty, and still not be the last.
     ///
     /// # Errors
     /// The history cannot be read.
@@ -151,26 +240,35 @@ impl Embedded {
         let wanted = filter.limit + 1;
         let high = filter.before.map_or(u128::MAX, |before| before.0.saturating_sub(1));
         let mut runs: Vec<(RunId, Value)> = Vec::new();
+        let mut bytes = 0;
         // Below this nobody has looked yet.
         let mut floor = None;
         for (seen, (id, stream)) in self.live.state.runs_between(RunId(0), RunId(high)).rev().enumerate() {
             if let Body::Run(run) = &stream.body
                 && filter.takes(run)
             {
-                runs.push((id, shape::run(run, None, false)));
+                bytes += run.vars.as_str().len();
+                runs.push((id, shape::run(run, None, false, &self.live.state.beats)));
             }
             if runs.len() == wanted {
                 break;
             }
-            if seen + 1 == self.scan_max {
+            if seen + 1 == self.scan_max || bytes > PAGE_LEN_MAX {
                 floor = Some(id);
                 break;
             }
         }
-        for row in self.live.history.list(&RunFilter { limit: wanted, ..filter.clone() })? {
+        let page = self.live.history.page(&RunFilter { limit: wanted, ..filter.clone() })?;
+        if page.floor > floor {
+            // There may be further ones below it.
+            floor = page.floor;
+            runs.retain(|(id, _)| floor.is_none_or(|floor| *id >= floor));
+        }
+        let rows = page.rows;
+        for row in rows {
             // One that is still in memory is shown as it is there.
             if self.live.state.run(row.id).is_none()
-                && floor.is_none_or(|floor| row.id > floor)
+                && floor.is_none_or(|floor| row.id >= floor)
                 && !self.is_retiring(row.id)
                 && let Ok(value) = serde_json::from_str(&row.json)
             {
@@ -184,19 +282,68 @@ impl Embedded {
         Ok((runs.into_iter().map(|(_, value)| value).collect(), next))
     }
 
+    /// Where in the log the records of runs are that have left memory.
+    ///
+    /// # Errors
+    /// The history cannot be read.
+    pub fn places_of(&self, runs: &[RunId]) -> Result<Vec<(RunId, Seqs)>, history::Error> {
+        let mut places = Vec::with_capacity(runs.len());
+        for run in runs {
+            let row = self.live.history.get(*run)?.filter(|_| !self.is_retiring(*run));
+            places.extend(row.map(|row| (*run, Seqs { first: row.first_seq, last: row.last_seq })));
+        }
+        Ok(places)
+    }
+
     /// A run, read back from the log where it has left memory.
     pub fn show_run(&mut self, id: RunId, steps: bool) -> Option<Value> {
         self.load(&[StreamId::Run(id)]).ok()?;
         let run = self.live.state.run(id)?;
-        Some(shape::run(run, self.pipeline(run), steps))
+        Some(shape::run(run, self.pipeline(run), steps, &self.live.state.beats))
+    }
+
+    /// What the steps of a run saved, read back from the log where it has left memory.
+    pub fn show_checkpoints(&mut self, id: RunId) -> Option<Vec<Value>> {
+        self.load(&[StreamId::Run(id)]).ok()?;
+        let run = self.live.state.run(id)?;
+        Some(shape::checkpoints(run, self.pipeline(run)))
+    }
+
+    /// The runbook that a run is pinned to.
+    #[must_use]
+    pub fn runbook(&self, run: &Run) -> Option<&Runbook> {
+        match self.live.state.stream(&StreamId::Runbook(run.born.home.runbook)).map(|stream| &stream.body) {
+            Some(Body::Runbook(runbook)) => Some(runbook),
+            Some(_) | None => None,
+        }
+    }
+
+    /// The attempts of a run, where it has changed since it had this version; read back from the log where it has left
+    /// memory. The outer nothing: there is no such run.
+    #[allow(clippy::option_option)] // A run that is not there is not one that has not changed.
+    pub fn followed(&mut self, id: RunId, ver: Option<u64>) -> Option<Option<Followed>> {
+        self.load(&[StreamId::Run(id)]).ok()?;
+        let now = self.live.state.stream(&StreamId::Run(id))?.ver;
+        if ver == Some(now) {
+            return Some(None);
+        }
+        let run = self.live.state.run(id)?;
+        let step = |step: &Step| Attempts {
+            id: step.id.clone(),
+            epochs: step.epoch,
+            failed: step.status == step::Status::Failed,
+            lost: step.output_lost.clone(),
+        };
+        Some(Some(Followed {
+            ver: now,
+            over: run.is_terminal(),
+            steps: run.steps.iter().map(step).collect(),
+        }))
     }
 
     /// The definition that a run is pinned to.
     #[must_use]
     pub fn pipeline(&self, run: &Run) -> Option<&Pipeline> {
-        match self.live.state.stream(&StreamId::Runbook(run.born.home.runbook)).map(|stream| &stream.body) {
-            Some(Body::Runbook(runbook)) => runbook.pipelines.get(&run.born.home.pipeline),
-            Some(_) | None => None,
-        }
+        self.runbook(run)?.pipelines.get(&run.born.home.pipeline)
     }
 }

@@ -1,15 +1,17 @@
 //! From the text of a configuration file to what it says.
 
 use super::{
-    Algorithm, Config, DEFAULT_TENANT, DeliveryId, Encoding, HookSource, Http, Models, Price, SECRETS_MAX,
-    Slack, Tenant, tables,
+    Algorithm, Config, DEFAULT_TENANT, DeliveryId, Encoding, HookSource, Http, Models, Notices, Price,
+    Retention, SECRETS_MAX, Sandbox, Slack, Tenant, tables,
 };
+use crate::shell::Limits;
 use crate::tools::settings::Host;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use windlass_core::approval::Tier;
 use windlass_core::caps::Caps;
 use windlass_core::code::Code;
+use windlass_core::effect::Notice;
 use windlass_core::id::Name;
 use windlass_core::time::Span;
 use windlass_runbook::problem::{Notes, Source};
@@ -21,6 +23,8 @@ use windlass_runbook::{Problem, Problems, span};
 const TOLERANCE: Span = Span::mins(5);
 /// How often people may be reminded of an approval.
 const REMIND_MIN: Span = Span::secs(1);
+/// The shortest retention.
+const RETENTION_MIN: Span = Span::secs(1);
 /// The longest that it may be: a delivery that is older is a replay, whatever the file says.
 const TOLERANCE_MAX: Span = Span::hours(24);
 /// The most hooks, tenants or the like of one kind.
@@ -54,7 +58,7 @@ fn build(path: &Path, root: &Node, notes: &mut Notes) -> Config {
     for (name, node) in map(root, "tenants", notes) {
         let tenant = tenant(node, notes);
         if name.as_str() == DEFAULT_TENANT {
-            for key in ["github", "slack", "hooks"] {
+            for key in ["github", "slack", "notices", "hooks", "issues"] {
                 if let (Some((at, _)), true) = (node.entry(key), root.get(key).is_some()) {
                     let problem = Problem::at(
                         at.at,
@@ -73,10 +77,20 @@ fn build(path: &Path, root: &Node, notes: &mut Notes) -> Config {
     if let Some(node) = root.get("slack") {
         own.slack = slack(node, notes);
     }
+    if root.get("issues").is_some() {
+        own.issues = issues(root);
+    }
+    if let Some(node) = root.get("notices") {
+        own.notices = notices(node, notes);
+    }
     for (name, node) in map(root, "hooks", notes) {
-        if matches!(name.as_str(), "github" | "slack") {
+        if matches!(name.as_str(), "github" | "slack" | "custom") {
             let problem = Problem::at(node.at, format!("`{name}` is not a hook of its own"));
-            notes.add(problem.help(format!("use the key `{name}`")));
+            let help = match name.as_str() {
+                "custom" => "custom events come by `POST /v1/events`; give the hook another name".to_owned(),
+                known => format!("use the key `{known}`"),
+            };
+            notes.add(problem.help(help));
         }
         let names = secrets(node, notes);
         if !names.is_empty() {
@@ -88,6 +102,17 @@ fn build(path: &Path, root: &Node, notes: &mut Notes) -> Config {
     for (group, node) in map(root, "groups", notes) {
         config.groups.insert(group, names(node));
     }
+    if let Some(node) = root.get("approvals").and_then(|approvals| approvals.get("self")) {
+        config.self_approval = match text(node) {
+            "allow" => Some(true),
+            "refuse" => Some(false),
+            // tidy: any other text is a mistake.
+            _ => {
+                notes.add(Problem::at(node.at, "`self` is `allow` or `refuse`"));
+                None
+            }
+        };
+    }
     if let Some(node) = root.get("models") {
         config.models = models(node);
     }
@@ -96,11 +121,52 @@ fn build(path: &Path, root: &Node, notes: &mut Notes) -> Config {
             Http { allow: hosts(node, "allow", notes), allow_private: hosts(node, "allow_private", notes) };
     }
     config.public_url = root.get("public_url").map(|node| public_url(node, notes));
+    if let Some(node) = root.get("evidence") {
+        config.evidence_always = text(node) == "always";
+        if !config.evidence_always {
+            notes.add(Problem::at(node.at, "`evidence` is `always` or absent"));
+        }
+    }
+    if let Some(node) = root.get("retention") {
+        config.retention = retention(node, notes);
+    }
     let base = path.parent().map(Path::to_path_buf).unwrap_or_default();
     let folder = |key: &str| -> Option<PathBuf> { Some(base.join(text(root.get(key)?))) };
+    let folders = |node: &Node, key: &str| -> Vec<PathBuf> {
+        node.get(key).map(Node::items).unwrap_or_default().iter().map(|item| base.join(text(item))).collect()
+    };
+    if let Some(node) = root.get("sandbox") {
+        config.sandbox = Sandbox { read: folders(node, "read"), write: folders(node, "write") };
+        // The shape was checked, so what is there fits.
+        let limit = |key: &str| node.get("limits")?.get(key).and_then(shape::number);
+        config.limits = Limits { file_mib: limit("file_mib"), processes: limit("processes") };
+    }
     config.policy = folder("policy");
     config.tools = folder("tools");
     config
+}
+
+/// How long what has ended is kept. What steps wrote is not kept longer than their run.
+fn retention(node: &Node, notes: &mut Notes) -> Retention {
+    let mut kept = Retention::default();
+    let mut output = None;
+    for (key, value) in node.entries() {
+        let Ok(span) = span::parse(text(value)) else { continue };
+        if span < RETENTION_MIN {
+            notes.add(Problem::at(value.at, "what has ended is kept for a second at least"));
+        }
+        match key.text.as_str() {
+            "runs" => kept.runs = span,
+            "output" => output = Some(span),
+            "items" => kept.items = span,
+            "keys" => kept.keys = span,
+            "evidence" => kept.evidence = span,
+            // tidy: the shape was checked.
+            _ => {}
+        }
+    }
+    kept.output = output.unwrap_or(kept.runs);
+    kept
 }
 
 /// A tenant's hook must be one that is described.
@@ -168,10 +234,48 @@ fn tenant(node: &Node, notes: &mut Notes) -> Tenant {
             max_concurrency: cap("max_concurrency"),
             max_runs_per_min: cap("max_runs_per_min"),
             max_writes_per_run: cap("max_writes_per_run"),
+            max_runbooks: cap("max_runbooks"),
+            max_runbook_bytes: cap("max_runbook_bytes"),
         },
         github: node.get("github").map(|github| secrets(github, notes)).unwrap_or_default(),
         slack: node.get("slack").map(|node| slack(node, notes)).unwrap_or_default(),
+        notices: node.get("notices").map(|node| notices(node, notes)).unwrap_or_default(),
         hooks,
+        issues: issues(node),
+    }
+}
+
+/// The command that lists issues.
+fn issues(node: &Node) -> Option<String> {
+    Some(text(node.get("issues")?.get("command")?).to_owned())
+}
+
+fn notices(node: &Node, notes: &mut Notes) -> Notices {
+    let flag = |key: &str, usual: bool| match node.get(key).map(|node| &node.value) {
+        Some(Value::Bool(is)) => *is,
+        // The shape was checked.
+        Some(_) | None => usual,
+    };
+    let word = |node: &Node| match text(node) {
+        "unknown" => Notice::Notify,
+        "escalation" => Notice::Escalation,
+        "approval" => Notice::Approval,
+        _ => Notice::Failed,
+    };
+    let usual = || vec![Notice::Notify, Notice::Escalation, Notice::Approval];
+    let webhook = node.get("webhook").inspect(|node| {
+        let url = reqwest::Url::parse(text(node)).ok();
+        if !url.is_some_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host()) {
+            notes.add(Problem::at(node.at, "this is not an address such as https://chat.example.com/hook"));
+        }
+    });
+    Notices {
+        on: node.get("on").map_or_else(usual, |on| on.items().iter().map(word).collect()),
+        slack: node.get("slack").map(|node| text(node).to_owned()),
+        webhook: webhook.map(|node| text(node).to_owned()),
+        command: node.get("command").map(|node| text(node).to_owned()),
+        desktop: flag("desktop", false),
+        sound: flag("sound", true),
     }
 }
 

@@ -1,11 +1,13 @@
 //! The tables of the configuration file: which keys there are, what they hold, what they mean.
 
 use windlass_runbook::shape::Shape::{
-    Duration, Int, List, Map, Money, Name, OneOf, Table as Of, Text, Words,
+    Bool, Duration, Int, List, Map, Money, Name, OneOf, Table as Of, Text, Words,
 };
 use windlass_runbook::shape::{Keys, Shape, Table, key};
 
 const NAMES: Shape = OneOf(&[Name, List(&Name)], "a name or a list of names");
+/// The most MiB of a limit: a PiB.
+const MIB_MAX: u64 = 1024 * 1024 * 1024;
 const CAP: Shape = Int(1, 1_000_000);
 
 /// A whole file.
@@ -15,14 +17,65 @@ pub(super) static FILE: Table = Table {
         key("tenants", Map(Keys::Name, &Of(&TENANT)), "what is set for tenants"),
         key("github", Of(&GITHUB), "the GitHub webhook"),
         key("slack", Of(&SLACK), "Slack"),
+        key("notices", Of(&NOTICES), "of what people are told, and how"),
         key("hooks", Map(Keys::Name, &Of(&HOOK)), "other sources of signed deliveries"),
+        key("issues", Of(&ISSUES), "where issues are listed"),
         key("groups", Map(Keys::Name, &NAMES), "who belongs to which group"),
+        key("approvals", Of(&APPROVALS), "how approvals are decided"),
         key("models", Of(&MODELS), "the models that are asked"),
         key("http", Of(&HTTP), "where the `http` tool may go"),
+        key(
+            "evidence",
+            Text,
+            "`always`: every run gets a bundle, and not only those with an effect, an approval or a denial",
+        ),
+        key("retention", Of(&RETENTION), "how long what has ended is kept"),
+        key("sandbox", Of(&SANDBOX), "what the sandbox of steps gives them beside their working directory"),
         key("public_url", Text, "the address under which people reach this server"),
         key("policy", Text, "the folder with policies"),
         key("tools", Text, "the folder with descriptions of tools"),
     ],
+    one_of: &[],
+};
+
+static SANDBOX: Table = Table {
+    name: "sandbox",
+    keys: &[
+        key("read", List(&Text), "folders to read and to execute, beside those of the system"),
+        key("write", List(&Text), "folders to write"),
+        key("limits", Of(&LIMITS), "what each process of a step may use at most, in the sandbox or not"),
+    ],
+    one_of: &[],
+};
+
+static LIMITS: Table = Table {
+    name: "limits",
+    keys: &[
+        key("file_mib", Int(1, MIB_MAX), "the largest file that it can write"),
+        key("processes", Int(1, 1_000_000), "with how many processes of its user it can start another one"),
+    ],
+    one_of: &[],
+};
+
+static RETENTION: Table = Table {
+    name: "retention",
+    keys: &[
+        key(
+            "runs",
+            Duration,
+            "runs after their end, with their records and the keys of their effects; 90d where absent",
+        ),
+        key("output", Duration, "what steps wrote, after the end of their run; as long as runs where absent"),
+        key("items", Duration, "items of queues after they are done; 90d where absent"),
+        key("keys", Duration, "ingress keys after they are forgotten; 90d where absent"),
+        key("evidence", Duration, "bundles of evidence in the data directory; 90d where absent"),
+    ],
+    one_of: &[],
+};
+
+static ISSUES: Table = Table {
+    name: "issues",
+    keys: &[key("command", Text, "prints a JSON array of issues, for guards that ask about them").required()],
     one_of: &[],
 };
 
@@ -33,7 +86,36 @@ static TENANT: Table = Table {
         key("caps", Of(&CAPS), "what it may do at most"),
         key("github", Of(&GITHUB), "its GitHub webhook"),
         key("slack", Of(&SLACK), "its Slack"),
+        key("notices", Of(&NOTICES), "of what its people are told, and how"),
         key("hooks", Map(Keys::Name, &NAMES), "the secrets of its generic hooks, by name"),
+        key("issues", Of(&ISSUES), "where its issues are listed"),
+    ],
+    one_of: &[],
+};
+
+static APPROVALS: Table = Table {
+    name: "approvals",
+    keys: &[key(
+        "self",
+        Text,
+        "`allow` or `refuse`: whether whoever started a run may approve what it does; without it, only as long as nobody but the owner has a credential",
+    )],
+    one_of: &[],
+};
+
+static NOTICES: Table = Table {
+    name: "notices",
+    keys: &[
+        key(
+            "on",
+            List(&Words(&["unknown", "escalation", "approval", "failed"])),
+            "of what; of `failed` only where it is named",
+        ),
+        key("slack", Text, "the channel of Slack; that of `slack` where absent"),
+        key("webhook", Text, "an address that gets each as JSON"),
+        key("command", Text, "a command that is run for each"),
+        key("desktop", Bool, "whether they are shown on the desktop of this machine"),
+        key("sound", Bool, "whether they may make a sound, where the channel has one; true where absent"),
     ],
     one_of: &[],
 };
@@ -44,6 +126,8 @@ static CAPS: Table = Table {
         key("max_concurrency", CAP, "how many steps may run at once"),
         key("max_runs_per_min", CAP, "how many runs may be made within any minute"),
         key("max_writes_per_run", CAP, "how many times a run may write outside"),
+        key("max_runbooks", CAP, "how many runbooks may be stored; 10,000 where absent"),
+        key("max_runbook_bytes", CAP, "how many bytes stored runbooks may have; 67,108,864 where absent"),
     ],
     one_of: &[],
 };

@@ -69,6 +69,37 @@ fn everything_it_may_say_is_understood() {
 }
 
 #[test]
+fn people_in_slack_and_senders_of_hooks_are_others() {
+    let hook = "hooks: { x: { header: S, delivery: body, secrets: A } }\n";
+    for (text, others) in [
+        ("{}\n", false),
+        ("slack: { channel: C1 }\ngroups: { sre: [ann] }\n", false),
+        ("slack: { users: { U1: ann } }\n", true),
+        ("slack: { secrets: A }\n", true),
+        ("github: { secrets: A }\n", true),
+        (hook, true),
+        ("tenants: { acme: { slack: { users: { U1: ann } } } }\n", true),
+    ] {
+        let config = read(text).unwrap();
+        assert_eq!(config.with_env(Arc::new(|_| None)).has_others(), others, "{text}");
+    }
+    for name in ["WINDLASS_GITHUB_WEBHOOK_SECRET", "WINDLASS_SLACK_SIGNING_SECRET"] {
+        let env = Arc::new(move |wanted: &str| (wanted == name).then(|| "a-secret".to_owned()));
+        assert!(Config::default().with_env(env).has_others(), "{name}");
+    }
+}
+
+#[test]
+fn limits_of_steps_are_read_and_bounded() {
+    let config = read("sandbox: { limits: { file_mib: 5, processes: 7 } }\n").unwrap();
+    let limits = Limits { file_mib: Some(5), processes: Some(7) };
+    assert_eq!((config.limits, Config::default().limits), (limits, Limits::default()));
+    for bad in ["file_mib: 0", "processes: 0", "file_mib: 5 MiB", "memory: 64"] {
+        assert!(read(&format!("sandbox: {{ limits: {{ {bad} }} }}\n")).is_err(), "{bad}");
+    }
+}
+
+#[test]
 fn where_and_how_approvals_are_shown_is_said_for_each_tenant() {
     let config = read(
         "public_url: https://w.example/\ntenants: { acme: { slack: { channel: C1 } } }\n\

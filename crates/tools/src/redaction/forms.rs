@@ -1,36 +1,33 @@
-//! The forms in which programs write a secret: as it is, base64, hexadecimal, escaped for URLs, JSON and shells.
+//! The forms in which programs write a secret: as it is, base64, hexadecimal, escaped for URLs, JSON, HTML
+//! and shells. Hexadecimal with something between the bytes is `pairs`'s.
 
 use std::collections::BTreeSet;
 
 /// Lines of a secret with at least so many bytes are looked for on their own: programs indent and prefix them.
 const LINE_MIN: usize = 8;
 
-/// The widths at which `base64`, PEM writers and `xxd -p` break their lines.
-const BASE64_WIDTHS: [usize; 2] = [76, 64];
-const HEX_WIDTH: usize = 60;
-
 const STANDARD: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 const URL_SAFE: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// Every form of a secret, without repeats. The number of forms is fixed but for the lines of the secret.
-pub(super) fn of(secret: &[u8]) -> BTreeSet<Vec<u8>> {
-    let mut forms = BTreeSet::from([secret.to_vec()]);
+/// The forms of a secret in digits, without repeats. Programs break them into lines where they like.
+pub(super) fn in_digits(secret: &[u8]) -> BTreeSet<Vec<u8>> {
+    let mut forms = BTreeSet::new();
     for alphabet in [STANDARD, URL_SAFE] {
         for lead in 0..3 {
             forms.extend(base64_at(secret, lead, alphabet));
         }
-        for width in BASE64_WIDTHS {
-            forms.extend(base64_at(secret, 0, alphabet).map(|digits| wrapped(&digits, width)));
-        }
     }
-    for digits in [b"0123456789abcdef", b"0123456789ABCDEF"] {
-        let hex = hex(secret, digits);
-        forms.insert(wrapped(&hex, HEX_WIDTH));
-        forms.insert(hex);
-    }
+    forms.extend([b"0123456789abcdef", b"0123456789ABCDEF"].map(|digits| hex(secret, digits)));
+    forms
+}
+
+/// All other forms of a secret, without repeats. Their number is fixed but for the lines of the secret.
+pub(super) fn of(secret: &[u8]) -> BTreeSet<Vec<u8>> {
+    let mut forms = BTreeSet::from([secret.to_vec()]);
     forms.extend(url_escaped(secret));
     if let Ok(text) = core::str::from_utf8(secret) {
         forms.extend(json_escaped(text));
+        forms.extend(html_escaped(text));
         forms.insert(text.replace('\'', r"'\''").into_bytes());
         forms.insert(text.replace('\n', "\r\n").into_bytes());
     }
@@ -62,11 +59,6 @@ fn base64_at(secret: &[u8], lead: usize, alphabet: &[u8; 64]) -> [Vec<u8>; 2] {
     let first = (lead * 8).div_ceil(6);
     let shared = padded.len() * 8 / 6;
     [digits[first..shared].to_vec(), digits[first..].to_vec()]
-}
-
-/// The same with a line break after every `width` bytes.
-fn wrapped(text: &[u8], width: usize) -> Vec<u8> {
-    text.chunks(width).collect::<Vec<_>>().join(&b'\n')
 }
 
 fn hex(bytes: &[u8], digits: &[u8; 16]) -> Vec<u8> {
@@ -101,6 +93,18 @@ fn percent(secret: &[u8], left_alone: &[u8], digits: &[u8; 16], blank: &[u8]) ->
     out
 }
 
+/// HTML and XML. Writers differ in whether they escape quotes, and how.
+fn html_escaped(text: &str) -> Vec<Vec<u8>> {
+    let plain = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    let mut forms = vec![plain.clone().into_bytes()];
+    for double in ["\"", "&quot;", "&#34;", "&#x22;"] {
+        for single in ["'", "&#39;", "&#x27;", "&#039;", "&apos;"] {
+            forms.push(plain.replace('"', double).replace('\'', single).into_bytes());
+        }
+    }
+    forms
+}
+
 /// The inside of a JSON string. Some writers escape all that is not ASCII, some the slash, some what HTML reads.
 fn json_escaped(text: &str) -> Vec<Vec<u8>> {
     let plain = json(text, |_| false);
@@ -109,7 +113,13 @@ fn json_escaped(text: &str) -> Vec<Vec<u8>> {
     let html = json(text, |c| matches!(c, '<' | '>' | '&' | '\u{2028}' | '\u{2029}'));
     let quotes = json(text, |c| matches!(c, '<' | '>' | '&' | '\'') || !c.is_ascii());
     let doubled = json(&plain, |_| false);
-    [plain, slashed, ascii, html, quotes, doubled].map(String::into_bytes).to_vec()
+    let mut forms = vec![plain, slashed, ascii, html, quotes, doubled];
+    if !text.is_ascii() {
+        // Every character escaped; where all are of one byte, `pairs` reads them.
+        let all: String = text.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect();
+        forms.extend([all.to_uppercase().replace("\\U", "\\u"), all]);
+    }
+    forms.into_iter().map(String::into_bytes).collect()
 }
 
 fn json(text: &str, escape: impl Fn(char) -> bool) -> String {

@@ -73,6 +73,11 @@ impl Matcher {
         self.nodes[state as usize].depth
     }
 
+    /// How many of the last bytes are the beginning of a pattern.
+    pub(super) fn depth(&self, state: u32) -> usize {
+        self.nodes[state as usize].depth as usize
+    }
+
     fn child(&self, state: u32, byte: u8) -> u32 {
         if state == Self::START {
             return self.roots[usize::from(byte)];

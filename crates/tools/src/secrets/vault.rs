@@ -4,6 +4,7 @@
 //! keeps counting its versions even after it was removed: a version says which value was used, for ever.
 
 use super::{Error, Revealed, check_name};
+use crate::clock::System;
 use crate::random;
 use crate::redaction::Redactor;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
@@ -14,6 +15,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use windlass_core::id::Name;
+use windlass_engine::port::Clock as _;
 
 /// The name of the vault's file, and of the file that is locked while it changes.
 const FILE: &str = "secrets.json";
@@ -296,7 +298,7 @@ fn make_key(path: &Path) -> io::Result<()> {
 }
 
 fn now_ms() -> u64 {
-    u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or(0)
+    System.now().0
 }
 
 fn hex(bytes: &[u8]) -> String {

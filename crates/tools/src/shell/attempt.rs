@@ -5,27 +5,33 @@
 //!     └────── stop, time-out ────────────────────────────────────▲
 //! ```
 //!
-//! It is over when its shell has ended and no process of its tree is left, in whichever phase that is.
+//! It is over when its supervisor says so, in whichever phase that is: then none of its processes is left. A supervisor
+//! that was killed leaves them to the keeper, which ends them first.
 
-use super::command;
+use super::command::{self, Launch};
 use super::environment::TOKEN;
 use super::lines::Lines;
 use super::output::{Writer, line_len_max};
-use super::process::{self, Identity};
+use super::process::{self, Identity, Process};
 use super::spec::{Ended, Ending, Line, Source, Spec, StartError};
+use super::supervisor::{Said, Supervisor};
 use super::typed::{self, LastLine, OutputError, TYPED_MAX, Written};
+use super::walls;
+use crate::clock::System;
 use crate::redaction::{self, Redactor};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::Signal;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::Read as _;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::{Child, ExitStatus};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
+use windlass_core::id::Name;
+use windlass_engine::port::Clock as _;
 
 /// How long what a shell leaves behind may take to finish on its own: the `tee` of a `> >(tee …)`, for example.
 const LINGER: Duration = Duration::from_millis(500);
@@ -39,6 +45,9 @@ const READ_MAX: usize = 64 * 1024;
 /// How much is still read after the last process ended. A pipe holds at most 1 MiB; somebody outside of the tree could
 /// hold its other end and write for ever.
 const DRAIN_MAX: usize = 1024 * 1024;
+
+/// How often a supervisor is found without processes before it is killed, when its attempt is to end at once.
+const IDLE_LOOKS_MAX: u32 = 250;
 
 /// Why an attempt is being ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,13 +73,47 @@ struct Channel {
     lines: Lines,
 }
 
+/// How its shell ended.
+#[derive(Clone, Copy, Debug)]
+enum Status {
+    Exited(i32),
+    Signalled(i32),
+}
+
+/// How far its start came, as its supervisor says.
+#[derive(Debug)]
+enum Start {
+    /// Nothing of it was started.
+    NotYet,
+    /// It is being started, or runs.
+    Begun,
+    /// It could not be started.
+    Refused(StartError),
+}
+
+/// An attempt that can begin: its files and pipes are made.
+pub(super) struct Prepared {
+    spec: Spec,
+    launch: Launch,
+    redactor: Redactor,
+    log: Writer,
+    /// The keeper's ends of the pipes, and the command's.
+    ours: [OwnedFd; 2],
+    theirs: [OwnedFd; 2],
+}
+
 /// An attempt that was started and is not over.
 pub(super) struct Attempt {
     spec: Spec,
-    child: Child,
-    pub(super) leader: Identity,
-    leader_fd: Option<OwnedFd>,
-    status: Option<ExitStatus>,
+    /// Absent when it has ended.
+    supervisor: Option<Supervisor>,
+    start: Start,
+    /// How the shell ended.
+    status: Option<Status>,
+    /// No process of it is left, as its supervisor says.
+    is_over: bool,
+    /// By which signal the supervisor ended before that, where one did that.
+    crashed: Option<i32>,
     channels: [Option<Channel>; 2],
     bytes: [u64; 2],
     redactor: Redactor,
@@ -81,62 +124,80 @@ pub(super) struct Attempt {
     cause: Option<Cause>,
     phase: Phase,
     look_at: Option<Instant>,
-    /// The processes that were seen to belong to it. Once seen they stay its own, wherever they hang in the tree.
-    pub(super) known: BTreeSet<Identity>,
     asked: BTreeSet<Identity>,
+    idle_looks: u32,
 }
 
-impl Attempt {
-    /// Starts an attempt. The second value are things that its owner should know.
-    pub(super) fn start(spec: Spec, mark: &str, now: Instant) -> Result<(Attempt, Vec<String>), StartError> {
+impl Prepared {
+    /// Makes everything that an attempt needs beside a supervisor. The second value are things that its owner should know.
+    pub(super) fn new(spec: Spec, mark: &str) -> Result<(Box<Prepared>, Vec<String>), StartError> {
         let (redactor, warnings) = redactor(&spec);
-        let log = Writer::create(&spec.log, spec.output_max).map_err(|error| StartError::File {
-            path: spec.log.display().to_string(),
-            text: error.to_string(),
+        let log = Writer::create(&spec.log, spec.output_max)
+            .map_err(|error| StartError::file(&spec.log, &error))?;
+        let launch = Launch::prepare(&spec, mark).inspect_err(|_| remove_files(&spec))?;
+        let pipe = || -> io::Result<(OwnedFd, OwnedFd)> {
+            let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
+            rustix::io::ioctl_fionbio(&ours, true)?;
+            Ok((ours, theirs))
+        };
+        let pipes = pipe().and_then(|out| Ok((out, pipe()?)));
+        let ((out, out_theirs), (err, err_theirs)) = pipes.map_err(|error| {
+            remove_files(&spec);
+            let text = error.to_string();
+            StartError::of(&error, || StartError::System { program: "its pipes".to_owned(), text })
         })?;
-        let mut child = command::spawn(&spec, mark).inspect_err(|_| remove_files(&spec))?;
-        let pid = child.id() as i32;
-        // The child is not reaped yet, so it is in the table even if it has ended.
-        let start = process::look(pid).map_or(0, |process| process.identity.1);
-        let leader_fd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).ok();
+        let (ours, theirs) = ([out, err], [out_theirs, err_theirs]);
+        Ok((Box::new(Prepared { spec, launch, redactor, log, ours, theirs }), warnings))
+    }
+
+    /// Lets it begin under a supervisor.
+    pub(super) fn begin(self, supervisor: Supervisor, now: Instant) -> Result<Attempt, StartError> {
+        let [out, err] = &self.theirs;
+        if let Err(error) = supervisor.begin(&self.launch, [out.as_fd(), err.as_fd()]) {
+            // Half a launch starts nothing.
+            supervisor.kill();
+            let _ = supervisor.end();
+            return Err(self.give_up(&error.to_string()));
+        }
+        let Prepared { spec, launch: _, redactor, log, ours: [out, err], theirs: _ } = self;
         let lines_max = line_len_max(spec.output_max);
-        let channel = |source, pipe: Option<OwnedFd>| {
-            let pipe = pipe?;
-            rustix::io::ioctl_fionbio(&pipe, true).ok()?;
+        let channel = |source, pipe: OwnedFd| {
             Some(Channel { source, pipe, redaction: redactor.stream(), lines: Lines::new(lines_max) })
         };
-        let channels = [
-            channel(Source::Out, child.stdout.take().map(OwnedFd::from)),
-            channel(Source::Err, child.stderr.take().map(OwnedFd::from)),
-        ];
-        let time_out = spec.timeout.and_then(|timeout| now.checked_add(timeout));
-        let attempt = Attempt {
-            child,
-            leader: (pid, start),
-            // Without a descriptor to wait on, the end of the shell is found by looking.
-            look_at: leader_fd.is_none().then_some(now),
-            leader_fd,
+        Ok(Attempt {
+            supervisor: Some(supervisor),
+            start: Start::NotYet,
             status: None,
-            channels,
+            is_over: false,
+            crashed: None,
+            channels: [channel(Source::Out, out), channel(Source::Err, err)],
             bytes: [0; 2],
             redactor,
             log,
             last_line: LastLine::default(),
             begin: now,
-            time_out,
+            time_out: spec.timeout.and_then(|timeout| now.checked_add(timeout)),
             cause: None,
             phase: Phase::Running,
-            known: BTreeSet::new(),
+            look_at: None,
             asked: BTreeSet::new(),
+            idle_looks: 0,
             spec,
-        };
-        Ok((attempt, warnings))
+        })
     }
 
-    /// What to wait for: the two pipes and the end of the shell.
+    /// It does not begin now.
+    pub(super) fn give_up(&self, why: &str) -> StartError {
+        remove_files(&self.spec);
+        StartError::NoRoom { what: "the supervisor".to_owned(), text: why.to_owned() }
+    }
+}
+
+impl Attempt {
+    /// What to wait for: the two pipes and the supervisor.
     pub(super) fn descriptors(&self) -> [Option<BorrowedFd<'_>>; 3] {
         let [out, err] = self.channels.each_ref().map(|channel| channel.as_ref().map(|c| c.pipe.as_fd()));
-        [out, err, self.leader_fd.as_ref().map(AsFd::as_fd)]
+        [out, err, self.supervisor.as_ref().map(Supervisor::descriptor)]
     }
 
     /// When it wants to be looked at, whatever happens.
@@ -149,8 +210,19 @@ impl Attempt {
         self.spec.live
     }
 
-    pub(super) fn leader_lives(&self) -> bool {
-        self.status.is_none()
+    /// The process that supervises it, as long as it was not waited for.
+    pub(super) fn supervisor(&self) -> Option<i32> {
+        self.supervisor.as_ref().map(|supervisor| supervisor.pid() as i32)
+    }
+
+    /// Whether its supervisor has ended, or says that it is over.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over || self.supervisor.is_none()
+    }
+
+    /// Whether its supervisor ended before its processes did.
+    pub(super) fn has_crashed(&self) -> bool {
+        self.crashed.is_some()
     }
 
     /// Reads once from one of the pipes. What becomes a line is added to `lines`. False where nothing was there.
@@ -193,7 +265,7 @@ impl Attempt {
 
     /// Asks for its end: SIGTERM now, SIGKILL after the grace time. A second request can only make it sooner.
     pub(super) fn end(&mut self, cause: Cause, grace: Duration, now: Instant) {
-        if self.leader_lives() {
+        if self.status.is_none() {
             self.cause.get_or_insert(cause);
         }
         let until = now.checked_add(grace).unwrap_or(now);
@@ -210,17 +282,38 @@ impl Attempt {
         self.end(cause, self.spec.grace, now);
     }
 
-    /// Sees whether the shell has ended.
-    pub(super) fn observe_leader(&mut self, now: Instant) {
-        if self.status.is_none()
-            && let Ok(Some(status)) = self.child.try_wait()
-        {
-            self.status = Some(status);
-            self.leader_fd = None;
-            if matches!(self.phase, Phase::Running) {
-                self.phase = Phase::Lingering { until: now + LINGER };
+    /// Hears what the supervisor says, and whether it has ended. True when the command has begun just now.
+    pub(super) fn observe_supervisor(&mut self, now: Instant) -> bool {
+        let Some(supervisor) = &mut self.supervisor else { return false };
+        let (said, is_closed) = supervisor.hear();
+        let began = said.iter().any(|said| matches!(said, Said::Began));
+        for said in said {
+            match said {
+                Said::Begins => self.start = Start::Begun,
+                Said::Began => {}
+                Said::Refused(error) => self.start = Start::Refused(error),
+                Said::Exited(code) => self.shell_ended(Status::Exited(code), now),
+                Said::Signalled(signal) => self.shell_ended(Status::Signalled(signal), now),
+                Said::Over => self.is_over = true,
             }
+        }
+        if is_closed && let Some(supervisor) = self.supervisor.take() {
+            // It has closed everything, so it ends now. By itself it does so only when no process is left.
+            let ended = supervisor.end().ok();
+            let by_itself = self.is_over || ended.is_some_and(|status| status.success());
+            self.crashed = (!by_itself).then(|| ended.and_then(|status| status.signal()).unwrap_or(0));
             self.look_at = Some(now);
+        }
+        began
+    }
+
+    fn shell_ended(&mut self, status: Status, now: Instant) {
+        self.status = Some(status);
+        if matches!(self.phase, Phase::Running) {
+            // What ends in time is seen by the supervisor's end.
+            let until = now + LINGER;
+            self.phase = Phase::Lingering { until };
+            self.look_at = Some(until);
         }
     }
 
@@ -236,17 +329,18 @@ impl Attempt {
         self.look_at.is_some_and(|at| at <= now)
     }
 
-    /// Does what is due to the processes that are left; true when none is and it is over.
-    pub(super) fn advance(&mut self, left: BTreeSet<Identity>, now: Instant) -> bool {
-        if left.is_empty() && !self.leader_lives() {
-            return true;
-        }
+    /// Does what is due to its processes.
+    pub(super) fn advance(&mut self, table: &[Process], now: Instant) {
         match self.phase {
             Phase::Lingering { until } | Phase::Terminating { until } if until > now => {}
             Phase::Lingering { .. } => self.phase = Phase::Terminating { until: now + self.spec.grace },
             Phase::Terminating { .. } => self.phase = Phase::Killing,
             Phase::Running | Phase::Killing => {}
         }
+        self.look_at = Some(now + LOOK_PAUSE);
+        // Those of one that was killed are the keeper's to end.
+        let Some(supervisor) = &self.supervisor else { return };
+        let left = process::below(table, supervisor.pid() as i32);
         match self.phase {
             Phase::Running | Phase::Lingering { .. } => {}
             Phase::Terminating { .. } => {
@@ -258,13 +352,19 @@ impl Attempt {
             }
             Phase::Killing => left.iter().for_each(|identity| process::signal(*identity, &[Signal::KILL])),
         }
-        self.known = left;
-        self.look_at = Some(now + LOOK_PAUSE);
-        false
+        // One that its own attempt has stopped could not see that its processes end.
+        supervisor.wake();
+        if left.is_empty() && matches!(self.phase, Phase::Killing) {
+            self.idle_looks += 1;
+            if self.idle_looks > IDLE_LOOKS_MAX {
+                supervisor.kill();
+            }
+        }
     }
 
-    /// Closes everything and says what became of it. Its last lines are added to `lines`.
-    pub(super) fn finish(mut self, now: Instant, lines: &mut Vec<Line>) -> Ended {
+    /// Closes everything and says what became of it. Its last lines are added to `lines`. Its supervisor can serve another
+    /// attempt.
+    pub(super) fn finish(mut self, now: Instant, lines: &mut Vec<Line>) -> (Ended, Option<Supervisor>) {
         for which in 0..self.channels.len() {
             let mut reads_left = DRAIN_MAX / READ_MAX;
             while reads_left > 0 && self.read(which, lines) {
@@ -272,6 +372,7 @@ impl Attempt {
             }
             self.close_channel(which, lines);
         }
+        let ending = self.ending();
         let output = match read_output(&self.spec) {
             Ok(None) => self.last_line.parse().map(|value| value.map(Written::Json)),
             other => other,
@@ -286,24 +387,41 @@ impl Attempt {
         });
         remove_files(&self.spec);
         let closed = self.log.close(now_ms());
-        let ending = match (self.cause, self.status) {
-            (Some(Cause::TimeOut), _) => Ending::TimedOut,
-            (Some(Cause::Stop), _) => Ending::Stopped,
-            (None, Some(status)) => match (status.code(), status.signal()) {
-                (Some(code), _) => Ending::Exited(code),
-                (None, signal) => Ending::Signalled(signal.unwrap_or(0)),
-            },
-            // It is finished only after the shell has ended.
-            (None, None) => Ending::Lost,
-        };
-        Ended {
+        let ended = Ended {
             ending,
+            wall: Some(Name::clean(&self.spec.wall.name())),
             output,
             stdout_bytes: self.bytes[0],
             stderr_bytes: self.bytes[1],
             dropped_bytes: closed.dropped_bytes,
+            lost_bytes: closed.lost_bytes,
             log_error: closed.error,
             duration_ms: (now - self.begin).as_millis() as u64,
+        };
+        (ended, self.supervisor)
+    }
+
+    /// How it ended.
+    fn ending(&mut self) -> Ending {
+        match std::mem::replace(&mut self.start, Start::Begun) {
+            Start::Refused(error) => return Ending::NotStarted(error),
+            Start::NotYet => {
+                let what = "the supervisor".to_owned();
+                return Ending::NotStarted(StartError::NoRoom { what, text: "it ended at once".to_owned() });
+            }
+            Start::Begun => {}
+        }
+        match (self.cause, self.status, self.crashed) {
+            // A command that ended with 0 within its grace time has done its work.
+            (Some(_), Some(Status::Exited(0)), _) => Ending::Exited(0),
+            (Some(Cause::TimeOut), _, _) => Ending::TimedOut,
+            (Some(Cause::Stop), _, _) => Ending::Stopped,
+            (None, Some(Status::Exited(code)), _) => Ending::Exited(code),
+            (None, Some(Status::Signalled(signal)), _) => Ending::Signalled(signal),
+            // Whoever killed the supervisor took the attempt with it.
+            (None, None, Some(signal)) if signal > 0 => Ending::Signalled(signal),
+            // A supervisor ends by itself only after the shell has ended.
+            (None, None, _) => Ending::Lost,
         }
     }
 }
@@ -360,8 +478,11 @@ fn read_output(spec: &Spec) -> Result<Option<Written>, OutputError> {
 fn remove_files(spec: &Spec) {
     let _ = fs::remove_file(&spec.output_file);
     let _ = fs::remove_file(command::script_path(spec));
+    if let Some(folder) = walls::folder(&spec.wall, &spec.output_file) {
+        let _ = fs::remove_dir_all(folder);
+    }
 }
 
 pub(super) fn now_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+    System.now().0
 }

@@ -1,11 +1,18 @@
-//! How a command becomes a process: its shell, its arguments, its files, and clear words when that fails.
+//! How a command is started: its files, its program and its arguments, and then its process.
+//!
+//! The keeper prepares a [`Launch`]; the attempt's supervisor carries it out ([`Launch::spawn`]).
 
 use super::environment::{MARK, OUTPUT};
+use super::limits::Limits;
 use super::spec::{Spec, StartError};
+use super::walls::{self, Wall};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -35,53 +42,129 @@ pub(super) fn script_path(spec: &Spec) -> PathBuf {
     spec.output_file.with_file_name(name)
 }
 
-/// Starts an attempt as a process group of its own, with nothing but what its spec says.
-pub(super) fn spawn(spec: &Spec, mark: &str) -> Result<Child, StartError> {
-    check_dir(&spec.dir)?;
-    make_file(&spec.output_file, b"")?;
-    let (words, takes_command) = words(spec.shell.as_deref());
-    let name = words.first().copied().unwrap_or("bash");
-    let program = find(name, spec)?;
-    let mut command = Command::new(&program);
-    command.arg0(name);
-    if takes_command && spec.command.len() <= ARGUMENT_MAX {
-        command.args(&words[1..]).arg("-c").arg(&spec.command);
-    } else {
-        let script = script_path(spec);
-        make_file(&script, spec.command.as_bytes())?;
-        for word in &words[1..] {
-            if *word == PLACE {
-                command.arg(&script)
-            } else {
-                command.arg(word)
-            };
+/// A command that is ready to be started. It holds the values of secrets and travels over a private socket only.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Launch {
+    program: PathBuf,
+    name: String,
+    arguments: Vec<String>,
+    dir: PathBuf,
+    env: BTreeMap<String, String>,
+    wall: Wall,
+    limits: Limits,
+    /// The attempt's own files.
+    own: Vec<PathBuf>,
+}
+
+impl Launch {
+    /// Makes the attempt's files and finds its program.
+    pub(super) fn prepare(spec: &Spec, mark: &str) -> Result<Launch, StartError> {
+        check_dir(&spec.dir)?;
+        make_file(&spec.output_file, b"", &spec.wall)?;
+        let mut own = vec![spec.output_file.clone()];
+        let (words, takes_command) = words(spec.shell.as_deref());
+        let name = words.first().copied().unwrap_or("bash");
+        let program = find(name, spec)?;
+        let rest = words.iter().skip(1);
+        let arguments = if takes_command && spec.command.len() <= ARGUMENT_MAX {
+            rest.copied().chain(["-c", &spec.command]).map(str::to_owned).collect()
+        } else {
+            let path = script_path(spec);
+            make_file(&path, spec.command.as_bytes(), &spec.wall)?;
+            own.push(path.clone());
+            let script = path.to_string_lossy();
+            let mut arguments: Vec<String> = rest
+                .map(|word| if *word == PLACE { script.to_string() } else { (*word).to_owned() })
+                .collect();
+            if !words.contains(&PLACE) {
+                arguments.push(script.to_string());
+            }
+            arguments
+        };
+        let mut env: BTreeMap<String, String> =
+            spec.env.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        env.insert(OUTPUT.to_owned(), spec.output_file.to_string_lossy().into_owned());
+        env.insert(MARK.to_owned(), mark.to_owned());
+        if let Some(folder) = walls::folder(&spec.wall, &spec.output_file) {
+            make_folder(&folder, &spec.wall)?;
+            own.push(folder);
         }
-        if !words.contains(&PLACE) {
-            command.arg(&script);
-        }
+        let (name, dir, wall) = (name.to_owned(), spec.dir.clone(), spec.wall.clone());
+        Ok(Launch { program, name, arguments, dir, env, wall, limits: spec.limits, own })
     }
-    command.current_dir(&spec.dir).env_clear().envs(spec.env.iter());
-    command.env(OUTPUT, &spec.output_file).env(MARK, mark);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.process_group(0).spawn().map_err(|error| explain(&error, spec, &program))
+
+    /// Whether starting it restricts the process that does, too.
+    pub(super) fn is_walled(&self) -> bool {
+        !matches!(self.wall, Wall::None)
+    }
+
+    /// Starts the command in a process group of its own, with nothing but what its spec says.
+    pub(super) fn spawn(&self, out: OwnedFd, err: OwnedFd) -> Result<Child, StartError> {
+        self.limits.set().map_err(|error| self.explain(&error))?;
+        self.wall.enter(&self.dir, &self.own)?;
+        let mut command = Command::new(&self.program);
+        if let Wall::User(user) = &self.wall {
+            // Root's other groups go with it.
+            command.uid(user.uid).gid(user.gid);
+        }
+        command.arg0(&self.name).args(&self.arguments).current_dir(&self.dir);
+        command.env_clear().envs(&self.env);
+        command.stdin(Stdio::null()).stdout(out).stderr(err);
+        command.process_group(0).spawn().map_err(|error| self.explain(&error))
+    }
+
+    fn explain(&self, error: &io::Error) -> StartError {
+        if error.raw_os_error() == Some(Errno::TOOBIG.raw_os_error()) {
+            let variables = self.env.iter().map(|(name, value)| name.len() + value.len() + 2);
+            let arguments = self.arguments.iter().map(String::len);
+            return StartError::TooBig { bytes: variables.chain(arguments).sum::<usize>() as u64 };
+        }
+        let (program, text) = (self.program.display().to_string(), error.to_string());
+        StartError::of(error, || StartError::System { program, text })
+    }
 }
 
 fn check_dir(dir: &Path) -> Result<(), StartError> {
-    let refuse = |text: String| StartError::Directory { dir: dir.display().to_string(), text };
-    let metadata = fs::metadata(dir).map_err(|error| refuse(error.to_string()))?;
-    if metadata.is_dir() { Ok(()) } else { Err(refuse("it is not a directory".to_owned())) }
+    let refuse = |error: &io::Error| {
+        let (dir, text) = (dir.display().to_string(), error.to_string());
+        StartError::of(error, || StartError::Directory { dir, text })
+    };
+    let metadata = fs::metadata(dir).map_err(|error| refuse(&error))?;
+    if metadata.is_dir() { Ok(()) } else { Err(refuse(&io::Error::other("it is not a directory"))) }
 }
 
-/// A new file for the owner alone, in the place of one that is there.
-fn make_file(path: &Path, content: &[u8]) -> Result<(), StartError> {
+/// A new file for the owner alone, in the place of one that is there. Its folder is made where somebody removed it.
+fn make_file(path: &Path, content: &[u8], wall: &Wall) -> Result<(), StartError> {
+    let create = || OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let make = || {
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?.write_all(content)
+        let file = match (create(), path.parent()) {
+            (Err(error), Some(folder)) if error.kind() == io::ErrorKind::NotFound => {
+                fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+                create()
+            }
+            (file, _) => file,
+        };
+        file?.write_all(content)?;
+        walls::hand_over(wall, path)
     };
-    make().map_err(|error| StartError::File { path: path.display().to_string(), text: error.to_string() })
+    make().map_err(|error| StartError::file(path, &error))
+}
+
+/// A new folder for the attempt alone, in the place of one that an earlier one left.
+fn make_folder(path: &Path, wall: &Wall) -> Result<(), StartError> {
+    let make = || {
+        match fs::remove_dir_all(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+        fs::DirBuilder::new().mode(0o700).create(path)?;
+        walls::hand_over(wall, path)
+    };
+    make().map_err(|error| StartError::file(path, &error))
 }
 
 /// Looks for a program as a shell would, with the attempt's own PATH and directory.
@@ -98,12 +181,4 @@ fn find(name: &str, spec: &Spec) -> Result<PathBuf, StartError> {
             .find(|path| is_program(path))
     };
     found.ok_or_else(|| StartError::Shell { shell: name.to_owned(), path: path.to_owned() })
-}
-
-fn explain(error: &io::Error, spec: &Spec, program: &Path) -> StartError {
-    if error.raw_os_error() == Some(Errno::TOOBIG.raw_os_error()) {
-        let variables: usize = spec.env.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
-        return StartError::TooBig { bytes: (variables + spec.command.len()) as u64 };
-    }
-    StartError::System { program: program.display().to_string(), text: error.to_string() }
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt;
+use windlass_core::canonical;
 
 /// What is taken from the parent.
 const INHERITED: [&str; 4] = ["PATH", "HOME", "LANG", "TZ"];
@@ -80,7 +81,8 @@ impl Environment {
         self.put(format!("WL_{name}"), value)
     }
 
-    /// Sets `WL_VAR_<NAME>` for a variable of the pipeline: text as it is, everything else as JSON.
+    /// Sets `WL_VAR_<NAME>` for a variable of the pipeline: text as it is, everything else as JSON with the keys of maps in
+    /// their order by bytes, as expressions show them.
     ///
     /// # Errors
     /// A name that no variable can have, a value with a NUL byte, or a name that is taken.
@@ -95,16 +97,18 @@ impl Environment {
         }
         match value {
             Value::String(text) => self.put(name, text),
-            other => self.put(name, &other.to_string()),
+            other => self.put(name, &String::from_utf8_lossy(&canonical::bytes(other))),
         }
     }
 
-    /// Adds what `env:` says. It may replace `PATH` and its like.
+    /// Adds what `env:` says. It may replace `PATH` and its like. No runbook that is loaded has a variable there; a step
+    /// that takes another run's one back has that run's, in place of its own.
     ///
     /// # Errors
     /// A reserved name, a name that is none, or a value with a NUL byte.
     pub fn add(&mut self, name: &str, value: &str) -> Result<(), Error> {
-        if name.starts_with("WL_") || name.starts_with("WINDLASS_") {
+        let reserved = name.starts_with("WL_") || name.starts_with("WINDLASS_");
+        if reserved && !name.starts_with("WL_VAR_") {
             return Err(Error::Reserved(name.to_owned()));
         }
         self.put(name.to_owned(), value)
@@ -178,6 +182,8 @@ mod unit {
         assert_eq!(env.get("WL_RUN_ID"), Some("run-1"));
         assert_eq!(env.get("WL_VAR_HOST_NAME"), Some("a b"));
         assert_eq!(env.get("WL_VAR_LIST"), Some(r#"["a",1]"#));
+        env.set_var("map", &json!({ "b": [{ "z": 1, "y": "2" }], "a": 1.5 })).unwrap();
+        assert_eq!(env.get("WL_VAR_MAP"), Some(r#"{"a":1.5,"b":[{"y":"2","z":1}]}"#));
         assert_eq!(env.set_var("host_name", &json!(1)), Err(Error::Ambiguous("WL_VAR_HOST_NAME".to_owned())));
     }
 

@@ -8,20 +8,21 @@
 //! direct children, and it needs code between fork and exec. A subreaper has none of that: a process whose parent ends
 //! becomes a child of the keeper, whether it changed its session or forked twice.
 //!
-//! Which attempt a process belongs to: it is a descendant of the attempt's shell; or it became a child of the keeper
-//! and was seen to belong to it before, is in its process group, or carries its mark in the environment
-//! (`WL_ATTEMPT_MARK`). The limit: a process that left session and group, forked twice and cleared its environment
-//! names nobody. It is then taken to belong to the last of the attempts that ran beside it, and ends with that one; with
-//! no other attempt running, that is its own. Another limit is a process of another user, which cannot be signalled: the
-//! keeper waits for its end and holds the lock.
+//! Each attempt has a supervisor of its own between the keeper and its command, which is a subreaper too: so every
+//! process belongs to one attempt, whatever it does with its session, its parents and its environment. Where a step kills
+//! its supervisor, its processes become the keeper's own children, and the keeper ends them. The limits: a process of
+//! another user cannot be signalled, so the keeper waits for its end and holds the lock; and of an attempt whose keeper
+//! and supervisor were both killed, only processes that carry its mark in the environment (`WL_ATTEMPT_MARK`) are found.
 
 mod control;
 
-use super::attempt::{Attempt, Cause};
+use super::attempt::{Attempt, Cause, Prepared};
 use super::environment::MARK;
+use super::limits;
 use super::lock::Lock;
-use super::process::{self, Identity, Process};
+use super::process;
 use super::spec::{Ended, Ending, Line, Spec, StartError};
+use super::supervisor::Supervisor;
 use super::wire::{Report, Request};
 use control::{Control, wait};
 use rustix::event::PollFlags;
@@ -34,7 +35,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Says that standard input is the socket to Windlass.
+/// Says that standard input is a socket to who started this process.
 pub(super) const STARTED_BY: &str = "WL_KEEPER";
 
 /// The most attempts at a time.
@@ -43,8 +44,14 @@ const ATTEMPTS_MAX: usize = 1024;
 /// Lines are not reported while so many bytes of reports wait: they stand in the log anyway.
 const REPORTS_MAX: usize = 1024 * 1024;
 
-/// How often children that nobody waits for are reaped.
-const REAP_PAUSE: Duration = Duration::from_secs(5);
+/// How many supervisors wait for another attempt.
+const IDLE_MAX: usize = 4;
+
+/// How many descriptors stay free, to look at processes and to write logs with.
+const DESCRIPTORS_FREE: usize = 16;
+
+/// How long Windlass may take to hear that an attempt begins.
+const TELL_WAIT: Duration = Duration::from_secs(1);
 
 /// How often the last processes are looked at.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
@@ -66,20 +73,29 @@ pub fn main() -> ExitCode {
 }
 
 /// Does not end with those around it: it ends when its work does. Handlers, unlike ignored signals, are not passed on to
-/// the programs it starts, and these stay in place for as long as the process does.
-fn outlive_signals() -> io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-    let _entered = runtime.enter();
+/// the programs it starts, and these stay in place for as long as the process does. It is called within a runtime.
+pub(super) fn outlive_signals() -> io::Result<()> {
     let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup(), SignalKind::quit()];
     kinds.into_iter().try_for_each(|kind| signal(kind).map(drop))
 }
 
 /// Takes the lock and gets ready; `None` where Windlass was told why not, or went away.
 fn begin() -> io::Result<Option<Keeper>> {
+    // A session of its own has no terminal. A Ctrl-C does not reach it, and no step types into the terminal of whoever
+    // started the server.
+    rustix::process::setsid()?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     // The secrets of one step are in this process's memory, and another step runs under the same user.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    outlive_signals()?;
+    // What holds for every process of every step, because they inherit it. A step gains no rights by starting a program
+    // with a set-user-id bit.
+    rustix::thread::set_no_new_privs(true)?;
+    limits::confine()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    {
+        let _entered = runtime.enter();
+        outlive_signals()?;
+    }
     let mut control = Control::new(UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?))?;
     let Some((data_dir, wait)) = control.hello()? else { return Ok(None) };
     let Some(lock) = control.take_lock(&data_dir, wait)? else { return Ok(None) };
@@ -92,29 +108,25 @@ fn begin() -> io::Result<Option<Keeper>> {
         return Ok(None);
     }
     control.report(&Report::Ready);
-    let (attempts, strays) = (BTreeMap::new(), BTreeMap::new());
-    let keeper = Keeper { control, attempts, strays, mark_prefix, reap_at: None, is_closing: false, lock };
-    Ok(Some(keeper))
+    Ok(Some(Keeper {
+        control,
+        attempts: BTreeMap::new(),
+        idle: Vec::new(),
+        mark_prefix,
+        is_closing: false,
+        lock,
+    }))
 }
 
-/// Everything that the keeper knows.
+/// Everything that the keeper knows. Its children are the supervisors of its attempts, and nothing else.
 struct Keeper {
     control: Control,
     attempts: BTreeMap<String, Attempt>,
-    /// Children that name no attempt, each with the attempts that it can belong to.
-    strays: BTreeMap<Identity, BTreeSet<String>>,
+    /// Supervisors whose attempt is over.
+    idle: Vec<Supervisor>,
     mark_prefix: String,
-    reap_at: Option<Instant>,
     is_closing: bool,
     lock: Lock,
-}
-
-/// Whom a child of the keeper says it belongs to.
-enum Claim {
-    /// This attempt, which may be over.
-    Of(String),
-    /// It does not say.
-    Unknown,
 }
 
 impl Keeper {
@@ -136,7 +148,12 @@ impl Keeper {
         for (id, which) in ready {
             match which {
                 0 | 1 => self.read(&id, which),
-                _ => self.with(&id, |attempt| attempt.observe_leader(now)),
+                _ => {
+                    let began = self.attempts.get_mut(&id).is_some_and(|a| a.observe_supervisor(now));
+                    if began {
+                        self.control.report(&Report::Began { id });
+                    }
+                }
             }
         }
         if is_control_ready {
@@ -150,7 +167,7 @@ impl Keeper {
             self.attempts.values_mut().for_each(|attempt| attempt.end_gracefully(Cause::Stop, now));
         }
         self.attempts.values_mut().for_each(|attempt| attempt.observe_time(now));
-        self.look(now)?;
+        self.look(now);
         self.control.send();
         Ok(())
     }
@@ -171,7 +188,7 @@ impl Keeper {
                 }
             }
         }
-        let until = self.attempts.values().filter_map(Attempt::due).chain(self.reap_at).min();
+        let until = self.attempts.values().filter_map(Attempt::due).min();
         let ready = wait(&descriptors, until)?;
         let (control, rest) = ready.split_at(ready.len() - owners.len());
         let ready = owners.into_iter().zip(rest).filter(|(_, is_ready)| **is_ready);
@@ -214,22 +231,8 @@ impl Keeper {
 
     fn start(&mut self, spec: Spec, now: Instant) {
         let id = spec.id.clone();
-        let mark = format!("{}{id}", self.mark_prefix);
-        let started = if self.attempts.len() < ATTEMPTS_MAX {
-            Attempt::start(spec, &mark, now)
-        } else {
-            Err(StartError::TooMany { max: ATTEMPTS_MAX })
-        };
-        match started {
-            Ok((attempt, warnings)) => {
-                self.control
-                    .report(&Report::Started { id: id.clone(), pid: attempt.leader.0.unsigned_abs() });
-                for text in warnings {
-                    self.control.report(&Report::Warned { id: id.clone(), text });
-                }
-                self.attempts.insert(id, attempt);
-                self.reap_at.get_or_insert(now + REAP_PAUSE);
-            }
+        match self.begin(&id, spec, now) {
+            Ok(attempt) => drop(self.attempts.insert(id, attempt)),
             Err(error) => {
                 let ended = Box::new(Ended::without_output(Ending::NotStarted(error)));
                 self.control.report(&Report::Ended { id, ended });
@@ -237,133 +240,111 @@ impl Keeper {
         }
     }
 
-    /// Looks at the processes of the attempts that end, and at those that nobody waits for.
-    fn look(&mut self, now: Instant) -> io::Result<()> {
+    fn begin(&mut self, id: &str, spec: Spec, now: Instant) -> Result<Attempt, StartError> {
+        if self.attempts.len() >= ATTEMPTS_MAX {
+            return Err(StartError::TooMany { max: ATTEMPTS_MAX });
+        }
+        let what = "the supervisor".to_owned();
+        check_descriptors().map_err(|error| StartError::NoRoom { what, text: error.to_string() })?;
+        let mark = format!("{}{id}", self.mark_prefix);
+        let (prepared, warnings) = Prepared::new(spec, &mark)?;
+        let supervisor = match self.idle.pop() {
+            Some(idle) => idle,
+            None => {
+                Supervisor::start(&self.mark_prefix).map_err(|error| prepared.give_up(&error.to_string()))?
+            }
+        };
+        for text in warnings {
+            self.control.report(&Report::Warned { id: id.to_owned(), text });
+        }
+        self.control.report(&Report::Started { id: id.to_owned(), pid: supervisor.pid() });
+        // Should this process die, Windlass knows what it had begun: nothing begins that was not told.
+        if !self.control.flush(TELL_WAIT) {
+            self.idle.push(supervisor);
+            return Err(prepared.give_up("windlass does not listen"));
+        }
+        prepared.begin(supervisor, now)
+    }
+
+    /// Looks at the processes of the attempts that end.
+    fn look(&mut self, now: Instant) {
         let due: Vec<String> =
             self.attempts.iter().filter(|(_, a)| a.wants_look(now)).map(|(id, _)| id.clone()).collect();
-        if due.is_empty() && self.reap_at.is_none_or(|at| at > now) {
-            return Ok(());
-        }
-        for id in &due {
-            self.with(id, |attempt| attempt.observe_leader(now));
-        }
-        let orphans = self.reap()?;
-        let is_table_needed = !orphans.is_empty() || due.iter().any(|id| self.attempts[id].leader_lives());
-        let table = if is_table_needed { process::table()? } else { Vec::new() };
-        let claims = self.claims(&table);
-        for id in due {
-            let left = self.members(&id, &table, &claims);
-            if self.attempts.get_mut(&id).is_some_and(|attempt| attempt.advance(left, now)) {
-                self.finish(&id, now);
+        if !due.is_empty() {
+            // Where the table cannot be read now, nobody is found, and it is looked at again.
+            let table = process::table().unwrap_or_default();
+            for id in due {
+                self.with(&id, |attempt| attempt.advance(&table, now));
             }
         }
-        self.end_ownerless(&claims);
-        let is_idle = self.attempts.is_empty() && orphans.is_empty();
-        self.reap_at = if is_idle { None } else { Some(now + REAP_PAUSE) };
-        Ok(())
+        // Whose they are is not known any more, and there is nobody left to ask them kindly.
+        let crashed = self.attempts.values().any(Attempt::has_crashed);
+        let clear = !crashed || self.end_strays().unwrap_or(false);
+        let over = |attempt: &Attempt| attempt.is_over() && (clear || !attempt.has_crashed());
+        let over: Vec<String> =
+            self.attempts.iter().filter(|(_, a)| over(a)).map(|(id, _)| id.clone()).collect();
+        over.iter().for_each(|id| self.finish(id, now));
     }
 
     fn finish(&mut self, id: &str, now: Instant) {
         let Some(attempt) = self.attempts.remove(id) else { return };
         let is_live = attempt.is_live();
         let mut lines = Vec::new();
-        let ended = Box::new(attempt.finish(now, &mut lines));
+        let (ended, supervisor) = attempt.finish(now, &mut lines);
         if is_live {
             self.report_lines(id, lines);
         }
-        self.control.report(&Report::Ended { id: id.to_owned(), ended });
+        self.control.report(&Report::Ended { id: id.to_owned(), ended: Box::new(ended) });
+        match supervisor {
+            Some(idle) if self.idle.len() < IDLE_MAX => self.idle.push(idle),
+            // It has no processes, so it ends at once.
+            Some(idle) => drop(idle.end()),
+            None => {}
+        }
     }
 
-    /// Reaps the children that have ended and lead no attempt, and returns those that live.
-    fn reap(&self) -> io::Result<Vec<i32>> {
-        let leaders: BTreeSet<i32> =
-            self.attempts.values().filter(|a| a.leader_lives()).map(|attempt| attempt.leader.0).collect();
-        loop {
+    /// Kills what supervisors that were killed left behind. True when nothing is left of it.
+    fn end_strays(&self) -> io::Result<bool> {
+        let idle = self.idle.iter().map(|idle| idle.pid() as i32);
+        let supervisors: BTreeSet<i32> =
+            self.attempts.values().filter_map(Attempt::supervisor).chain(idle).collect();
+        let is_left = loop {
             let children = process::children()?;
-            let orphans: Vec<i32> = children.into_iter().filter(|pid| !leaders.contains(pid)).collect();
-            let living: Vec<i32> = orphans.iter().copied().filter(|pid| !process::reap(*pid)).collect();
+            let strays: Vec<i32> = children.into_iter().filter(|pid| !supervisors.contains(pid)).collect();
+            let living = strays.iter().filter(|pid| !process::reap(**pid)).count();
             // One that ended between the two steps can have left children, which are in the next list.
-            if living.len() == orphans.len() {
-                return Ok(living);
+            if living == strays.len() {
+                break living > 0;
+            }
+        };
+        if is_left {
+            let own = process::own_pid();
+            let table = process::table()?;
+            let is_stray = |process: &&process::Process| {
+                process.parent == own && !supervisors.contains(&process.identity.0)
+            };
+            let strays = table.iter().filter(is_stray).map(|process| process.identity).collect();
+            for identity in process::with_descendants(&table, &strays) {
+                process::signal(identity, &[Signal::KILL]);
             }
         }
-    }
-
-    /// Which attempt each child says it belongs to, those that lead one aside.
-    fn claims(&mut self, table: &[Process]) -> BTreeMap<Identity, Claim> {
-        let own = process::own_pid();
-        let is_leader =
-            |identity: &Identity| self.attempts.values().any(|attempt| attempt.leader == *identity);
-        let mut claims = BTreeMap::new();
-        for process in table.iter().filter(|p| p.parent == own && !p.is_zombie && !is_leader(&p.identity)) {
-            claims.insert(process.identity, self.claim(process));
-        }
-        self.strays.retain(|identity, _| claims.contains_key(identity));
-        for (identity, _) in claims.iter().filter(|(_, claim)| matches!(claim, Claim::Unknown)) {
-            // Nobody starts before the shell that it descends from.
-            let beside = self.attempts.iter().filter(|(_, attempt)| attempt.leader.1 <= identity.1);
-            self.strays.entry(*identity).or_insert_with(|| beside.map(|(id, _)| id.clone()).collect());
-        }
-        claims
-    }
-
-    fn claim(&self, process: &Process) -> Claim {
-        let seen = |attempt: &Attempt| {
-            attempt.known.contains(&process.identity) || attempt.leader.0 == process.group
-        };
-        if let Some((id, _)) = self.attempts.iter().find(|(_, attempt)| seen(attempt)) {
-            return Claim::Of(id.clone());
-        }
-        let mark = process::mark(process.identity.0);
-        match mark.as_deref().and_then(|mark| mark.strip_prefix(&self.mark_prefix)) {
-            Some(id) => Claim::Of(id.to_owned()),
-            None => Claim::Unknown,
-        }
-    }
-
-    /// The attempts that a child can belong to and that are not over.
-    fn owners<'a>(&'a self, identity: &Identity, claim: &'a Claim) -> Vec<&'a String> {
-        let all = match claim {
-            Claim::Of(id) => vec![id],
-            Claim::Unknown => self.strays.get(identity).into_iter().flatten().collect(),
-        };
-        all.into_iter().filter(|id| self.attempts.contains_key(*id)).collect()
-    }
-
-    /// The living processes of an attempt.
-    fn members(&self, id: &str, table: &[Process], claims: &BTreeMap<Identity, Claim>) -> BTreeSet<Identity> {
-        let Some(attempt) = self.attempts.get(id) else { return BTreeSet::new() };
-        let mut roots = attempt.known.clone();
-        if attempt.leader_lives() {
-            roots.insert(attempt.leader);
-        }
-        for (identity, claim) in claims {
-            if self.owners(identity, claim)[..] == [id] {
-                roots.insert(*identity);
-            }
-        }
-        process::with_descendants(table, &roots)
-    }
-
-    /// Ends what belongs to attempts that are over. There is nobody left to ask it kindly.
-    fn end_ownerless(&self, claims: &BTreeMap<Identity, Claim>) {
-        for (identity, _) in claims.iter().filter(|(identity, claim)| self.owners(identity, claim).is_empty())
-        {
-            process::signal(*identity, &[Signal::KILL]);
-        }
+        Ok(!is_left)
     }
 
     /// Ends whatever is still there, until nothing is.
     fn end_rest(&mut self) -> io::Result<()> {
-        while !self.reap()?.is_empty() {
-            let own = process::own_pid();
-            let table = process::table()?;
-            let children = table.iter().filter(|p| p.parent == own).map(|process| process.identity).collect();
-            for identity in process::with_descendants(&table, &children) {
-                process::signal(identity, &[Signal::KILL]);
-            }
+        self.idle.drain(..).for_each(|idle| drop(idle.end()));
+        while !self.end_strays()? {
             wait(&[], Some(Instant::now() + LOOK_PAUSE))?;
         }
         Ok(())
     }
+}
+
+/// Whether enough descriptors are free to begin an attempt, and to look after those that run.
+fn check_descriptors() -> io::Result<()> {
+    let stdin = io::stdin();
+    let free: io::Result<Vec<_>> =
+        (0..DESCRIPTORS_FREE).map(|_| stdin.as_fd().try_clone_to_owned()).collect();
+    free.map(drop)
 }

@@ -1,6 +1,6 @@
 //! The lock on a data directory that its keeper holds, from before the first process starts until the last one is gone.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
@@ -35,17 +35,25 @@ impl Lock {
         }
         file.set_len(0)?;
         file.seek(SeekFrom::Start(0))?;
-        writeln!(file, "{}", std::process::id())?;
+        // The process id is for people. On a full disk the lock is held all the same.
+        match writeln!(file, "{}", std::process::id()) {
+            Err(error) if error.kind() != io::ErrorKind::StorageFull => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
         let metadata = file.metadata()?;
         // The file exists once on this machine, and cannot be another one while it is open.
-        let mark_prefix = format!("{:x}-{:x}/", metadata.dev(), metadata.ino());
-        Ok(Ok(Lock { file, mark_prefix }))
+        Ok(Ok(Lock { mark_prefix: mark_prefix(&metadata), file }))
     }
 
     /// What the marks of this directory's attempts begin with.
     pub(super) fn mark_prefix(&self) -> String {
         self.mark_prefix.clone()
     }
+}
+
+/// What the marks of a directory's attempts begin with. It is derived from the lock's file.
+pub(super) fn mark_prefix(file: &Metadata) -> String {
+    format!("{:x}-{:x}/", file.dev(), file.ino())
 }
 
 impl Drop for Lock {

@@ -4,6 +4,7 @@
 //! goes through a descriptor of the process after both were compared, so it cannot reach a stranger.
 
 use super::environment::MARK;
+use super::supervisor;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, waitpid};
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,8 +23,11 @@ const SWEEP_GRACE: Duration = Duration::from_secs(2);
 /// How often the processes are looked at again while they end.
 const SWEEP_PAUSE: Duration = Duration::from_millis(20);
 
+/// How often a process's line is followed again whose parents changed meanwhile.
+const ANCESTRY_TRIES: usize = 20;
+
 /// A process, for as long as it lives: its id, and when it started in clock ticks since the machine did.
-pub(super) type Identity = (i32, u64);
+pub type Identity = (i32, u64);
 
 /// A line of the process table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,28 +145,80 @@ pub(super) fn with_descendants(table: &[Process], roots: &BTreeSet<Identity>) ->
     found
 }
 
-/// Ends all processes that carry a mark with this beginning, and their descendants, wherever they hang in the tree. It
-/// is for what a killed keeper left behind. Whoever is left after the wait is returned.
+/// All living descendants of one process, without it.
+pub(super) fn below(table: &[Process], pid: i32) -> BTreeSet<Identity> {
+    let children = table.iter().filter(|process| process.parent == pid).map(|process| process.identity);
+    with_descendants(table, &children.collect())
+}
+
+/// Ends all processes of attempts whose mark has this beginning, wherever they hang in the tree. It is for what a killed
+/// keeper left behind. What is left after the wait is returned.
+///
+/// A supervisor ends by itself when its last process has; until then those that lose their parents come to it. Only one
+/// that does not is killed, when half of the wait is over.
 pub(super) fn sweep(mark_prefix: &str, wait: Duration) -> io::Result<BTreeSet<Identity>> {
     let begin = Instant::now();
     loop {
         let table = table()?;
         let spared = with_ancestors(&table, own_pid());
+        let is_of_one = |pid: i32| {
+            supervisor::is_one(pid, mark_prefix)
+                || mark(pid).is_some_and(|mark| mark.starts_with(mark_prefix))
+        };
         let marked = table
             .iter()
             .filter(|process| !process.is_zombie && !spared.contains(&process.identity.0))
-            .filter(|process| mark(process.identity.0).is_some_and(|mark| mark.starts_with(mark_prefix)))
+            .filter(|process| is_of_one(process.identity.0))
             .map(|process| process.identity)
             .collect();
         let left = with_descendants(&table, &marked);
         if left.is_empty() || begin.elapsed() > wait {
             return Ok(left);
         }
+        let supervisors = supervisor::among(&left, mark_prefix);
         let patient = begin.elapsed() < SWEEP_GRACE;
         let signals: &[Signal] = if patient { &[Signal::TERM, Signal::CONT] } else { &[Signal::KILL] };
-        left.iter().for_each(|identity| signal(*identity, signals));
+        left.difference(&supervisors).for_each(|identity| signal(*identity, signals));
+        let gently = begin.elapsed() < wait / 2;
+        let signals: &[Signal] = if gently { &[Signal::CONT] } else { &[Signal::KILL] };
+        supervisors.iter().for_each(|identity| signal(*identity, signals));
         std::thread::sleep(SWEEP_PAUSE);
     }
+}
+
+/// Whether a process is a keeper or a supervisor, as the words say that it was started with. Nobody else can change those,
+/// and to pretend gains nothing.
+pub(super) fn is_keeping(pid: i32) -> bool {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let word = line.split(|&byte| byte == 0).nth(1);
+    word.is_some_and(|word| [super::KEEPER_ARGUMENT, supervisor::ARGUMENT].map(str::as_bytes).contains(&word))
+}
+
+/// A living process and its ancestors, nearest first; `None` where it has ended, or does not stay long enough to say.
+///
+/// A process whose parent ends gets another one, so a line that changes while it is read is read again. Under `hidepid`
+/// the line of a user ends at the first ancestor that is another user's.
+pub(super) fn ancestry(pid: i32) -> Option<Vec<Identity>> {
+    (0..ANCESTRY_TRIES).find_map(|_| ancestry_once(pid).transpose()).and_then(Result::ok)
+}
+
+/// `Ok(None)` where something changed under way.
+fn ancestry_once(pid: i32) -> Result<Option<Vec<Identity>>, ()> {
+    let mut line: Vec<Process> = vec![look(pid).filter(|process| !process.is_zombie).ok_or(())?];
+    while let Some(last) = line.last().copied().filter(|last| last.parent > 0) {
+        match look(last.parent) {
+            // A parent is older than its child: a younger one has the id of a parent that has ended.
+            Some(parent) if parent.identity.1 <= last.identity.1 => line.push(parent),
+            Some(_) => return Ok(None),
+            // It ended, or is hidden. The check below tells.
+            None => break,
+        }
+    }
+    let stays = |process: &Process| {
+        look(process.identity.0)
+            .is_some_and(|now| now.identity == process.identity && now.parent == process.parent)
+    };
+    Ok(line.iter().all(stays).then(|| line.iter().map(|process| process.identity).collect()))
 }
 
 fn with_ancestors(table: &[Process], pid: i32) -> BTreeSet<i32> {
@@ -195,6 +251,24 @@ mod unit {
         let found = with_descendants(&table, &BTreeSet::from([(2, 1), (9, 1)]));
         assert_eq!(found, BTreeSet::from([(2, 1), (3, 1), (5, 1)]));
         assert_eq!(with_descendants(&table, &BTreeSet::from([(6, 2)])), BTreeSet::new());
+    }
+
+    #[test]
+    fn a_line_of_ancestors_begins_with_the_process_and_ends_at_the_top() {
+        let own = own_pid();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let line = ancestry(child.id() as i32).unwrap();
+        assert_eq!(line[0].0, child.id() as i32);
+        assert_eq!(line[1], look(own).unwrap().identity);
+        assert!(look(line.last().unwrap().0).unwrap().parent == 0, "{line:?}");
+        child.kill().unwrap();
+        // A process that has ended has no line, whether somebody asked how or not.
+        while look(child.id() as i32).is_some_and(|process| !process.is_zombie) {
+            std::thread::yield_now();
+        }
+        assert_eq!(ancestry(child.id() as i32), None);
+        child.wait().unwrap();
+        assert_eq!(ancestry(child.id() as i32), None);
     }
 
     #[test]

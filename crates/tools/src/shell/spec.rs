@@ -1,13 +1,17 @@
 //! What a shell step is asked to do, and what became of it.
 
 use super::environment::Environment;
+use super::limits::Limits;
 use super::typed::OutputError;
+use super::walls::{self, Wall};
+use crate::room;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fmt;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
-use windlass_core::id::Name;
+use windlass_core::id::{Name, RunId};
 use windlass_core::runbook::ValueType;
 use windlass_core::small;
 
@@ -19,6 +23,29 @@ pub const OUTPUT_MAX: u64 = 10 * 1024 * 1024;
 
 /// The most bytes of an attempt's id.
 pub const ID_LEN_MAX: usize = 1024;
+
+/// Who wrote a command.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Author {
+    /// It is not known.
+    #[default]
+    Nobody,
+    /// Somebody of a tenant.
+    Tenant(Name),
+    /// It is of a run of a tenant, which runs in its own directory.
+    Run {
+        /// The tenant.
+        tenant: Name,
+        /// The run.
+        run: RunId,
+        /// The run's directory.
+        home: String,
+    },
+    /// The owner, as a tool that steps call.
+    Tool,
+    /// The owner, in the configuration file.
+    Configuration,
+}
 
 /// One attempt at a shell step.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -50,6 +77,13 @@ pub struct Spec {
     pub live: bool,
     /// What the runbook declares that it hands on: lines of `name=value` are read as that.
     pub outputs: small::Map<Name, ValueType>,
+    /// Who wrote it, which says what it runs behind.
+    #[serde(skip)]
+    pub author: Author,
+    /// What it runs behind. [`super::Shell::run`] sets it.
+    pub wall: Wall,
+    /// What each of its processes may use at most. [`super::Shell::run`] sets it.
+    pub limits: Limits,
 }
 
 impl Spec {
@@ -77,6 +111,27 @@ impl Spec {
             secrets: Vec::new(),
             live: false,
             outputs: small::Map::new(),
+            author: Author::Nobody,
+            wall: Wall::None,
+            limits: Limits::default(),
+        }
+    }
+}
+
+impl Spec {
+    /// Points what is taken from this process's environment to where the command reaches it. What the runbook says stays.
+    pub(super) fn settle(&mut self) {
+        let Some(folder) = walls::folder(&self.wall, &self.output_file) else { return };
+        let home = match &self.wall {
+            Wall::User(user) => user.home.clone(),
+            Wall::None | Wall::Sandbox(_) | Wall::Refused(_) => folder.clone(),
+        };
+        let own = Environment::inherited();
+        for (name, path) in [("HOME", home), ("TMPDIR", folder)] {
+            if self.env.get(name) == own.get(name) {
+                // A path without NUL bytes, as paths of this system are.
+                let _ = self.env.add(name, &path.to_string_lossy());
+            }
         }
     }
 }
@@ -96,14 +151,16 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What an attempt's callback is told, in this order: started, lines and warnings, ended. The end comes exactly once.
+/// What an attempt's callback is told, in this order: started, began, lines and warnings, ended. The end comes exactly once.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ShellEvent {
-    /// The command runs.
+    /// The command begins now.
     Started {
-        /// The process id of its shell, which leads a process group.
+        /// The process that supervises it: all of its processes are descendants of this one.
         pid: u32,
     },
+    /// Its command runs, or its end follows because it could not be started.
+    Began,
     /// It wrote a line. Only with [`Spec::live`], and not all of them when the reader is slower than the command.
     Line(Line),
     /// Something that its owner should know.
@@ -141,6 +198,9 @@ pub struct Line {
 pub struct Ended {
     /// How it ended.
     pub ending: Ending,
+    /// What it ran behind, by name.
+    #[serde(default)]
+    pub wall: Option<Name>,
     /// Its typed output, without secrets: what it wrote to `WL_OUTPUT`, or a last line that is a JSON object.
     pub output: Result<Option<Value>, OutputError>,
     /// How many bytes it wrote to its standard output.
@@ -149,6 +209,9 @@ pub struct Ended {
     pub stderr_bytes: u64,
     /// How many bytes of the log were dropped, because there were more than are kept.
     pub dropped_bytes: u64,
+    /// How many bytes of the log the disk did not take.
+    #[serde(default)]
+    pub lost_bytes: u64,
     /// Why the log is not whole, where the disk refused it. The command was not disturbed by that.
     pub log_error: Option<String>,
     /// How long it took, the end of the last process included.
@@ -161,10 +224,12 @@ impl Ended {
     pub(super) fn without_output(ending: Ending) -> Ended {
         Ended {
             ending,
+            wall: None,
             output: Ok(None),
             stdout_bytes: 0,
             stderr_bytes: 0,
             dropped_bytes: 0,
+            lost_bytes: 0,
             log_error: None,
             duration_ms: 0,
         }
@@ -184,7 +249,7 @@ pub enum Ending {
     Stopped,
     /// It was never started.
     NotStarted(StartError),
-    /// The keeper died. The processes that could be found were killed; what they did until then is not known.
+    /// The keeper died, or nobody saw how it ended. Its processes were killed; what they did until then is not known.
     Lost,
 }
 
@@ -259,12 +324,60 @@ pub enum StartError {
         /// What the system says.
         text: String,
     },
+    /// The machine had no room for it: no descriptor, process, memory or place on the disk. Nothing had begun.
+    #[error("no room ({text}) for {what}")]
+    NoRoom {
+        /// What was to be started or made.
+        what: String,
+        /// What the system says.
+        text: String,
+    },
     /// Anything else that the system says.
-    #[error("the system refused to start `{program}`: {text}; see the limits on processes and open files")]
+    #[error("the system refused to start `{program}`: {text}")]
     System {
         /// What was to be started.
         program: String,
         /// What the system says.
         text: String,
     },
+}
+
+impl StartError {
+    /// Whether the step itself is fine and can begin later, as nothing had begun.
+    #[must_use]
+    pub fn passes(&self) -> bool {
+        match self {
+            StartError::NoRoom { .. } | StartError::TooMany { .. } => true,
+            StartError::Directory { .. }
+            | StartError::Shell { .. }
+            | StartError::TooBig { .. }
+            | StartError::File { .. }
+            | StartError::System { .. } => false,
+        }
+    }
+
+    /// What an error of the system means: a lack of room passes, anything else is `other`.
+    pub(super) fn of(error: &io::Error, other: impl FnOnce() -> StartError) -> StartError {
+        let other = other();
+        if !room::is_lacking(error) {
+            return other;
+        }
+        let what = match other {
+            StartError::Directory { dir, .. } => dir,
+            StartError::Shell { shell, .. } => shell,
+            StartError::File { path, .. } => path,
+            StartError::System { program, .. } => program,
+            same @ (StartError::TooBig { .. } | StartError::TooMany { .. } | StartError::NoRoom { .. }) => {
+                return same;
+            }
+        };
+        StartError::NoRoom { what, text: error.to_string() }
+    }
+
+    /// A file that cannot be made.
+    #[must_use]
+    pub fn file(path: &Path, error: &io::Error) -> StartError {
+        let (path, text) = (path.display().to_string(), error.to_string());
+        StartError::of(error, || StartError::File { path, text })
+    }
 }

@@ -17,8 +17,21 @@ const HANG: Duration = Duration::from_secs(120);
 fn __keeper() {
     if std::env::var_os(keeper::STARTED_BY).is_some() {
         let code = keeper::main();
-        std::process::exit(i32::from(code != std::process::ExitCode::SUCCESS));
+        std::process::exit(i32::from(code != ExitCode::SUCCESS));
     }
+}
+
+/// A supervisor: the keeper runs this program with its argument, which selects this test.
+#[test]
+fn __attempt() {
+    if std::env::var_os(keeper::STARTED_BY).is_some() {
+        let code = supervisor::main();
+        std::process::exit(i32::from(code != ExitCode::SUCCESS));
+    }
+}
+
+fn leave() -> Leave {
+    Leave::own(windlass_engine::Own::Elsewhere)
 }
 
 /// A data directory with a keeper.
@@ -47,7 +60,7 @@ impl Bench {
 
     fn watch(&self, spec: Spec) -> Watch {
         let (sender, receiver) = channel();
-        self.shell.run(spec, move |event| drop(sender.send(event))).unwrap();
+        self.shell.run(&leave(), spec, move |event| drop(sender.send(event))).unwrap();
         Watch(receiver)
     }
 
@@ -112,6 +125,15 @@ fn living(word: &str) -> Vec<i32> {
 #[track_caller]
 fn assert_gone(word: &str) {
     assert!(living(word).is_empty(), "left: {:?}", living(word));
+}
+
+#[track_caller]
+fn until(mut holds: impl FnMut() -> bool) {
+    let end = std::time::Instant::now() + HANG;
+    while !holds() {
+        assert!(std::time::Instant::now() < end, "it does not come to hold");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// A shell line that leaves a process behind in every way there is, each of which says `ready` first: in the group, in

@@ -46,12 +46,17 @@ pub(super) enum Report {
         /// Why.
         text: String,
     },
-    /// An attempt runs.
+    /// An attempt begins now. It is sent before anything of it is started: one of which this was not heard had not begun.
     Started {
         /// Its id.
         id: String,
-        /// The process of its shell.
+        /// The process that supervises it.
         pid: u32,
+    },
+    /// Its command runs, or could not be started: nothing of it begins any more.
+    Began {
+        /// Its id.
+        id: String,
     },
     /// An attempt wrote lines.
     Lines {

@@ -34,7 +34,7 @@ const FILE_LEN_MAX: u64 = 64 << 10;
 const FIELDS_MAX: usize = 64;
 /// Names that are taken: the first part of tools that windlass itself has.
 const TAKEN: &[&str] =
-    &["http", "slack", "github", "servicenow", "git", "model", "transform", "shell", "agent", "wait"];
+    &["http", "slack", "github", "servicenow", "git", "model", "transform", "emit", "shell", "agent", "wait"];
 
 /// Why described tools cannot be used.
 #[derive(Debug, thiserror::Error)]

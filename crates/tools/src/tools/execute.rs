@@ -17,8 +17,9 @@ use super::settings::Settings;
 use super::{Again, Call, Happened, Outcome, Seen, Success, TIME_MAX, Tools, Trouble, described, stdio};
 use crate::clock::fresh;
 use crate::home::Home;
-use crate::secrets::Secrets;
-use crate::shell::Shell;
+use crate::room;
+use crate::secrets::{OfRun, Secrets};
+use crate::shell::{Author, Shell};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -34,6 +35,7 @@ use windlass_core::receipt::{self, Action, Semantics};
 use windlass_core::step::Failure;
 use windlass_core::template::{Template, secret_reference};
 use windlass_core::time::Span;
+use windlass_engine::Leave;
 
 /// How long a model may take where the step does not say.
 const MODEL_TIME_MAX: Duration = Duration::from_secs(600);
@@ -65,12 +67,14 @@ pub struct Job {
     pub own_read: bool,
     /// Puts on record which secrets it uses.
     pub witness: Witness,
+    /// What its run used before.
+    pub run: OfRun,
 }
 
 impl Job {
     /// A session for it.
     pub(super) fn session(&self, secrets: &Arc<Secrets>) -> Session {
-        Session::witnessed(self.tenant.clone(), secrets.clone(), self.witness.clone())
+        Session::witnessed(self.tenant.clone(), secrets.clone(), self.witness.clone(), self.run.clone())
     }
 }
 
@@ -149,13 +153,13 @@ impl Executor {
     }
 
     /// Begins an attempt. `done` is called once, with what came of it.
-    pub fn start(&self, job: Job, done: impl FnOnce(Finished) + Send + 'static) {
+    pub fn start(&self, leave: Leave, job: Job, done: impl FnOnce(Finished) + Send + 'static) {
         let (stop, stopped) = watch::channel(Stop::No);
         self.inner.running().insert(job.place.clone(), stop);
         let inner = self.inner.clone();
         self.spawn(async move {
             let place = job.place.clone();
-            let finished = inner.carry_out(job, stopped).await;
+            let finished = inner.carry_out(leave, job, stopped).await;
             done(finished);
             inner.running().remove(&place);
             inner.ended.notify_all();
@@ -166,8 +170,9 @@ impl Executor {
     pub fn ask(&self, asked: Asked, found: impl FnOnce(Seen, Option<Box<Receipted>>) + Send + 'static) {
         let prober = Prober { inner: self.inner.clone(), asked };
         self.spawn(async move {
-            let (seen, receipt) = prober.settle().await;
-            found(seen, receipt);
+            if let Some((seen, receipt)) = prober.settle().await {
+                found(seen, receipt);
+            }
         });
     }
 
@@ -210,7 +215,8 @@ impl Inner {
     pub(super) async fn perform(&self, call: &Call, session: &Session, place: &Place) -> Outcome {
         match (described::find(&call.tool), &self.shell) {
             (Some(tool), Some(shell)) => {
-                stdio::perform(&tool, call, session, &stdio::Place::new(shell, &self.home, place, "")).await
+                let place = stdio::Place::new(shell, &self.home, place, ("", Author::Tool), &call.leave);
+                stdio::perform(&tool, call, session, &place).await
             }
             (Some(_), None) => Err(Trouble::refused("this process runs no commands")),
             (None, _) => self.tools.perform(call, session).await,
@@ -221,7 +227,13 @@ impl Inner {
         let seen = async {
             match (described::find(&call.tool), &self.shell) {
                 (Some(tool), Some(shell)) => {
-                    let place = stdio::Place::new(shell, &self.home, place, &format!("probe{n}"));
+                    let place = stdio::Place::new(
+                        shell,
+                        &self.home,
+                        place,
+                        (&format!("probe{n}"), Author::Tool),
+                        &call.leave,
+                    );
                     stdio::probe(&tool, call, session, &place).await
                 }
                 (Some(_), None) => Seen::Unsure("this process runs no commands".to_owned()),
@@ -232,9 +244,9 @@ impl Inner {
         tokio::time::timeout(ASK_TIME_MAX, seen).await.unwrap_or_else(|_| late())
     }
 
-    async fn carry_out(&self, job: Job, mut stopped: watch::Receiver<Stop>) -> Finished {
+    async fn carry_out(&self, leave: Leave, job: Job, mut stopped: watch::Receiver<Stop>) -> Finished {
         let session = job.session(&self.secrets);
-        let call = match call_of(&job, &session) {
+        let call = match call_of(&job, &session, leave) {
             Ok(call) => call,
             Err(trouble) => return failed(&job, &session, &trouble, true),
         };
@@ -287,7 +299,7 @@ async fn stop_of(stopped: &mut watch::Receiver<Stop>, writes: bool) -> Stop {
 }
 
 /// The call of a job, with its secrets in it.
-pub(super) fn call_of(job: &Job, session: &Session) -> Result<Call, Trouble> {
+pub(super) fn call_of(job: &Job, session: &Session, leave: Leave) -> Result<Call, Trouble> {
     let (fields, secret_places) = session.resolve(&job.with, &job.action.fields)?;
     let Value::Object(fields) = fields else { return Err(Trouble::input("the fields are not a map")) };
     let usual = if job.action.tool.as_str() == "model" { MODEL_TIME_MAX } else { TIME_MAX };
@@ -300,6 +312,7 @@ pub(super) fn call_of(job: &Job, session: &Session) -> Result<Call, Trouble> {
         key: job.key.to_string(),
         attempt: job.attempt,
         timeout: job.timeout.unwrap_or(usual),
+        leave,
     })
 }
 
@@ -354,6 +367,9 @@ fn failed(job: &Job, session: &Session, trouble: &Trouble, settled: bool) -> Fin
     let message = session.mask(&trouble.message);
     if trouble.hands_back() {
         return plain(Report::Returned { reason: Some(message) });
+    }
+    if trouble.lacks_room() {
+        return plain(room::postponed(message, job.attempt));
     }
     let failure = Failure::new(trouble.code, message.clone());
     let report = match trouble.again {

@@ -6,6 +6,7 @@
 use super::session::Session;
 use super::wire::{Ask, Reply};
 use super::{Again, Call, Current, Outcome, Seen, Success, Tools, Trouble};
+use crate::clock::wall;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use reqwest::{Method, StatusCode, Url};
 use serde_json::{Value, json};
@@ -69,7 +70,7 @@ impl<'a> Hub<'a> {
             ask.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
             ask.body = Some(body.to_string().into_bytes());
         }
-        self.tools.wire.send(ask).await
+        self.tools.wire.send(&self.call.leave, ask).await
     }
 
     /// The JSON of an answer of success.
@@ -92,7 +93,7 @@ impl<'a> Hub<'a> {
         if reply.status != StatusCode::FORBIDDEN || !spent && reply.retry_after().is_none() {
             return trouble;
         }
-        let now = u64::try_from(jiff::Timestamp::now().as_second()).unwrap_or(0);
+        let now = wall().0 / 1_000;
         let reset = header("x-ratelimit-reset").map(|at| Duration::from_secs(at.saturating_sub(now)));
         let again = reply.retry_after().or(reset).map_or(Again::Soon, Again::After);
         Trouble { again, ..Trouble::not_now(trouble.message) }

@@ -29,7 +29,7 @@ const KEY_HEADER: HeaderName = HeaderName::from_static("idempotency-key");
 pub(super) async fn request(tools: &Tools, call: &Call) -> Outcome {
     let ask = ask(call)?;
     let (method, url) = (ask.method.clone(), ask.url.clone());
-    let reply = tools.wire.send(ask).await?;
+    let reply = tools.wire.send(&call.leave, ask).await?;
     let expected = call.fields.get("expect").map(expected).unwrap_or_default();
     let good = match expected.as_slice() {
         [] => reply.is_success(),

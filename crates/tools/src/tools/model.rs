@@ -59,7 +59,7 @@ pub(super) async fn complete(tools: &Tools, call: &Call, session: &Session) -> O
     ask.headers = headers(speech, session)?;
     ask.body = Some(body.to_string().into_bytes());
     let began = Instant::now();
-    let reply = tools.wire.send(ask).await?;
+    let reply = tools.wire.send(&call.leave, ask).await?;
     if !reply.is_success() {
         return Err(reply.trouble(&provider));
     }
@@ -225,6 +225,7 @@ mod tests {
             key: "k".into(),
             attempt: 1,
             timeout: Duration::from_secs(1),
+            leave: windlass_engine::Leave::own(windlass_engine::Own::Card),
         }
     }
 

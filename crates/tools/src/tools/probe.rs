@@ -7,7 +7,7 @@
 use super::execute::{Inner, Job, call_of, receipted};
 use super::session::Session;
 use super::{Call, Seen, Success, TIME_MAX, stdio};
-use crate::shell::{Ending, Environment};
+use crate::shell::{Author, Ending, Environment};
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use std::time::Duration;
 use windlass_core::command::Receipted;
 use windlass_core::receipt::Action;
 use windlass_core::template::Template;
+use windlass_engine::Leave;
 
 /// How long to wait after each answer that tells nothing; the last holds for all further ones.
 const WAITS: [Duration; 5] = [
@@ -37,8 +38,22 @@ pub enum Read {
     Command(String, PathBuf, Environment),
 }
 
+/// Why a read is not made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotAllowed {
+    /// Nobody waits for an answer any more.
+    Moot,
+    /// Policy does not allow it, or could not be asked.
+    Because(String),
+}
+
+/// Asks policy about a read, and waits until its answer is on record. It is asked before every single read.
+pub type Allow = Arc<dyn Fn() -> Result<Leave, NotAllowed> + Send + Sync>;
+
 /// What is to be found out.
 pub struct Asked {
+    /// Says whether the read may be made.
+    pub allow: Allow,
     /// The attempt that was lost.
     pub job: Job,
     /// By which read.
@@ -54,36 +69,49 @@ pub(super) struct Prober {
 
 impl Prober {
     /// Asks until there is an answer. With one that the effect is there comes its receipt.
-    pub(super) async fn settle(&self) -> (Seen, Option<Box<Receipted>>) {
+    /// None where nobody waits for one any more.
+    pub(super) async fn settle(&self) -> Option<(Seen, Option<Box<Receipted>>)> {
         let mut absent = false;
         let mut unsure = 0;
         let mut last = Seen::Unsure("nobody was asked".to_owned());
         for n in 1..=ASKS_MAX {
             let session = self.asked.job.session(&self.inner.secrets);
-            let call = match call_of(&self.asked.job, &session) {
-                Ok(call) => call,
-                Err(trouble) => return (Seen::Unsure(session.mask(&trouble.message)), None),
+            let allow = self.asked.allow.clone();
+            let allowed = tokio::task::spawn_blocking(move || allow()).await;
+            let called = match allowed {
+                Ok(Ok(leave)) => Ok(call_of(&self.asked.job, &session, leave)),
+                Ok(Err(NotAllowed::Moot)) => return None,
+                Ok(Err(NotAllowed::Because(why))) => Err(why),
+                Err(_) => Err("policy could not be asked".to_owned()),
             };
-            match self.look(&call, &session, n).await {
-                Seen::There(success) => {
-                    let receipt = receipted(&self.asked.job, &session, &call, &success);
-                    let output = receipt.response.clone().unwrap_or(Value::Null);
-                    return (Seen::There(Success { output, ..success }), Some(Box::new(receipt)));
-                }
-                Seen::Absent if absent => return (Seen::Absent, None),
-                Seen::Absent => {
-                    absent = true;
-                    tokio::time::sleep(self.inner.tools.settings.probe_wait).await;
-                }
-                Seen::Unsure(why) => {
-                    (absent, last) = (false, Seen::Unsure(session.mask(&why)));
-                    let wait = WAITS.get(unsure).or(WAITS.last()).copied().unwrap_or(TIME_MAX);
+            // Why it cannot be told, where it is not absent.
+            let unknown = match called {
+                Ok(Ok(call)) => match self.look(&call, &session, n).await {
+                    Seen::There(success) => {
+                        let receipt = receipted(&self.asked.job, &session, &call, &success);
+                        let output = receipt.response.clone().unwrap_or(Value::Null);
+                        return Some((Seen::There(Success { output, ..success }), Some(Box::new(receipt))));
+                    }
+                    Seen::Absent if absent => return Some((Seen::Absent, None)),
+                    Seen::Absent => None,
+                    Seen::Unsure(why) => Some(why),
+                },
+                // A secret that is not there, for example: to ask again does not help.
+                Ok(Err(trouble)) => return Some((Seen::Unsure(session.mask(&trouble.message)), None)),
+                Err(why) => Some(why),
+            };
+            absent = unknown.is_none();
+            let wait = match unknown {
+                None => self.inner.tools.settings.probe_wait,
+                Some(why) => {
+                    last = Seen::Unsure(session.mask(&why));
                     unsure += 1;
-                    tokio::time::sleep(wait).await;
+                    WAITS.get(unsure - 1).or(WAITS.last()).copied().unwrap_or(TIME_MAX)
                 }
-            }
+            };
+            tokio::time::sleep(wait).await;
         }
-        (last, None)
+        Some((last, None))
     }
 
     async fn look(&self, call: &Call, session: &Session, n: usize) -> Seen {
@@ -108,16 +136,17 @@ impl Prober {
                 };
                 found(&call, self.inner.perform(&call, session, place).await)
             }
-            Read::Command(command, dir, env) => self.run(command, dir, env.clone(), session, n).await,
+            Read::Command(command, dir, env) => {
+                self.run((command, dir), env.clone(), (call, session), n).await
+            }
         }
     }
 
     async fn run(
         &self,
-        command: &str,
-        dir: &std::path::Path,
+        (command, dir): (&str, &std::path::Path),
         mut env: Environment,
-        session: &Session,
+        (call, session): (&Call, &Session),
         n: usize,
     ) -> Seen {
         let Some(shell) = &self.inner.shell else {
@@ -133,7 +162,13 @@ impl Prober {
                 return Seen::Unsure(error.to_string());
             }
         }
-        let place = stdio::Place::new(shell, &self.inner.home, &self.asked.job.place, &format!("probe{n}"));
+        let place = stdio::Place::new(
+            shell,
+            &self.inner.home,
+            &self.asked.job.place,
+            (&format!("probe{n}"), Author::Tenant(self.asked.job.tenant.clone())),
+            &call.leave,
+        );
         let ended =
             stdio::command(&place, command.to_owned(), dir.to_path_buf(), env, TIME_MAX, session).await;
         match ended {

@@ -78,7 +78,7 @@ impl<'a> Instance<'a> {
             ask.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
             ask.body = Some(body.to_string().into_bytes());
         }
-        self.tools.wire.send(ask).await
+        self.tools.wire.send(&self.call.leave, ask).await
     }
 
     fn result(&self, reply: &Reply) -> Result<Value, Trouble> {

@@ -2,7 +2,7 @@
 
 use super::Trouble;
 use crate::redaction::Redactor;
-use crate::secrets::Secrets;
+use crate::secrets::{OfRun, Secrets};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,6 +19,8 @@ pub struct Session {
     tenant: Name,
     secrets: Arc<Secrets>,
     witness: Option<Witness>,
+    /// What else is masked, and learns of what is used here; absent beside any run.
+    run: Option<OfRun>,
     seen: Mutex<Seen>,
 }
 
@@ -34,13 +36,14 @@ impl Session {
     /// A session for a tenant, beside any run.
     #[must_use]
     pub fn new(tenant: Name, secrets: Arc<Secrets>) -> Session {
-        Session { tenant, secrets, witness: None, seen: Mutex::default() }
+        Session { tenant, secrets, witness: None, run: None, seen: Mutex::default() }
     }
 
-    /// A session for an attempt, whose use of secrets is on record.
+    /// A session for an attempt, whose use of secrets is on record. What its run used before is masked too.
     #[must_use]
-    pub fn witnessed(tenant: Name, secrets: Arc<Secrets>, witness: Witness) -> Session {
-        Session { tenant, secrets, witness: Some(witness), seen: Mutex::default() }
+    pub fn witnessed(tenant: Name, secrets: Arc<Secrets>, witness: Witness, run: OfRun) -> Session {
+        let seen = Seen { redactor: run.redactor(), ..Seen::default() };
+        Session { tenant, secrets, witness: Some(witness), run: Some(run), seen: Mutex::new(seen) }
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
@@ -77,8 +80,12 @@ impl Session {
                 Trouble { code, ..Trouble::refused(refusal.to_string()) }
             })?;
         }
+        let secret = crate::shell::Secret { name: name.to_owned(), value: value.to_owned() };
+        if let Some(run) = &self.run {
+            run.note(secret.clone());
+        }
         seen.used.push((name.to_owned(), version.to_owned()));
-        seen.values.push(crate::shell::Secret { name: name.to_owned(), value: value.to_owned() });
+        seen.values.push(secret);
         Ok(())
     }
 
@@ -172,10 +179,14 @@ impl Session {
         self.seen().redactor.value(value)
     }
 
-    /// The secrets that were revealed, for whoever masks by himself.
+    /// The secrets that are masked, for whoever masks by himself: those that were revealed first.
     #[must_use]
     pub fn values(&self) -> Vec<crate::shell::Secret> {
-        self.seen().values.clone()
+        let mut values = self.seen().values.clone();
+        let others = self.run.as_ref().map(OfRun::values).unwrap_or_default();
+        let others = others.into_iter().filter(|other| values.iter().all(|one| one.value != other.value));
+        values.extend(others.collect::<Vec<_>>());
+        values
     }
 
     /// Names and versions of what was used; none where nothing was.

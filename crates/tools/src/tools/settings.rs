@@ -133,16 +133,11 @@ impl Settings {
         self.allow.is_empty() || listed(&self.allow) || listed(&self.allow_private)
     }
 
-    /// Whether `http` may connect to this address for this host.
+    /// Whether `http` may connect to this host at this port although its address is not public.
     #[must_use]
-    pub fn allows_address(&self, host: &str, port: Option<u16>, address: IpAddr) -> bool {
+    pub fn allows_private(&self, host: &str, port: u16) -> bool {
         let host = plain(host);
-        let fits = |entry: &Host| match port {
-            Some(port) => entry.matches(&host, port),
-            // The port is checked where it is known, before anything is resolved.
-            None => Host { port: None, ..entry.clone() }.matches(&host, 0),
-        };
-        is_public(address) || self.allow_private.iter().any(fits)
+        self.allow_private.iter().any(|entry| entry.matches(&host, port))
     }
 
     /// What a model's tokens cost, where a price is known.
@@ -333,13 +328,11 @@ mod tests {
 
     #[test]
     fn what_is_private_must_be_allowed_by_name() {
-        let local: IpAddr = "127.0.0.1".parse().unwrap();
         let settings =
             Settings { allow_private: vec![Host::parse("127.0.0.1:8080").unwrap()], ..Settings::default() };
-        assert!(settings.allows_address("127.0.0.1", Some(8080), local));
-        assert!(!settings.allows_address("127.0.0.1", Some(22), local));
-        assert!(!settings.allows_address("rebind.example", Some(8080), local));
-        assert!(settings.allows_address("rebind.example", Some(443), "1.1.1.1".parse().unwrap()));
+        assert!(settings.allows_private("127.0.0.1", 8080));
+        assert!(!settings.allows_private("127.0.0.1", 22));
+        assert!(!settings.allows_private("rebind.example", 8080));
     }
 
     #[test]

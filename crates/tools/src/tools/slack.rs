@@ -9,6 +9,7 @@ use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use reqwest::{Method, Url};
 use serde_json::{Value, json};
 use std::time::Duration;
+use windlass_engine::Leave;
 
 /// The kind of metadata by which our messages are found.
 const EVENT: &str = "windlass";
@@ -159,12 +160,13 @@ async fn api(
         Some(token) => token.as_str().unwrap_or_default().to_owned(),
         None => session.credential("SLACK_BOT_TOKEN", &["WINDLASS_SLACK_BOT_TOKEN"])?,
     };
-    send(&tools.wire, &tools.settings.slack_url, &token, call.timeout, (method, name), body).await
+    send((&call.leave, &tools.wire), &tools.settings.slack_url, &token, call.timeout, (method, name), body)
+        .await
 }
 
 /// The same for whoever has a token.
 pub async fn send(
-    wire: &Wire,
+    (leave, wire): (&Leave, &Wire),
     base: &str,
     token: &str,
     timeout: Duration,
@@ -187,7 +189,7 @@ pub async fn send(
         ask.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json; charset=utf-8"));
         ask.body = Some(body.to_string().into_bytes());
     }
-    let reply = wire.send(ask).await?;
+    let reply = wire.send(leave, ask).await?;
     answer(&reply, name)
 }
 

@@ -18,11 +18,12 @@ use super::described::Described;
 use super::session::Session;
 use super::{Again, Call, Happened, Outcome, Seen, Success, Trouble};
 use crate::home::Home;
-use crate::shell::{Ended, Ending, Environment, Shell, ShellEvent, Spec};
+use crate::shell::{self, Author, Ended, Ending, Environment, Shell, ShellEvent, Spec, StartError};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use windlass_engine::Leave;
 
 /// The most bytes of what goes in: no system takes more in one variable.
 const INPUT_LEN_MAX: usize = 120 * 1024;
@@ -38,15 +39,32 @@ pub(super) struct Place {
     pub(super) id: String,
     pub(super) log: PathBuf,
     pub(super) typed: PathBuf,
+    /// Who wrote them.
+    author: Author,
+    /// The permission to start them.
+    leave: Leave,
 }
 
 impl Place {
     /// The place of an attempt. `more` tells several commands of one attempt apart.
-    pub(super) fn new(shell: &Arc<Shell>, home: &Home, place: &super::execute::Place, more: &str) -> Place {
+    pub(super) fn new(
+        shell: &Arc<Shell>,
+        home: &Home,
+        place: &super::execute::Place,
+        (more, author): (&str, Author),
+        leave: &Leave,
+    ) -> Place {
         let (run, step, epoch) = place;
         let log = home.output_of(*run, step, *epoch).with_extension(format!("{more}log"));
         let typed = home.typed_of(*run, step, *epoch).with_extension(format!("{more}out"));
-        Place { shell: shell.clone(), id: format!("{run}/{step}/{epoch}/{more}tool"), log, typed }
+        Place {
+            shell: shell.clone(),
+            id: format!("{run}/{step}/{epoch}/{more}tool"),
+            log,
+            typed,
+            author,
+            leave: leave.clone(),
+        }
     }
 }
 
@@ -117,13 +135,16 @@ async fn answer(
     let timeout = tool.timeout.map_or(call.timeout, |own| own.min(call.timeout));
     let ended = command(place, script, tool.dir.clone(), env, timeout, session).await?;
     let told = |ending: &Ending| {
-        let lines = crate::shell::output::tail(&place.log, LAST_LINES).unwrap_or_default();
+        let lines = shell::output::tail(&place.log, LAST_LINES).unwrap_or_default();
         let lines: Vec<&str> = lines.iter().map(|line| line.text.as_str()).collect();
         format!("{}: {ending}\n{}", call.tool, lines.join("\n"))
     };
     match (&ended.ending, ended.output) {
         (Ending::Exited(0), Ok(Some(said @ Value::Object(_)))) => Ok(said),
-        (Ending::NotStarted(error), _) => Err(Trouble::refused(format!("{}: {error}", call.tool))),
+        (Ending::NotStarted(error), _) => {
+            let trouble = Trouble::from(error.clone());
+            Err(Trouble { message: format!("{}: {error}", call.tool), ..trouble })
+        }
         (Ending::Exited(0), Err(error)) => Err(Trouble::unanswered(format!("{}: {error}", call.tool))),
         (Ending::Exited(0), Ok(_)) => {
             Err(Trouble::unanswered(format!("{}: its last line is not a JSON object", call.tool)))
@@ -142,9 +163,10 @@ pub(super) async fn command(
     session: &Session,
 ) -> Result<Ended, Trouble> {
     if let Some(dir) = place.log.parent() {
-        std::fs::create_dir_all(dir).map_err(|error| Trouble::not_now(error.to_string()))?;
+        std::fs::create_dir_all(dir).map_err(|error| StartError::file(dir, &error))?;
     }
     let mut spec = Spec::new(&place.id, &script, dir, env, place.log.clone(), place.typed.clone());
+    spec.author = place.author.clone();
     spec.timeout = Some(timeout);
     spec.output_max = LOG_LEN_MAX;
     spec.secrets = session.values();
@@ -156,9 +178,11 @@ pub(super) async fn command(
                 let _ = send.send(ended);
             }
         }
-        ShellEvent::Started { .. } | ShellEvent::Line(_) | ShellEvent::Warned(_) => {}
+        ShellEvent::Started { .. } | ShellEvent::Began | ShellEvent::Line(_) | ShellEvent::Warned(_) => {}
     };
-    place.shell.run(spec, on_event).map_err(|error| Trouble::not_now(error.to_string()))?;
+    let refused =
+        |error: shell::Error| Trouble { no_room: error.passes(), ..Trouble::not_now(error.to_string()) };
+    place.shell.run(&place.leave, spec, on_event).map_err(refused)?;
     let mut guard = Stop { place, armed: true };
     let ended = receive.await.map_err(|_| Trouble::unanswered("the keeper of commands is gone"));
     guard.armed = false;
@@ -175,7 +199,7 @@ impl Drop for Stop<'_> {
     fn drop(&mut self) {
         if self.armed {
             // A keeper that is gone has ended it.
-            let _ = self.place.shell.stop(&self.place.id, crate::shell::spec::GRACE);
+            let _ = self.place.shell.stop(&self.place.id, shell::spec::GRACE);
         }
     }
 }

@@ -9,9 +9,10 @@ mod outside;
 use super::session::Session;
 use super::settings::{Host, Settings};
 use super::*;
-use crate::secrets::{Secrets, Vault};
+use crate::secrets::{Registered, Secrets, Vault};
 use serde_json::json;
 use windlass_core::command::Refusal;
+use windlass_core::id::RunId;
 use windlass_core::small::Map;
 use windlass_core::template::Template;
 
@@ -54,6 +55,7 @@ impl Bench {
             key: "run_1/step".to_owned(),
             attempt: 1,
             timeout: Duration::from_secs(20),
+            leave: Leave::own(windlass_engine::Own::Card),
         }
     }
 
@@ -91,7 +93,8 @@ fn what_cannot_be_put_on_record_is_not_used_and_a_full_store_hands_the_attempt_b
     let bench = bench(Settings::default());
     for (code, back) in [(Code::StoreFull, true), (Code::LeaseStaleEpoch, false)] {
         let witness: session::Witness = Arc::new(move |_, _| Err(Refusal::new(code, "no")));
-        let session = Session::witnessed(Name::clean("default"), bench.secrets.clone(), witness);
+        let run = Registered::new(bench.secrets.clone()).later(RunId(1));
+        let session = Session::witnessed(Name::clean("default"), bench.secrets.clone(), witness, run);
         let trouble = session.reveal("T").unwrap_err();
         assert_eq!((trouble.hands_back(), trouble.happened), (back, Happened::No));
         assert_eq!(session.used(), None, "nothing of it was used");

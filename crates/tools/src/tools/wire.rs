@@ -8,8 +8,10 @@
 //! A connection serves one request. So an error while connecting means that nothing was sent, and any later one that
 //! nobody knows.
 
-use super::settings::Settings;
+use super::settings::{Settings, is_public};
 use super::{Again, Happened, Trouble};
+use crate::clock::wall;
+use crate::room;
 use crate::tls;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{AUTHORIZATION, COOKIE, HeaderMap, HeaderName, LOCATION, PROXY_AUTHORIZATION};
@@ -19,6 +21,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use windlass_core::code::Code;
+use windlass_engine::Leave;
 
 /// How long connecting may take.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(10);
@@ -114,8 +117,9 @@ impl Reply {
             Ok(seconds) => Duration::from_secs(seconds),
             Err(_) => {
                 let at = jiff::fmt::rfc2822::parse(text).ok()?.timestamp();
-                let wait = at.as_millisecond() - jiff::Timestamp::now().as_millisecond();
-                Duration::from_millis(u64::try_from(wait).unwrap_or(0))
+                let at = u64::try_from(at.as_millisecond()).unwrap_or(0);
+                // By the other side's clock, which has nothing to do with ours.
+                Duration::from_millis(at.saturating_sub(wall().0))
             }
         };
         Some(wait.min(RETRY_AFTER_MAX))
@@ -161,8 +165,9 @@ impl Reply {
     }
 }
 
-/// The resolver of the guarded way.
-struct Checked(Arc<Settings>);
+/// The resolver of the guarded way. It knows no ports, so what is listed as private at one port is asked for on a way of
+/// its own.
+struct Public;
 
 /// Why an address must not be reached.
 #[derive(Debug, thiserror::Error)]
@@ -174,14 +179,13 @@ struct Forbidden {
     address: IpAddr,
 }
 
-impl Resolve for Checked {
+impl Resolve for Public {
     fn resolve(&self, name: Name) -> Resolving {
-        let settings = self.0.clone();
         Box::pin(async move {
             let host = name.as_str().to_owned();
             let found: Vec<SocketAddr> = tokio::net::lookup_host((host.as_str(), 0)).await?.collect();
             // One that is private among public ones is refused with them: it is there to be chosen.
-            let bad = found.iter().map(SocketAddr::ip).find(|ip| !settings.allows_address(&host, None, *ip));
+            let bad = found.iter().map(SocketAddr::ip).find(|ip| !is_public(*ip));
             match bad {
                 Some(address) => Err(Forbidden { host, address }.into()),
                 None => Ok(Box::new(found.into_iter()) as Addrs),
@@ -209,15 +213,15 @@ impl Wire {
                 .retry(reqwest::retry::never())
         };
         let told = |error: reqwest::Error| format!("the HTTP client cannot be made: {}", chain(&error));
-        let guarded = client().dns_resolver(Checked(settings.clone())).build().map_err(told)?;
+        let guarded = client().dns_resolver(Public).build().map_err(told)?;
         Ok(Wire { guarded, trusted: client().build().map_err(told)?, settings: settings.clone() })
     }
 
-    /// Sends a request and reads the answer. Redirects of reads are followed on the guarded way.
+    /// Sends a request, which its caller has leave to do, and reads the answer. Redirects of reads are followed on the guarded way.
     ///
     /// # Errors
     /// No answer came; the trouble says whether the request may have arrived.
-    pub async fn send(&self, mut ask: Ask) -> Result<Reply, Trouble> {
+    pub async fn send(&self, _: &Leave, mut ask: Ask) -> Result<Reply, Trouble> {
         let end = tokio::time::Instant::now() + ask.timeout;
         let reads = matches!(ask.method, Method::GET | Method::HEAD);
         for _ in 0..=REDIRECTS_MAX {
@@ -267,14 +271,16 @@ impl Wire {
         }
         // An address that is written as such is never resolved, so it is checked here.
         let literal = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().ok();
-        match literal.filter(|address| !self.settings.allows_address(host, Some(port), *address)) {
+        match literal.filter(|address| !is_public(*address) && !self.settings.allows_private(host, port)) {
             Some(address) => Err(forbidden(&Forbidden { host: host.to_owned(), address })),
             None => Ok(()),
         }
     }
 
     async fn once(&self, ask: &Ask) -> Result<Reply, Trouble> {
-        let client = if ask.guarded { &self.guarded } else { &self.trusted };
+        let port = ask.url.port_or_known_default().unwrap_or(0);
+        let listed = ask.url.host_str().is_some_and(|host| self.settings.allows_private(host, port));
+        let client = if ask.guarded && !listed { &self.guarded } else { &self.trusted };
         let mut request = client.request(ask.method.clone(), ask.url.clone()).headers(ask.headers.clone());
         if let Some(body) = &ask.body {
             request = request.body(body.clone());
@@ -312,11 +318,12 @@ pub fn place(url: &Url) -> String {
 
 /// What an error before the answer means.
 fn unsent(error: &reqwest::Error, url: &Url) -> Trouble {
-    let mut inner: Option<&(dyn StdError + 'static)> = Some(error);
+    let (mut inner, mut no_room): (Option<&(dyn StdError + 'static)>, bool) = (Some(error), false);
     while let Some(cause) = inner {
         if let Some(found) = cause.downcast_ref::<Forbidden>() {
             return forbidden(found);
         }
+        no_room |= cause.downcast_ref::<std::io::Error>().is_some_and(room::is_lacking);
         inner = cause.source();
     }
     let message = format!("{} did not answer: {}", place(url), chain(error));
@@ -324,7 +331,7 @@ fn unsent(error: &reqwest::Error, url: &Url) -> Trouble {
         return Trouble::input(message);
     }
     let happened = if error.is_connect() { Happened::No } else { Happened::Unknown };
-    Trouble { happened, ..Trouble::not_now(message) }
+    Trouble { happened, no_room, ..Trouble::not_now(message) }
 }
 
 fn forbidden(found: &Forbidden) -> Trouble {

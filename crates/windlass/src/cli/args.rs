@@ -3,7 +3,7 @@
 mod verbs;
 
 pub(super) use verbs::{
-    LockVerb, QueueVerb, ScheduleVerb, SemaphoreVerb, StoreVerb, TakeArgs, TokenVerb, WorkerVerb,
+    LockVerb, QueueVerb, RunbookVerb, ScheduleVerb, SemaphoreVerb, StoreVerb, TakeArgs, TokenVerb, WorkerVerb,
 };
 
 use clap::{Args as Flags, Parser, Subcommand};
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 /// Global flags that take a value.
 const VALUED: [&str; 5] = ["--data", "--server", "--token", "--config", "--policy"];
 /// Commands with a `--data` of their own.
-const WITH_DATA: [&[&str]; 2] = [&["signal"], &["queue", "push"]];
+const WITH_DATA: [&[&str]; 3] = [&["signal"], &["emit"], &["queue", "push"]];
 
 /// The words as the parser is to see them. `--data` names the data directory, and after some commands what they bring:
 /// the parser knows each flag once, so the second one goes by another name there.
@@ -123,11 +123,18 @@ pub(super) enum Verb {
         schema: bool,
     },
     /// List runs, newest first
-    #[command(after_help = "examples:\n  windlass runs\n  windlass runs --status failed --since 2h --json")]
+    #[command(
+        after_help = "examples:\n  windlass runs\n  windlass runs --failed --since 2h --json\n  windlass runs --queue bugs --item ITEM"
+    )]
     Runs(RunsArgs),
-    /// List runbooks
-    #[command(after_help = "examples:\n  windlass runbooks")]
-    Runbooks,
+    /// List runbooks; show, compare, roll back and undeploy them
+    #[command(
+        after_help = "examples:\n  windlass runbooks\n  windlass runbooks show release\n  windlass runbooks rollback release"
+    )]
+    Runbooks {
+        #[command(subcommand)]
+        verb: Option<RunbookVerb>,
+    },
     /// Show a run and its steps
     #[command(
         after_help = "examples:\n  windlass show RUN\n  windlass show RUN --timeline\n  windlass show RUN --exit-status"
@@ -136,7 +143,7 @@ pub(super) enum Verb {
     /// Follow a run to its end
     #[command(after_help = "examples:\n  windlass watch RUN")]
     Watch {
-        /// The run, or the beginning of its id
+        /// The run: its id, the beginning or end of it, or `last`
         run: String,
     },
     /// Show what steps wrote
@@ -147,13 +154,13 @@ pub(super) enum Verb {
     /// Say what a run waits for
     #[command(after_help = "examples:\n  windlass why RUN")]
     Why {
-        /// The run, or the beginning of its id
+        /// The run: its id, the beginning or end of it, or `last`
         run: String,
     },
     /// Let suspended or interrupted runs go on
     #[command(after_help = "examples:\n  windlass resume RUN\n  windlass resume --all")]
     Resume {
-        /// The run, or the beginning of its id
+        /// The run: its id, the beginning or end of it, or `last`
         run: Option<String>,
         /// Every run that can go on
         #[arg(long)]
@@ -168,7 +175,7 @@ pub(super) enum Verb {
     /// Stop a run: compensations and `finally` still happen
     #[command(after_help = "examples:\n  windlass cancel RUN --reason 'wrong version'")]
     Cancel {
-        /// The run, or the beginning of its id
+        /// The run: its id, the beginning or end of it, or `last`
         run: String,
         /// Why
         #[arg(long)]
@@ -177,7 +184,7 @@ pub(super) enum Verb {
     /// Let a run start nothing more until it is resumed
     #[command(after_help = "examples:\n  windlass suspend RUN")]
     Suspend {
-        /// The run, or the beginning of its id
+        /// The run: its id, the beginning or end of it, or `last`
         run: String,
         /// Why
         #[arg(long)]
@@ -186,7 +193,7 @@ pub(super) enum Verb {
     /// Go on from what succeeded of a failed run, as a new run
     #[command(after_help = "examples:\n  windlass retry RUN")]
     Retry {
-        /// The run, or the beginning of its id
+        /// The run: its id, the beginning or end of it, or `last`
         run: String,
     },
     /// Go on from a step of a run, as a new run
@@ -194,7 +201,7 @@ pub(super) enum Verb {
         after_help = "examples:\n  windlass fork RUN --from deploy\n  windlass fork RUN --from deploy --runbook fixed.yaml"
     )]
     Fork {
-        /// The run, or the beginning of its id
+        /// The run: its id, the beginning or end of it, or `last`
         run: String,
         /// The step
         #[arg(long)]
@@ -208,7 +215,7 @@ pub(super) enum Verb {
         after_help = "examples:\n  windlass undo RUN --dry-run\n  windlass undo RUN\n  windlass undo RUN --yes"
     )]
     Undo {
-        /// The run, or the beginning of its id
+        /// The run: its id, the beginning or end of it, or `last`
         run: String,
         /// Show what would be taken back; do nothing
         #[arg(long)]
@@ -237,10 +244,33 @@ pub(super) enum Verb {
         #[arg(long, value_name = "JSON")]
         payload: Option<String>,
     },
+    /// Emit a custom event: workers wake on it, and triggers match it
+    #[command(
+        after_help = "examples:\n  windlass emit deploy:done --data '{\"env\":\"staging\"}'\n  windlass emit nightly:begun --idempotency-key 2026-11-18"
+    )]
+    Emit {
+        /// Its type, as category:action
+        #[arg(value_name = "TYPE")]
+        kind: String,
+        /// What it brings, as JSON; after `emit`, `--data` means this too
+        #[arg(long, value_name = "JSON")]
+        payload: Option<String>,
+        /// One event per key, however often it is asked for
+        #[arg(long, value_name = "K")]
+        idempotency_key: Option<String>,
+    },
+    /// Show what became of a delivery, by its ingress key
+    #[command(
+        after_help = "examples:\n  windlass ingress github:72d3162e-cc78-11e3-81ab-4c9367dc0958\n  windlass ingress api:local:r1"
+    )]
+    Ingress {
+        /// The whole key, as `trigger.key` of a run shows it
+        key: String,
+    },
     /// Settle an unknown outcome or an escalation
     #[command(after_help = "examples:\n  windlass resolve RUN charge done --reason 'seen in the ledger'")]
     Resolve {
-        /// The run, or the beginning of its id
+        /// The run: its id, the beginning or end of it, or `last`
         run: String,
         /// The step
         step: String,
@@ -266,7 +296,7 @@ pub(super) enum Verb {
     Approve {
         /// The approval, or the beginning of its id
         id: String,
-        /// The hash of the action; needed without a terminal
+        /// The hash of the action, or its first 12 digits or more; needed without a terminal
         #[arg(long)]
         hash: Option<String>,
         /// Do not ask
@@ -293,7 +323,7 @@ pub(super) enum Verb {
     /// List locks
     #[command(after_help = "examples:\n  windlass locks")]
     Locks,
-    /// Break a lock
+    /// Acquire, release or break a lock
     #[command(after_help = "examples:\n  windlass lock break merge-main --yes")]
     Lock {
         #[command(subcommand)]
@@ -302,7 +332,7 @@ pub(super) enum Verb {
     /// List semaphores
     #[command(after_help = "examples:\n  windlass semaphores")]
     Semaphores,
-    /// Break a hold of a semaphore
+    /// Acquire, release or break slots of a semaphore
     #[command(after_help = "examples:\n  windlass semaphore break builders --holder run_… --yes")]
     Semaphore {
         #[command(subcommand)]
@@ -442,9 +472,9 @@ pub(super) enum Verb {
 
 #[derive(Flags, Debug)]
 pub(super) struct RunArgs {
-    /// The runbook; runbook.yaml where absent
+    /// A runbook file, the name of a deployed runbook, or a pipeline of ./runbook.yaml [default: ./runbook.yaml]
     pub(super) file: Option<PathBuf>,
-    /// The pipeline; the only one, or `default`, where absent
+    /// The pipeline [default: the only one, or `default`]
     pub(super) pipeline: Option<String>,
     /// A variable
     #[arg(long, value_name = "K=V")]
@@ -477,6 +507,18 @@ pub(super) struct RunsArgs {
     /// Only runs of this pipeline
     #[arg(long)]
     pub(super) pipeline: Option<String>,
+    /// Only runs that failed: the same as --status failed
+    #[arg(long, conflicts_with = "status")]
+    pub(super) failed: bool,
+    /// Only runs of this runbook: a name, which means all its versions, NAME@HASH, or a hash
+    #[arg(long)]
+    pub(super) runbook: Option<String>,
+    /// Only runs made for items of this queue
+    #[arg(long)]
+    pub(super) queue: Option<String>,
+    /// Only runs made for this item; with --queue, the beginning of its id is enough
+    #[arg(long)]
+    pub(super) item: Option<String>,
     /// Only runs about this repository
     #[arg(long)]
     pub(super) repo: Option<String>,
@@ -493,7 +535,7 @@ pub(super) struct RunsArgs {
 
 #[derive(Flags, Debug)]
 pub(super) struct ShowArgs {
-    /// The run, or the beginning of its id
+    /// The run: its id, the beginning or end of it, or `last`
     pub(super) run: String,
     /// Its records
     #[arg(long)]
@@ -501,6 +543,9 @@ pub(super) struct ShowArgs {
     /// What it did outside
     #[arg(long)]
     pub(super) receipts: bool,
+    /// What its steps saved, and its messages
+    #[arg(long)]
+    pub(super) checkpoints: bool,
     /// Its steps, drawn to scale
     #[arg(long)]
     pub(super) timeline: bool,
@@ -511,7 +556,7 @@ pub(super) struct ShowArgs {
 
 #[derive(Flags, Debug)]
 pub(super) struct LogsArgs {
-    /// The run, or the beginning of its id
+    /// The run: its id, the beginning or end of it, or `last`
     pub(super) run: String,
     /// The step; all where absent
     pub(super) step: Option<String>,
@@ -521,6 +566,15 @@ pub(super) struct LogsArgs {
     /// Only steps that failed
     #[arg(long)]
     pub(super) failed: bool,
+    /// When each line was written
+    #[arg(long, short)]
+    pub(super) timestamps: bool,
+    /// Only lines written since: a time, or a duration such as 2h
+    #[arg(long, value_name = "T")]
+    pub(super) since: Option<String>,
+    /// Only so many of the last lines
+    #[arg(long, value_name = "N", conflicts_with = "follow", value_parser = limit)]
+    pub(super) tail: Option<usize>,
 }
 
 #[derive(Flags, Debug)]
@@ -540,6 +594,19 @@ pub(super) struct ExecutorArgs {
     /// Where it keeps what steps write until it is sent; a temporary directory where absent
     #[arg(long, value_name = "DIR")]
     pub(super) scratch: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) apart: ApartArgs,
+}
+
+/// What keeps steps apart from the process that runs them.
+#[derive(Flags, Debug)]
+pub(super) struct ApartArgs {
+    /// Run steps as this user, who can reach nothing of the process that runs them
+    #[arg(long, value_name = "USER", conflicts_with = "shared_user")]
+    pub(super) run_as: Option<String>,
+    /// Run steps as this process's own user, also where others may start runs: whoever may bring a runbook reaches everything
+    #[arg(long)]
+    pub(super) shared_user: bool,
 }
 
 #[derive(Flags, Debug)]
@@ -559,6 +626,8 @@ pub(super) struct ServeArgs {
     /// A proxy in front of it speaks TLS; without this, requests that came through a proxy are refused
     #[arg(long, conflicts_with_all = ["tls_cert", "tls_key"])]
     pub(super) behind_proxy: bool,
+    #[command(flatten)]
+    pub(super) apart: ApartArgs,
     /// Give every program on this machine `read` and `run` without a token
     #[arg(long, conflicts_with = "behind_proxy")]
     pub(super) trust_local: bool,

@@ -61,9 +61,14 @@ fn once(file: &Path, say: &Say) -> Result<Vec<PathBuf>, Failure> {
     let loaded = load(file, say)?;
     let pipelines: Vec<&str> = loaded.runbook.pipelines.keys().map(|name| name.as_str()).collect();
     let steps: usize = loaded.runbook.pipelines.values().map(|pipeline| pipeline.nodes.len()).sum();
+    let warnings = runbook::idle::modifiers(&loaded.runbook);
     let answer = json!({
         "valid": true, "name": loaded.runbook.name, "hash": loaded.hash.to_string(), "pipelines": pipelines,
+        "warnings": warnings,
     });
+    for warning in &warnings {
+        say.note(&format!("⚠ {warning}"));
+    }
     say.answer(&answer, || {
         let (pipelines, steps) = (say::count(pipelines.len(), "pipeline"), say::count(steps, "step"));
         format!("✔ {}: {pipelines}, {steps}, hash {}", file.display(), loaded.hash)

@@ -23,7 +23,7 @@ pub(super) enum EvidenceVerb {
         after_help = "examples:\n  windlass evidence export RUN -o run.evidence.tar\n  windlass evidence export --from 2026-01-01T00:00:00Z --to 2026-02-01T00:00:00Z -o january.evidence.tar"
     )]
     Export {
-        /// The run, or the beginning of its id
+        /// The run: its id, the beginning or end of it, or `last`
         #[arg(required_unless_present = "from", conflicts_with = "from")]
         run: Option<String>,
         /// All runs that began at this time or later: a time, or a duration such as 24h

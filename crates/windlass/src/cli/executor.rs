@@ -3,14 +3,22 @@
 use super::args::{Args, ExecutorArgs};
 use super::say::{self, Say};
 use super::{Outcome, root};
+use crate::apart;
 use crate::client::{Client, Failure};
+use crate::config::Config;
 use crate::executor::{self, Settings};
 use crate::home::{Home, host_name};
+use crate::policy::FOLDER;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use windlass_core::code::Code;
 
 pub(super) async fn run(args: &Args, wish: &ExecutorArgs, say: &Say) -> Outcome {
+    hide_token()?;
     let server = args.global.server.clone().ok_or_else(|| {
         Failure::new(Code::InvalidInput, "say whose steps to carry out: --server http://host:7433")
     })?;
@@ -24,15 +32,24 @@ pub(super) async fn run(args: &Args, wish: &ExecutorArgs, say: &Say) -> Outcome 
         Some(scratch) => scratch.clone(),
         None => std::env::temp_dir().join(format!("windlass-executor-{name}")),
     };
-    let home = Home::make(&scratch)?;
-    let token = args.global.token.clone();
-    let token = match token {
-        Some(token) => Some(token),
-        None => crate::client::credential(&server, &root(args)?),
-    };
+    let home = Home::make(&scratch).map_err(|error| crate::client::unusable(Some(&scratch), &error))?;
+    let data = root(args)?;
+    let (server, token) = crate::client::at(&server, args.global.token.as_deref(), &data);
+    let apart = super::serve::chosen(&wish.apart, home.root())?;
+    // Its runs are others': to lease them takes a token, and whoever has one may act.
+    if let Some(warning) = apart.warning(true) {
+        say.note(warning);
+    }
+    let config = Config::load(args.global.config.as_deref(), &data)?;
+    let mut closed = apart::closed(&config, home.root());
+    closed.extend(apart::closed(&config, &data));
+    if data.exists() {
+        closed.extend(data.parent().map(|beside| beside.join(FOLDER)));
+    }
     let client = Client::to_server(&server, token)?;
     let labels = wish.labels.clone();
-    let settings = Settings { name: name.clone(), labels, slots: wish.slots.max(1), dir, server };
+    let settings =
+        Settings { name: name.clone(), labels, slots: wish.slots.max(1), dir, server, config, apart, closed };
     let (stop, stopped) = watch::channel(false);
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -49,4 +66,25 @@ pub(super) async fn run(args: &Args, wish: &ExecutorArgs, say: &Say) -> Outcome 
     executor::run(client, home, std::env::current_exe()?, settings, stopped, note).await?;
     say.note("every attempt was handed back");
     Ok(0)
+}
+
+/// Everybody on the machine, steps included, can read the words that a process was started with. So a token that is one of
+/// them is put into the environment, which is the process's own, and the program is started anew in its place.
+fn hide_token() -> Result<(), Failure> {
+    let (mut words, mut token) = (Vec::new(), None);
+    let mut rest = std::env::args_os().skip(1);
+    while let Some(word) = rest.next() {
+        if word == "--token" {
+            token = rest.next();
+        } else if let Some(value) = word.as_bytes().strip_prefix(b"--token=") {
+            token = Some(OsStr::from_bytes(value).to_owned());
+        } else {
+            words.push(word);
+        }
+    }
+    let Some(token) = token else { return Ok(()) };
+    let mut again = Command::new("/proc/self/exe");
+    again.arg0("windlass").args(words).env("WINDLASS_TOKEN", token);
+    // It returns only where it failed.
+    Err(again.exec().into())
 }

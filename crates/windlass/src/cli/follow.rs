@@ -1,8 +1,9 @@
-//! Following a run: a tree that moves on a terminal, plain lines elsewhere, JSON events for programs.
+//! Following a run to its end, through whoever holds the data directory. What is shown of it is the screen's.
 
 use super::Outcome;
 pub(super) use super::say::printable;
-use super::say::{self, Say, duration, mark, one_line, plain, text};
+use super::say::{self, Say, text};
+use super::screen::Screen;
 use crate::client::{Client, Failure};
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -12,12 +13,6 @@ use windlass_core::code::Code;
 
 /// How often a moving tree is drawn again.
 const FRAME: Duration = Duration::from_millis(120);
-/// How many lines of output stand below a moving tree.
-const TAIL_LINES: usize = 6;
-const SPINNER: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
-
-/// The records that end a run.
-const ENDINGS: [&str; 3] = ["pipeline:completed", "pipeline:failed", "pipeline:cancelled"];
 /// How long nothing is asked after whoever held the data directory went away.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How often a looker opens the data directory, which others may need, while nobody holds it.
@@ -60,14 +55,15 @@ pub(super) fn is_over(run: &Value) -> bool {
     matches!(text(run, "status"), "completed" | "failed" | "cancelled")
 }
 
-/// Runs that have not ended and wait for nobody but an executor.
+/// Runs that have not ended. One that another run called goes on with that one, and is not among them.
 pub(super) async fn open_runs(client: &Client) -> Result<Vec<String>, Failure> {
     let mut open = Vec::new();
     let mut cursor = String::new();
     loop {
         let page = client.get(&format!("/v1/runs?limit=500{cursor}")).await?;
         let items = page["items"].as_array().cloned().unwrap_or_default();
-        open.extend(items.iter().filter(|run| !is_over(run)).map(|run| text(run, "id").to_owned()));
+        let own = |run: &&Value| !is_over(run) && run["parent_run"].is_null();
+        open.extend(items.iter().filter(own).map(|run| text(run, "id").to_owned()));
         match page["next_cursor"].as_str() {
             Some(next) => cursor = format!("&cursor={next}"),
             None => return Ok(open),
@@ -262,7 +258,7 @@ async fn hand_over(client: &Client, screen: &mut Screen<'_>) -> Outcome {
 
 /// The first Ctrl-C suspends the run where the engine is here, and lets go of it elsewhere. The second ends at once.
 async fn interrupted(client: &Client, id: &str, how: Follow, screen: &mut Screen<'_>, say: &Say) -> Outcome {
-    screen.clear();
+    screen.leave();
     tokio::spawn(async {
         if tokio::signal::ctrl_c().await.is_ok() {
             std::process::exit(i32::from(super::INTERRUPTED));
@@ -304,247 +300,5 @@ impl Heard {
         let is_new = count > seen;
         *seen = (*seen).max(*count);
         is_new
-    }
-}
-
-/// What is on the screen.
-struct Screen<'a> {
-    say: &'a Say,
-    id: String,
-    run: Value,
-    /// The records after this one are new.
-    next_seq: u64,
-    /// Whether the record that ends the run was seen.
-    over_seen: bool,
-    /// What of the steps' output was seen.
-    heard: Heard,
-    /// What was last said of each step.
-    said: HashMap<String, String>,
-    /// The last lines of output, below a moving tree.
-    tail: Vec<String>,
-    drawn: usize,
-    frame: usize,
-}
-
-impl<'a> Screen<'a> {
-    fn new(say: &'a Say, id: &str) -> Screen<'a> {
-        Screen {
-            say,
-            id: id.to_owned(),
-            run: Value::Null,
-            next_seq: 0,
-            over_seen: false,
-            heard: Heard::default(),
-            said: HashMap::new(),
-            tail: Vec::new(),
-            drawn: 0,
-            frame: 0,
-        }
-    }
-
-    /// Whether there is a tree that moves.
-    fn moves(&self) -> bool {
-        self.say.terminal && !self.say.json && !self.say.quiet
-    }
-
-    fn begin(&mut self, run: &Value) {
-        if self.say.json {
-            return;
-        }
-        if !self.say.quiet {
-            self.say.line(&format!("run {} ({})", self.id, plain(run, "name")));
-        }
-        self.update(run);
-    }
-
-    /// A record came.
-    fn event(&mut self, line: &str) {
-        if let Ok(record) = serde_json::from_str::<Value>(line) {
-            self.next_seq = record["seq"].as_u64().map_or(self.next_seq, |seq| seq + 1);
-            self.over_seen |= ENDINGS.contains(&text(&record, "type"));
-            if text(&record, "type") == "guard:warned" {
-                self.warned(&record);
-            }
-        }
-        if self.say.json {
-            self.say.document(line);
-        }
-    }
-
-    /// A guard that only warns does not hold.
-    fn warned(&mut self, record: &Value) {
-        let guard = printable(text(record, "guard"));
-        let detail = Some(text(record, "detail")).filter(|detail| !detail.is_empty());
-        let detail = detail.map_or_else(String::new, |detail| format!(": {}", printable(detail)));
-        self.below(format!("{} | warning: the guard `{guard}` does not hold{detail}", text(record, "step")));
-    }
-
-    /// A step wrote a line.
-    fn output(&mut self, line: &str) {
-        let Ok(line) = serde_json::from_str::<Value>(line) else { return };
-        if self.heard.is_new(&line) {
-            self.below(format!("{} | {}", plain(&line, "step"), printable(text(&line, "text"))));
-        }
-    }
-
-    /// Shows a line below the tree, or in its turn where nothing moves.
-    fn below(&mut self, shown: String) {
-        if self.say.json || self.say.quiet {
-            return;
-        }
-        if self.moves() {
-            self.tail.push(shown);
-            if self.tail.len() > TAIL_LINES {
-                self.tail.remove(0);
-            }
-        } else {
-            self.say.line(&format!("  {shown}"));
-        }
-    }
-
-    /// The run is now like this.
-    fn update(&mut self, run: &Value) {
-        self.run = run.clone();
-        if self.say.json || self.say.quiet {
-            return;
-        }
-        if self.moves() {
-            return self.draw();
-        }
-        for step in run["steps"].as_array().into_iter().flatten() {
-            let (id, status) = (text(step, "id"), text(step, "status"));
-            let now = format!("{status} {}", step["attempt"]);
-            if step["group"] == Value::Bool(true) && status == "running"
-                || matches!(status, "pending" | "ready")
-            {
-                continue;
-            }
-            if self.said.insert(id.to_owned(), now.clone()).as_ref() != Some(&now) {
-                self.say.line(&format!("{} {}{}", mark(status), one_line(id), remark(step)));
-            }
-        }
-    }
-
-    /// Draws the tree in the place of the one before.
-    fn draw(&mut self) {
-        self.frame += 1;
-        let mut lines = tree(self.say, &self.run, SPINNER[self.frame % SPINNER.len()]);
-        let (height, width) = size();
-        lines.extend(
-            self.tail.iter().map(|line| self.say.paint(anstyle::Style::new().dimmed(), &format!("  {line}"))),
-        );
-        let from = lines.len().saturating_sub(height.saturating_sub(2).max(1));
-        self.clear();
-        for line in &lines[from..] {
-            self.say.line(&say::cut(line, width));
-        }
-        self.drawn = lines.len() - from;
-    }
-
-    fn clear(&mut self) {
-        if self.drawn > 0 {
-            // At once: what is said next may go to stderr, and would be erased.
-            self.say.write(&format!("\u{1b}[{}A\u{1b}[J", self.drawn));
-            self.drawn = 0;
-        }
-    }
-
-    /// The run is over, or nobody waits any longer.
-    fn end(&mut self, run: &Value) {
-        if self.say.json {
-            return self.say.document(&run.to_string());
-        }
-        if self.moves() {
-            self.tail.clear();
-            self.draw();
-            self.drawn = 0;
-        }
-        let took = run["duration_ms"].as_u64().map_or(String::new(), |ms| format!(" in {}", duration(ms)));
-        let status = text(run, "status");
-        let mut out = format!("{}{took}", self.say.status(status));
-        if let Some(message) = run["error"]["message"].as_str() {
-            out.push_str(&format!("\n  {}", printable(message).replace('\n', "\n  ")));
-        }
-        if let Some(result) = run.get("result") {
-            out.push_str(&format!("\n  {}", say::guarded(&result.to_string())));
-        }
-        if status == "failed" {
-            out.push_str(&format!(
-                "\n  look closer: windlass logs {0} --failed; go on: windlass retry {0}",
-                self.id
-            ));
-        }
-        if status == "awaiting_approval" {
-            out.push_str(&format!("\n  see what is asked: windlass why {}", self.id));
-        }
-        self.say.line(&out);
-    }
-}
-
-/// What is said of a step beside its name.
-fn remark(step: &Value) -> String {
-    let mut out = String::new();
-    if let Some(attempt) = step["attempt"].as_u64().filter(|&attempt| attempt > 1) {
-        out.push_str(&format!(" (attempt {attempt})"));
-    }
-    if let Some(ms) = step["duration_ms"].as_u64() {
-        out.push_str(&format!(" {}", duration(ms)));
-    }
-    if let Some(reason) = step["reason"].as_str() {
-        out.push_str(&format!(" · waits for {}", one_line(reason)));
-    }
-    if let Some(message) = step["error"]["message"].as_str() {
-        let first = message.lines().next().unwrap_or_default();
-        out.push_str(&format!(" · {}", one_line(first)));
-    }
-    out
-}
-
-/// The steps of a run as a tree.
-pub(super) fn tree(say: &Say, run: &Value, spinner: &str) -> Vec<String> {
-    let steps: Vec<&Value> = run["steps"].as_array().into_iter().flatten().collect();
-    let parents: HashMap<&str, &str> =
-        steps.iter().map(|step| (text(step, "id"), text(step, "parent"))).collect();
-    let depth = |id: &str| {
-        let mut depth = 0;
-        let mut at = parents.get(id).copied().unwrap_or("");
-        while !at.is_empty() && depth < 32 {
-            depth += 1;
-            at = parents.get(at).copied().unwrap_or("");
-        }
-        depth
-    };
-    steps
-        .iter()
-        .map(|step| {
-            let status = text(step, "status");
-            let sign = if status == "running" { spinner } else { mark(status) };
-            let section = text(step, "section");
-            let section = if section == "main" { String::new() } else { format!(" [{section}]") };
-            let line = format!("{sign} {}{section}{}", plain(step, "id"), remark(step));
-            format!("{}{}", "  ".repeat(depth(text(step, "id")) + 1), colour(say, status, &line))
-        })
-        .collect()
-}
-
-fn colour(say: &Say, status: &str, line: &str) -> String {
-    use anstyle::AnsiColor::{Blue, Green, Red, Yellow};
-    let style = match status {
-        "succeeded" => Green.on_default(),
-        "failed" => Red.on_default(),
-        "running" => Blue.on_default(),
-        "pending" | "ready" | "skipped" | "cancelled" => anstyle::Style::new().dimmed(),
-        _ => Yellow.on_default(),
-    };
-    say.paint(style, line)
-}
-
-/// The terminal's height and width.
-fn size() -> (usize, usize) {
-    match rustix::termios::tcgetwinsize(std::io::stdout()) {
-        Ok(size) if size.ws_row > 0 && size.ws_col > 0 => {
-            (usize::from(size.ws_row), usize::from(size.ws_col))
-        }
-        Ok(_) | Err(_) => (24, 80),
     }
 }

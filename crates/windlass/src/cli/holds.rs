@@ -20,7 +20,10 @@ const BEAT: Duration = Duration::from_secs(5);
 
 pub(super) async fn lock(client: &Client, verb: &LockVerb, say: &Say) -> Outcome {
     match verb {
-        LockVerb::Acquire(take) => acquire(client, "locks", take, None, say).await,
+        LockVerb::Acquire { take, metadata } => {
+            let metadata = metadata.as_deref().map(json_of).transpose()?;
+            acquire(client, "locks", take, More { metadata, ..More::default() }, say).await
+        }
         LockVerb::Release { name, holder, epoch } => {
             release(client, "locks", name, (holder.as_deref(), *epoch), say).await
         }
@@ -31,7 +34,7 @@ pub(super) async fn lock(client: &Client, verb: &LockVerb, say: &Say) -> Outcome
 pub(super) async fn semaphore(client: &Client, verb: &SemaphoreVerb, say: &Say) -> Outcome {
     match verb {
         SemaphoreVerb::Acquire { take, weight } => {
-            acquire(client, "semaphores", take, Some(*weight), say).await
+            acquire(client, "semaphores", take, More { weight: Some(*weight), ..More::default() }, say).await
         }
         SemaphoreVerb::Release { name, holder, epoch } => {
             release(client, "semaphores", name, (holder.as_deref(), *epoch), say).await
@@ -47,14 +50,26 @@ fn default_holder() -> String {
     format!("{}@{}", crate::server::user_name(), crate::home::host_name())
 }
 
-async fn acquire(client: &Client, kind: &str, take: &TakeArgs, weight: Option<u32>, say: &Say) -> Outcome {
+/// What is said of a hold beside who and how long.
+#[derive(Default)]
+struct More {
+    weight: Option<u32>,
+    metadata: Option<Value>,
+}
+
+fn json_of(text: &str) -> Result<Value, Failure> {
+    serde_json::from_str(text)
+        .map_err(|error| Failure::new(Code::InvalidInput, format!("`--metadata` is not JSON: {error}")))
+}
+
+async fn acquire(client: &Client, kind: &str, take: &TakeArgs, more: More, say: &Say) -> Outcome {
     // Whoever only takes it needs a name that the release knows again; who runs a command is one of many.
     let holder = match (&take.holder, take.command.is_empty()) {
         (Some(holder), _) => holder.clone(),
         (None, true) => default_holder(),
         (None, false) => format!("{}:{}", default_holder(), std::process::id()),
     };
-    let grant = stand_in_line(client, kind, take, (&holder, weight)).await?;
+    let grant = stand_in_line(client, kind, take, (&holder, &more)).await?;
     if take.command.is_empty() {
         say.answer(&grant, || format!("`{}` is {}'s under epoch {}", take.name, holder, grant["epoch"]));
         return Ok(0);
@@ -73,7 +88,7 @@ async fn stand_in_line(
     client: &Client,
     kind: &str,
     take: &TakeArgs,
-    (holder, weight): (&str, Option<u32>),
+    (holder, more): (&str, &More),
 ) -> Result<Value, Failure> {
     let wait = match &take.wait {
         Some(text) => {
@@ -86,11 +101,14 @@ async fn stand_in_line(
         let left = until.saturating_duration_since(tokio::time::Instant::now());
         let wait_ms = (left.as_millis() as u64).min(WAIT_MS);
         let mut body = json!({ "holder": holder, "wait_ms": wait_ms });
-        if let Some(weight) = weight {
+        if let Some(weight) = more.weight {
             body["weight"] = json!(weight);
         }
+        if let Some(metadata) = &more.metadata {
+            body["metadata"] = metadata.clone();
+        }
         let path = format!("/v1/{kind}/{}/acquire", escape(&take.name));
-        match client.post(&path, &body).await {
+        match client.post_waiting(&path, &body, Duration::from_millis(wait_ms)).await {
             Err(failure) if failure.code == Code::LockBusy && left > Duration::from_millis(WAIT_MS) => {}
             answer => return answer,
         }

@@ -9,7 +9,6 @@ use crate::cards::text::visible;
 use crate::client::{Client, Failure};
 use crate::runbook;
 use serde_json::{Value, json};
-use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use windlass_core::code::Code;
 use windlass_core::event::Event;
@@ -51,14 +50,21 @@ pub(super) fn since(text: &str) -> Result<String, Failure> {
             format!("`{text}` is neither a time such as 2026-01-31T12:00:00Z nor a duration such as 2h"),
         )
     })?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
-    Ok(crate::shape::time(Millis(now.saturating_sub(span.0))))
+    Ok(crate::shape::time(Millis(crate::clock::wall().0.saturating_sub(span.0))))
 }
 
 pub(super) async fn runs(client: &Client, filter: &RunsArgs, say: &Say) -> Outcome {
     let mut path = format!("/v1/runs?limit={}", filter.limit);
+    let status = filter.status.clone().or_else(|| filter.failed.then(|| "failed".to_owned()));
+    let item = match (&filter.item, &filter.queue) {
+        (Some(item), Some(queue)) => Some(super::queues::item_id(client, queue, item).await?),
+        (item, _) => item.clone(),
+    };
     let given = [
-        ("status", filter.status.clone()),
+        ("status", status),
+        ("runbook", filter.runbook.clone()),
+        ("queue", filter.queue.clone()),
+        ("item", item),
         ("pipeline", filter.pipeline.clone()),
         ("repo", filter.repo.clone()),
         ("since", filter.since.as_deref().map(since).transpose()?),
@@ -71,12 +77,14 @@ pub(super) async fn runs(client: &Client, filter: &RunsArgs, say: &Say) -> Outco
     }
     let page = client.get(&path).await?;
     say.answer(&page, || {
-        let mut rows =
-            vec![["RUN", "PIPELINE", "STATUS", "CREATED", "TOOK", "REASON"].map(str::to_owned).to_vec()];
+        let mut rows = vec![
+            ["RUN", "RUNBOOK", "PIPELINE", "STATUS", "CREATED", "TOOK", "REASON"].map(str::to_owned).to_vec(),
+        ];
         for run in items(&page) {
             let took = run["duration_ms"].as_u64().map_or(String::new(), duration);
             rows.push(vec![
                 plain(&run, "id"),
+                plain(&run, "runbook"),
                 plain(&run, "pipeline"),
                 say.status(text(&run, "status")),
                 plain(&run, "created_at"),
@@ -84,33 +92,8 @@ pub(super) async fn runs(client: &Client, filter: &RunsArgs, say: &Say) -> Outco
                 plain(&run, "reason"),
             ]);
         }
-        let more =
-            page["next_cursor"].as_str().map_or(String::new(), |next| format!("more: --cursor {next}\n"));
+        let more = say.more(&page);
         if rows.len() == 1 { "no runs\n".to_owned() } else { say.table(&rows) + &more }
-    });
-    Ok(0)
-}
-
-pub(super) async fn runbooks(client: &Client, say: &Say) -> Outcome {
-    let page = client.get("/v1/runbooks").await?;
-    say.answer(&page, || {
-        let mut rows = vec![
-            ["NAME", "HASH", "PIPELINES", "DEPLOYED", "BY", "REPLACES", "LOADED"].map(str::to_owned).to_vec(),
-        ];
-        for book in items(&page) {
-            let names: Vec<&str> =
-                book["pipelines"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-            rows.push(vec![
-                plain(&book, "name"),
-                text(&book, "hash").chars().take(12).collect(),
-                say::one_line(&names.join(", ")),
-                plain(&book, "deployed_at"),
-                plain(&book, "deployed_by"),
-                text(&book, "replaces").chars().take(12).collect(),
-                plain(&book, "loaded_at"),
-            ]);
-        }
-        if rows.len() == 1 { "no runbooks\n".to_owned() } else { say.table(&rows) }
     });
     Ok(0)
 }
@@ -145,8 +128,11 @@ fn count(item: &Value, key: &str) -> String {
 pub(super) async fn locks(client: &Client, say: &Say) -> Outcome {
     let page = whole(client, "/v1/locks").await?;
     say.answer(&page, || {
-        let mut rows =
-            vec![["LOCK", "STATE", "HOLDER", "EPOCH", "SINCE", "WAITING"].map(str::to_owned).to_vec()];
+        let mut rows = vec![
+            ["LOCK", "STATE", "HOLDER", "EPOCH", "SINCE", "LAST HEARTBEAT", "WAITING", "METADATA"]
+                .map(str::to_owned)
+                .to_vec(),
+        ];
         for lock in items(&page) {
             rows.push(vec![
                 plain(&lock, "name"),
@@ -154,7 +140,9 @@ pub(super) async fn locks(client: &Client, say: &Say) -> Outcome {
                 plain(&lock, "holder"),
                 lock["epoch"].to_string(),
                 plain(&lock, "acquired_at"),
+                plain(&lock, "last_heartbeat"),
                 count(&lock, "waiters"),
+                lock.get("metadata").map_or_else(String::new, Value::to_string),
             ]);
         }
         if rows.len() == 1 { "no locks\n".to_owned() } else { say.table(&rows) }
@@ -192,7 +180,10 @@ pub(super) async fn break_lock(
     say::sure(yes, &question, "nothing was taken away", "--yes")?;
     let broken =
         client.post(&format!("/v1/locks/{}/break", escape(name)), &json!({ "epoch": epoch })).await?;
-    say.answer(&broken, || format!("`{name}` is {}", text(&broken, "state")));
+    say.answer(&broken, || match broken["holder"].as_str() {
+        Some(next) => format!("`{name}` was taken away, and {next} has it now"),
+        None => format!("`{name}` is {}", text(&broken, "state")),
+    });
     Ok(0)
 }
 
@@ -257,7 +248,7 @@ async fn events_here(
                 Some(line) => {
                     let record: Value = serde_json::from_str(&line).unwrap_or_default();
                     *next = record["seq"].as_u64().map_or(*next, |seq| seq + 1);
-                    say.document(&line);
+                    say.record(&line);
                 }
                 None => return Ok(!follow && !lines.is_broken()),
             },

@@ -20,7 +20,7 @@ pub(super) const RAISE: &str =
 /// To what a budget is raised.
 #[derive(clap::Args, Debug)]
 pub(super) struct RaiseArgs {
-    /// The run, or the beginning of its id
+    /// The run: its id, the beginning or end of it, or `last`
     pub(super) run: String,
     /// To how many dollars
     #[arg(long)]
@@ -66,7 +66,8 @@ pub(super) fn alone(args: &Args, verb: &PolicyVerb, say: &Say) -> Option<Outcome
     match verb {
         PolicyVerb::Check { dir } => Some(check(&named(args, dir.as_deref(), None), say)),
         PolicyVerb::Schema => {
-            say.line(schema::text().trim_end());
+            let text = schema::text();
+            say.answer(&json!({ "schema": text }), || text.clone());
             Some(Ok(0))
         }
         PolicyVerb::Test { file: Some(file), against_history: false } => Some(test(args, file, say)),

@@ -1,17 +1,14 @@
-//! Deploying, and what follows a deployed runbook: queues, workers, schedules.
+//! What follows a deployed runbook: queues, workers, schedules.
 
 use super::Outcome;
 use super::args::{QueueVerb, ScheduleVerb, WorkerVerb};
 use super::follow::escape;
-use super::run;
 use super::say::{self, Say, plain, text};
 use crate::client::{Client, Failure};
 use crate::runbook;
 use serde_json::{Value, json};
 use std::io::Read as _;
-use std::path::Path;
 use windlass_core::code::Code;
-use windlass_core::runbook::Runbook;
 
 /// The most pages of items that are looked through for the beginning of an id.
 const PAGES_MAX: usize = 200;
@@ -24,126 +21,6 @@ fn items(page: &Value) -> Vec<Value> {
 
 fn invalid(text: impl Into<String>) -> Failure {
     Failure::new(Code::InvalidInput, text)
-}
-
-/// Makes a runbook the active version of its name, or only shows what that would change.
-pub(super) async fn deploy(client: &Client, file: &Path, diff: bool, say: &Say) -> Outcome {
-    let loaded = run::load(file, say)?;
-    if diff {
-        return show_diff(client, &loaded, say).await;
-    }
-    let root = std::path::absolute(file)?;
-    let root = root.parent().map(|dir| dir.to_string_lossy().into_owned()).unwrap_or_default();
-    let path = format!("/v1/runbooks?project_root={}", escape(&root));
-    let deployed = client.post(&path, &run::files(&loaded)).await?;
-    say.answer(&deployed, || {
-        let hash: String = text(&deployed, "hash").chars().take(12).collect();
-        let replaces = deployed["replaces"].as_str().map(|hash| hash.chars().take(12).collect::<String>());
-        let instead = replaces.map_or(String::new(), |hash| format!(", replaces {hash}"));
-        format!("deployed `{}` as {hash}{instead}", text(&deployed, "name"))
-    });
-    Ok(0)
-}
-
-/// What would change: the declarations, and the text.
-async fn show_diff(client: &Client, loaded: &runbook::Loaded, say: &Say) -> Outcome {
-    let name = loaded.runbook.name.as_str();
-    let active = match client.get(&format!("/v1/runbooks/{}", escape(name))).await {
-        Ok(active) => Some(active),
-        Err(failure) if failure.code == Code::NotFound => None,
-        Err(failure) => return Err(failure),
-    };
-    let old: Option<Runbook> =
-        active.as_ref().and_then(|active| serde_json::from_value(active["runbook"].clone()).ok());
-    let changes = declarations(old.as_ref(), &loaded.runbook);
-    let before = active.as_ref().map_or("", |active| text(active, "source"));
-    let lines = text_diff(before, &loaded.source);
-    let answer = json!({
-        "name": name,
-        "hash": loaded.hash.to_string(),
-        "active": active.as_ref().map(|active| active["hash"].clone()),
-        "changes": changes.iter().map(|(sign, what, name)| json!({ "change": sign, "kind": what, "name": name })).collect::<Vec<_>>(),
-        "diff": lines,
-    });
-    say.answer(&answer, || {
-        let change = |(sign, what, name): &(&str, &str, String)| format!("{sign} {what} `{name}`\n");
-        let mut out: String = changes.iter().map(change).collect();
-        if active.is_none() {
-            out.push_str(&format!("`{name}` is not deployed yet\n"));
-        } else if lines.is_empty() {
-            out.push_str("nothing changes\n");
-        }
-        out + &say::printable(&lines.join("\n"))
-    });
-    Ok(0)
-}
-
-/// Which declarations come (`+`), go (`-`) and change (`~`).
-fn declarations(old: Option<&Runbook>, new: &Runbook) -> Vec<(&'static str, &'static str, String)> {
-    let mut changes = Vec::new();
-    macro_rules! compare {
-        ($($what:literal $field:ident),+ $(,)?) => {$(
-            let before = old.map(|old| old.$field.clone()).unwrap_or_default();
-            for (name, def) in &new.$field {
-                match before.get(name) {
-                    None => changes.push(("+", $what, name.to_string())),
-                    Some(was) if was != def => changes.push(("~", $what, name.to_string())),
-                    Some(_) => {}
-                }
-            }
-            let gone = before.keys().filter(|name| !new.$field.contains_key(*name));
-            changes.extend(gone.map(|name| ("-", $what, name.to_string())));
-        )+};
-    }
-    compare!(
-        "pipeline" pipelines, "queue" queues, "worker" workers, "schedule" schedules, "trigger" triggers,
-        "lock" locks, "semaphore" semaphores, "agent" agents,
-    );
-    if old.is_some_and(|old| old.caps != new.caps) {
-        changes.push(("~", "caps", new.name.to_string()));
-    }
-    changes
-}
-
-/// The most lines that two texts are compared by; longer ones are shown as a whole.
-const DIFF_LINES_MAX: usize = 5_000;
-
-/// The lines that differ between two texts, with a mark each: the longest common part is left out.
-fn text_diff(old: &str, new: &str) -> Vec<String> {
-    let (old, new): (Vec<&str>, Vec<&str>) = (old.lines().collect(), new.lines().collect());
-    let head = old.iter().zip(&new).take_while(|(a, b)| a == b).count();
-    let rest = (&old[head..], &new[head..]);
-    let tail = rest.0.iter().rev().zip(rest.1.iter().rev()).take_while(|(a, b)| a == b).count();
-    let (a, b) = (&rest.0[..rest.0.len() - tail], &rest.1[..rest.1.len() - tail]);
-    if a.len().saturating_mul(b.len()) > DIFF_LINES_MAX * DIFF_LINES_MAX {
-        let gone = a.iter().map(|line| format!("- {line}"));
-        return gone.chain(b.iter().map(|line| format!("+ {line}"))).collect();
-    }
-    // The length of the longest common part of what begins at each pair of lines.
-    let width = b.len() + 1;
-    let mut common = vec![0_u32; (a.len() + 1) * width];
-    for i in (0..a.len()).rev() {
-        for j in (0..b.len()).rev() {
-            common[i * width + j] = if a[i] == b[j] {
-                common[(i + 1) * width + j + 1] + 1
-            } else {
-                common[(i + 1) * width + j].max(common[i * width + j + 1])
-            };
-        }
-    }
-    let (mut i, mut j, mut lines) = (0, 0, Vec::new());
-    while i < a.len() || j < b.len() {
-        if i < a.len() && j < b.len() && a[i] == b[j] {
-            (i, j) = (i + 1, j + 1);
-        } else if j == b.len() || i < a.len() && common[(i + 1) * width + j] >= common[i * width + j + 1] {
-            lines.push(format!("- {}", a[i]));
-            i += 1;
-        } else {
-            lines.push(format!("+ {}", b[j]));
-            j += 1;
-        }
-    }
-    lines
 }
 
 pub(super) async fn queues(client: &Client, say: &Say) -> Outcome {
@@ -170,31 +47,43 @@ pub(super) async fn queues(client: &Client, say: &Say) -> Outcome {
 }
 
 /// What an item brings: the JSON itself, or `-` for stdin.
-fn payload(given: &str) -> Result<Value, Failure> {
+/// The items that are given: one, an array of them, or one value after the other, as lines from stdin are.
+fn payloads(given: &str) -> Result<Vec<Value>, Failure> {
     let text = if given == "-" {
         let mut text = String::new();
         std::io::stdin().take(STDIN_MAX + 1).read_to_string(&mut text)?;
         if text.len() as u64 > STDIN_MAX {
-            return Err(invalid(format!("the item is longer than {STDIN_MAX} bytes")));
+            return Err(invalid(format!(
+                "stdin has more than {STDIN_MAX} bytes: push them in several parts"
+            )));
         }
         text
     } else {
         given.to_owned()
     };
-    serde_json::from_str(&text).map_err(|error| invalid(format!("--data is not JSON: {error}")))
+    let values: Result<Vec<Value>, _> = serde_json::Deserializer::from_str(&text).into_iter().collect();
+    let mut values = values.map_err(|error| invalid(format!("--data is not JSON: {error}")))?;
+    if let [Value::Array(items)] = values.as_mut_slice() {
+        values = std::mem::take(items);
+    }
+    if values.is_empty() { Err(invalid("--data has no item")) } else { Ok(values) }
 }
 
 fn at(queue: &str) -> String {
     format!("/v1/queues/{}", escape(queue))
 }
 
-/// Where an item is. The beginning of its id is enough, where no other item of the queue begins so.
+/// Where an item is.
 async fn at_item(client: &Client, queue: &str, text: &str) -> Result<String, Failure> {
+    Ok(format!("{}/items/{}", at(queue), escape(&item_id(client, queue, text).await?)))
+}
+
+/// The id of an item. The beginning of it is enough, where no other item of the queue begins so.
+pub(super) async fn item_id(client: &Client, queue: &str, text: &str) -> Result<String, Failure> {
     let path = format!("{}/items", at(queue));
-    let exact = format!("{path}/{}", escape(text));
-    match client.get(&exact).await {
+    match client.get(&format!("{path}/{}", escape(text))).await {
         Err(failure) if failure.code == Code::NotFound => {}
-        answer => return answer.map(|_| exact),
+        answer => return answer.map(|_| text.to_owned()),
     }
     let (mut found, mut cursor) = (Vec::new(), String::new());
     for _ in 0..PAGES_MAX {
@@ -211,7 +100,7 @@ async fn at_item(client: &Client, queue: &str, text: &str) -> Result<String, Fai
     }
     match found.as_slice() {
         [] => Err(Failure::new(Code::NotFound, format!("there is no item `{text}` in `{queue}`"))),
-        [only] => Ok(format!("{path}/{only}")),
+        [only] => Ok(only.clone()),
         [_, _, ..] => Err(invalid(format!("`{text}` begins several ids; write more of it"))),
     }
 }
@@ -220,13 +109,23 @@ pub(super) async fn queue(client: &Client, verb: &QueueVerb, say: &Say) -> Outco
     match verb {
         QueueVerb::Push { queue, payload: given, priority, delay, dedupe } => {
             let delay = delay.as_deref().map(runbook::span::parse).transpose().map_err(invalid)?;
-            let body = json!({
-                "data": payload(given)?, "priority": priority, "delay_ms": delay.map(|span| span.0), "dedupe": dedupe,
-            });
-            let item = client.post(&format!("{}/items", at(queue)), &body).await?;
-            say.answer(&item, || {
-                let known = if item["known"] == Value::Bool(true) { " was there before" } else { "" };
-                format!("{}{known}", text(&item, "id"))
+            let item = |data: Value| json!({ "data": data, "priority": priority, "delay_ms": delay.map(|span| span.0), "dedupe": dedupe });
+            let mut bodies: Vec<Value> = payloads(given)?.into_iter().map(item).collect();
+            if bodies.len() > 1 && dedupe.is_some() {
+                return Err(invalid("--dedupe is the key of one item: push items with keys one at a time"));
+            }
+            // One is asked for by itself, so that the answer is the item.
+            let body = if bodies.len() == 1 { bodies.remove(0) } else { Value::Array(bodies) };
+            let pushed = client.post(&format!("{}/items", at(queue)), &body).await?;
+            say.answer(&pushed, || {
+                let line = |item: &Value| {
+                    let known = if item["known"] == Value::Bool(true) { " was there before" } else { "" };
+                    format!("{}{known}", text(item, "id"))
+                };
+                match pushed["items"].as_array() {
+                    Some(all) => all.iter().map(line).collect::<Vec<_>>().join("\n"),
+                    None => line(&pushed),
+                }
             });
             Ok(0)
         }
@@ -287,6 +186,9 @@ async fn redrive(client: &Client, queue: &str, status: Option<&str>, say: &Say) 
     Ok(0)
 }
 
+/// How many characters of data and of an error a list shows.
+const BRIEF_MAX: usize = 60;
+
 async fn list(
     client: &Client,
     queue: &str,
@@ -301,7 +203,7 @@ async fn list(
     }
     let page = client.get(&path).await?;
     say.answer(&page, || {
-        let head = ["ITEM", "STATUS", "PRIORITY", "TRIES", "DUE", "RUN", "ERROR"];
+        let head = ["ITEM", "STATUS", "PRIORITY", "TRIES", "DUE", "RUN", "DATA", "ERROR"];
         let mut rows = vec![head.map(str::to_owned).to_vec()];
         for item in items(&page) {
             rows.push(vec![
@@ -311,11 +213,15 @@ async fn list(
                 item["attempts"].to_string(),
                 plain(&item, "next_eligible_at"),
                 plain(&item, "run"),
-                plain(&item, "error").chars().take(60).collect(),
+                say::brief(&say::guarded(&item["data"].to_string()), BRIEF_MAX),
+                // What went wrong before it went well is in `queue show`.
+                match text(&item, "status") {
+                    "completed" => String::new(),
+                    _ => say::brief(&plain(&item, "error"), BRIEF_MAX),
+                },
             ]);
         }
-        let more =
-            page["next_cursor"].as_str().map_or(String::new(), |next| format!("more: --cursor {next}\n"));
+        let more = say.more(&page);
         if rows.len() == 1 { format!("no items\n{more}") } else { say.table(&rows) + &more }
     });
     Ok(0)
@@ -393,20 +299,4 @@ pub(super) async fn schedule(client: &Client, verb: &ScheduleVerb, say: &Say) ->
         None => format!("`{name}` is {}", text(&answer, "state")),
     });
     Ok(0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::text_diff;
-
-    #[test]
-    fn a_diff_shows_the_lines_that_came_and_went() {
-        assert_eq!(text_diff("a\nb\nc", "a\nx\nc"), ["- b", "+ x"]);
-        assert_eq!(text_diff("", "a\nb"), ["+ a", "+ b"]);
-        assert_eq!(text_diff("a\nb\nc\nd", "b\nd\ne"), ["- a", "- c", "+ e"]);
-        assert!(text_diff("same\ntext", "same\ntext").is_empty());
-        let long: String = (0..20_000).map(|n| format!("{n}\n")).collect();
-        let other: String = (0..20_000).map(|n| format!("{}\n", n + 100_000)).collect();
-        assert_eq!(text_diff(&long, &other).len(), 40_000, "too long to compare: shown as a whole");
-    }
 }

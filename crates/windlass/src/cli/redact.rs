@@ -44,7 +44,7 @@ const SHOWN: [&str; 5] = ["action", "message", "reason", "source", "text"];
 /// What is to go.
 #[derive(clap::Args, Debug)]
 pub(super) struct RedactArgs {
-    /// The run, or the beginning of its id
+    /// The run: its id, the beginning or end of it, or `last`
     run: String,
     /// Only of this step
     #[arg(long, value_name = "S")]
@@ -66,7 +66,7 @@ pub(super) async fn redact(args: &Args, wish: &RedactArgs, say: &Say) -> Outcome
         let text = format!("there is no data directory {}", root.display());
         return Err(Failure::new(Code::NotFound, text));
     }
-    let home = Home::make(&root)?;
+    let home = Home::make(&root).map_err(|error| crate::client::unusable(Some(&root), &error))?;
     if home.connect().await.is_ok() {
         let text = format!(
             "another process holds the data directory {}: stop it first, because it has the value in memory",
@@ -137,6 +137,11 @@ async fn record(app: &Arc<App>, wish: &RedactArgs) -> Result<(RunId, usize), Fai
     Ok((run, count))
 }
 
+/// The other name under which the same value is on record: `command:run` has a run's variables as its arguments.
+fn also(field: &str) -> Option<&'static str> {
+    (field == "vars").then_some("args")
+}
+
 /// The values of a run, in its own stream and in those of its effects.
 fn find(log: &Log, run: RunId, first_seq: u64, wish: &RedactArgs) -> Result<Vec<ValueRedacted>, Failure> {
     let unread = |error: crate::log::Error| Failure::new(error.code(), error.to_string());
@@ -156,7 +161,8 @@ fn find(log: &Log, run: RunId, first_seq: u64, wish: &RedactArgs) -> Result<Vec<
         let parsed: Value = serde_json::from_str(line).unwrap_or_default();
         let of_run = parsed["pipeline_id"].as_str().or(parsed["id"].as_str()) == Some(&run.to_string());
         let of_step = wish.step.as_deref().is_none_or(|step| parsed["step"] == step);
-        for field in wish.fields.iter().filter(|_| of_run && of_step) {
+        let fields = wish.fields.iter().flat_map(|field| [field.as_str()].into_iter().chain(also(field)));
+        for field in fields.filter(|_| of_run && of_step) {
             let is_private = parsed.get(format!("{field}{DIGEST}")).is_some();
             if let (true, true, Ok(name)) = (is_private, parsed.get(field).is_some(), Name::new(field)) {
                 found.push(ValueRedacted {

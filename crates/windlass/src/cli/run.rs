@@ -9,18 +9,22 @@ use crate::clock::fresh;
 use crate::runbook::{self, Loaded};
 use axum::http::Method;
 use serde_json::{Map, Value, json};
+use std::fs::TryLockError;
 use std::io::IsTerminal as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use windlass_core::code::Code;
-use windlass_core::id::RunId;
+use windlass_core::id::{Name, RunId};
 use windlass_core::runbook::{Pipeline, Runbook};
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
 
 /// How large a file of variables may be.
 const VARS_MAX: u64 = 1 << 20;
+/// How many runs are named where one has to be chosen.
+const NAMED_MAX: usize = 10;
 /// How often a process without work looks whether there is some.
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -38,13 +42,90 @@ pub(super) fn load(path: &Path, say: &Say) -> Result<Loaded, Failure> {
     })
 }
 
-fn file_of(wish: &RunArgs) -> Result<PathBuf, Failure> {
-    if let Some(file) = &wish.file {
-        return Ok(file.clone());
+/// What is to be run.
+enum Book {
+    /// A file, and the directory that its steps run in: its own.
+    File { loaded: Box<Loaded>, dir: String },
+    /// A deployed runbook, by its name. Its steps run where it was deployed from.
+    Deployed { name: String, runbook: Box<Runbook> },
+}
+
+impl Book {
+    fn runbook(&self) -> &Runbook {
+        match self {
+            Book::File { loaded, .. } => &loaded.runbook,
+            Book::Deployed { runbook, .. } => runbook,
+        }
     }
-    ["runbook.yaml", "runbook.yml"].iter().map(PathBuf::from).find(|path| path.is_file()).ok_or_else(|| {
-        invalid("there is no runbook.yaml here: name a runbook, or let `windlass init` make one")
+}
+
+/// The runbook file of the working directory.
+fn own_file() -> Option<PathBuf> {
+    ["runbook.yaml", "runbook.yml"].iter().map(PathBuf::from).find(|path| path.is_file())
+}
+
+/// The file that was named, or that is meant; and the pipeline that was named instead of a file. No file: a deployed
+/// runbook was named.
+fn file_of(wish: &RunArgs) -> Result<(Option<PathBuf>, Option<String>), Failure> {
+    let Some(named) = &wish.file else {
+        let missing = "there is no runbook.yaml here: name a runbook, or let `windlass init` make one";
+        return Ok((Some(own_file().ok_or_else(|| invalid(missing))?), wish.pipeline.clone()));
+    };
+    let word = named.to_str().filter(|word| Name::new(word).is_ok_and(|name| name.as_str() == *word));
+    let is_path = named.exists() || named.extension().is_some_and(|end| end == "yaml" || end == "yml");
+    if is_path || word.is_none() {
+        return Ok((Some(named.clone()), wish.pipeline.clone()));
+    }
+    let own = own_file().filter(|_| wish.pipeline.is_none());
+    let has = |path: &PathBuf| {
+        let known = runbook::load(path).ok().map(|loaded| loaded.runbook);
+        known.is_some_and(|runbook| runbook.pipelines.keys().any(|name| Some(name.as_str()) == word))
+    };
+    Ok(match own.filter(has) {
+        Some(path) => (Some(path), word.map(str::to_owned)),
+        None => (None, wish.pipeline.clone()),
     })
+}
+
+/// Reads a file for a run.
+fn book(path: &Path, say: &Say) -> Result<Book, Failure> {
+    let loaded = Box::new(load(path, say)?);
+    let path = std::path::absolute(path)?;
+    let dir = path.parent().unwrap_or(&path).to_string_lossy().into_owned();
+    Ok(Book::File { loaded, dir })
+}
+
+/// Asks for the active version of a runbook.
+async fn deployed(client: &Client, name: &str) -> Result<Book, Failure> {
+    match client.get(&format!("/v1/runbooks/{}", follow::escape(name))).await {
+        Ok(mut known) => {
+            let runbook = serde_json::from_value(known["runbook"].take());
+            let unread =
+                |error| Failure::new(Code::Internal, format!("the server's runbook `{name}`: {error}"));
+            Ok(Book::Deployed { name: name.to_owned(), runbook: Box::new(runbook.map_err(unread)?) })
+        }
+        Err(failure) if failure.code == Code::NotFound => {
+            let text = format!(
+                "`{name}` is neither a file nor a deployed runbook: `windlass runbooks` lists those, `windlass deploy FILE` adds one"
+            );
+            Err(Failure::new(Code::NotFound, text))
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
+/// A pipeline of a runbook with its variables, as they are asked for.
+struct Asked {
+    pipeline: String,
+    vars: Map<String, Value>,
+}
+
+fn asked(book: &Book, pipeline: Option<&str>, wish: &RunArgs) -> Result<Asked, Failure> {
+    let pipeline = pick(book.runbook(), pipeline)?;
+    let def = &book.runbook().pipelines[&Name::clean(&pipeline)];
+    let vars = vars(wish, def)?;
+    runbook::check_vars(def, &vars).map_err(|error| invalid(error.to_string()))?;
+    Ok(Asked { pipeline, vars })
 }
 
 /// The variables of the command line, in the types that the pipeline declares.
@@ -86,33 +167,56 @@ async fn submit(client: &Client, loaded: &Loaded) -> Result<Value, Failure> {
 }
 
 pub(super) async fn run(args: &Args, wish: &RunArgs, say: &Say) -> Outcome {
-    let loaded = load(&file_of(wish)?, say)?;
-    let pipeline = pick(&loaded, wish.pipeline.as_deref())?;
-    let def = &loaded.runbook.pipelines[&windlass_core::id::Name::clean(&pipeline)];
-    let vars = vars(wish, def)?;
-    runbook::check_vars(def, &vars).map_err(|error| invalid(error.to_string()))?;
-    if wish.detach && args.global.server.is_none() {
-        background(args)?;
-    }
-    let need = if wish.dry_run { Need::Records } else { Need::Executes };
+    let (file, pipeline) = file_of(wish)?;
+    let read = match &file {
+        Some(path) => {
+            let book = book(path, say)?;
+            let asked = asked(&book, pipeline.as_deref(), wish)?;
+            Some((book, asked))
+        }
+        None => None,
+    };
+    // What is left to the background is only recorded here.
+    let leaves = wish.detach && args.global.server.is_none();
+    let need = if wish.dry_run || leaves { Need::Records } else { Need::Executes };
+    let governed = if wish.dry_run { Need::Records } else { Need::Executes };
     let mut client = connect(args, need, say).await?;
+    super::agree(args, &client, governed, say).await?;
+    let (book, asked) = match read {
+        Some(read) => read,
+        None => {
+            let name = wish.file.as_deref().map(Path::to_string_lossy).unwrap_or_default();
+            let book = deployed(&client, &name).await?;
+            let asked = asked(&book, pipeline.as_deref(), wish)?;
+            (book, asked)
+        }
+    };
     // A key of its own makes it harmless to ask again when the answer was lost: there is one run under it.
     let own = || format!("cli-{}", RunId(fresh()));
     let mut key = wish.idempotency_key.clone().or_else(|| client.app().is_none().then(own));
-    let mut made = submit_run(&client, wish, (&loaded, &pipeline, &vars), key.as_deref()).await;
+    let mut stays = is_server(&client).await;
+    let mut made = submit_run(&client, wish, (&book, &asked), key.as_deref()).await;
     for _ in 0..super::AGAIN_MAX {
         match &made {
             // Whoever held the data directory ended just now; whoever holds it next knows what became of the request.
             Err(failure) if failure.code == Code::Unavailable && client.is_renewable() => {
                 client.renew().await?;
-                super::agree(args, &client, need, say).await?;
+                super::agree(args, &client, governed, say).await?;
             }
             Ok(_) | Err(_) => break,
         }
         key = key.or_else(|| Some(own()));
-        made = submit_run(&client, wish, (&loaded, &pipeline, &vars), key.as_deref()).await;
+        stays = is_server(&client).await;
+        made = submit_run(&client, wish, (&book, &asked), key.as_deref()).await;
     }
     let outcome = match made {
+        Ok(Made::Run(..))
+            if leaves
+                && !stays
+                && let Err(failure) = background(args) =>
+        {
+            Err(failure)
+        }
         Ok(made) => go_on(&mut client, wish, &made, say).await,
         Err(failure) => Err(failure),
     };
@@ -120,8 +224,8 @@ pub(super) async fn run(args: &Args, wish: &RunArgs, say: &Say) -> Outcome {
     outcome
 }
 
-fn pick(loaded: &Loaded, wanted: Option<&str>) -> Result<String, Failure> {
-    let names: Vec<&str> = loaded.runbook.pipelines.keys().map(|name| name.as_str()).collect();
+fn pick(runbook: &Runbook, wanted: Option<&str>) -> Result<String, Failure> {
+    let names: Vec<&str> = runbook.pipelines.keys().map(|name| name.as_str()).collect();
     match (wanted, names.as_slice()) {
         (Some(wanted), _) if names.contains(&wanted) => Ok(wanted.to_owned()),
         (Some(wanted), _) => {
@@ -147,18 +251,23 @@ enum Made {
 async fn submit_run(
     client: &Client,
     wish: &RunArgs,
-    (loaded, pipeline, vars): (&Loaded, &str, &Map<String, Value>),
+    (book, Asked { pipeline, vars }): (&Book, &Asked),
     key: Option<&str>,
 ) -> Result<Made, Failure> {
-    let hash = text(&submit(client, loaded).await?, "hash").to_owned();
+    let (runbook, dir) = match book {
+        Book::File { loaded, dir } => (text(&submit(client, loaded).await?, "hash").to_owned(), Some(dir)),
+        Book::Deployed { name, .. } => (name.clone(), None),
+    };
     if wish.dry_run {
-        let asked = json!({ "runbook": hash, "pipeline": pipeline, "vars": vars });
+        let asked = json!({ "runbook": runbook, "pipeline": pipeline, "vars": vars });
         return client.post("/v1/plan", &asked).await.map(Made::Planned);
     }
-    let cwd = std::env::current_dir()?.to_string_lossy().into_owned();
-    let body = json!({
-        "runbook": hash, "pipeline": pipeline, "vars": vars, "after": wish.after, "cwd": cwd, "source": "cli",
+    let mut body = json!({
+        "runbook": runbook, "pipeline": pipeline, "vars": vars, "after": wish.after, "source": "cli",
     });
+    if let Some(dir) = dir {
+        body["cwd"] = json!(dir);
+    }
     let headers: Vec<_> = key.into_iter().map(|key| ("idempotency-key", key.to_owned())).collect();
     let bytes = ("application/json", body.to_string().into_bytes());
     let answer = client.send(Method::POST, "/v1/runs", Some(bytes), &headers).await?;
@@ -186,13 +295,61 @@ async fn go_on(client: &mut Client, wish: &RunArgs, made: &Made, say: &Say) -> O
     follow::to_end(client, &id, Follow { wait: !wish.no_wait, suspend: true }, say).await
 }
 
+/// What the `when` of a planned step comes to.
+fn condition(step: &Value) -> String {
+    match &step["when"] {
+        Value::Null => String::new(),
+        Value::Bool(false) => "  (skipped: `when` is false)".to_owned(),
+        Value::Object(later) => format!("  (if {})", plain(&Value::Object(later.clone()), "later")),
+        _ => "  (`when` is true)".to_owned(),
+    }
+}
+
+/// The terms of a planned step.
+fn terms(step: &Value) -> Vec<String> {
+    let mut terms = Vec::new();
+    if let Some(ms) = step["timeout_ms"].as_u64() {
+        terms.push(format!("timeout {}", say::duration(ms)));
+    }
+    if let Some(tries) = step["max_attempts"].as_u64() {
+        terms.push(say::count(tries, "attempt"));
+    }
+    for key in ["lock", "semaphore", "effect"] {
+        match &step[key] {
+            Value::Null => {}
+            Value::String(text) => terms.push(format!("{key} {text}")),
+            other => terms.push(format!("{key} {other}")),
+        }
+    }
+    match &step["compensate"] {
+        Value::String(by) => terms.push(format!("taken back by {by}")),
+        Value::Bool(false) => terms.push("never taken back".to_owned()),
+        _ => {}
+    }
+    terms
+}
+
 fn planned(say: &Say, plan: &Value) -> String {
     let mut out = format!("{} would run these steps:\n", plain(plan, "pipeline"));
     for step in plan["steps"].as_array().into_iter().flatten() {
         let indent = "  ".repeat(step["depth"].as_u64().unwrap_or(0) as usize + 1);
         let policy = step["policy"].as_str().map_or(String::new(), |verdict| format!("  policy: {verdict}"));
-        let skipped = if step["when"] == Value::Bool(false) { "  (skipped: `when` is false)" } else { "" };
-        out.push_str(&format!("{indent}{} [{}]{policy}{skipped}\n", plain(step, "id"), plain(step, "tool")));
+        let reasons: Vec<&str> =
+            step["policy_reasons"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let why = match step["policy"].as_str() {
+            Some("deny" | "needs_approval") if !reasons.is_empty() => {
+                format!(" ({})", say::one_line(&reasons.join("; ")))
+            }
+            Some(_) | None => String::new(),
+        };
+        let section = Some(text(step, "section")).filter(|section| *section != "main");
+        let section = section.map_or(String::new(), |section| format!("  in {section}"));
+        let (id, tool) = (plain(step, "id"), plain(step, "tool"));
+        out.push_str(&format!("{indent}{id} [{tool}]{section}{policy}{why}{}\n", condition(step)));
+        let terms = terms(step);
+        if !terms.is_empty() {
+            out.push_str(&format!("{indent}  {}\n", say::one_line(&terms.join(", "))));
+        }
         if let Some(fields) = step.get("fields") {
             out.push_str(&format!(
                 "{indent}  {}\n",
@@ -210,7 +367,7 @@ fn planned(say: &Say, plan: &Value) -> String {
     out
 }
 
-/// Starts a process that holds the data directory while there is something to do. One that finds it held ends at once.
+/// Starts a process that holds the data directory while there is something to do, as soon as nobody else holds it.
 fn background(args: &Args) -> Result<(), Failure> {
     use std::os::unix::process::CommandExt as _;
     let mut command = Command::new(std::env::current_exe()?);
@@ -223,14 +380,40 @@ fn background(args: &Args) -> Result<(), Failure> {
     }
     command.arg("__hold").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
     command.spawn()?;
-    // It has to have the directory before this process looks, or both would want to hold it; whoever is second
-    // finds the socket of the first.
-    std::thread::sleep(Duration::from_millis(300));
     Ok(())
 }
 
-/// Holds the data directory while there is something to do.
-pub(super) async fn hold(client: &Client) -> Outcome {
+fn stays(health: &Value) -> bool {
+    health["stays"] == true
+}
+
+/// Whether a server is asked, which carries out what it is given without anybody's help.
+async fn is_server(client: &Client) -> bool {
+    client.get("/healthz").await.is_ok_and(|health| stays(&health))
+}
+
+/// Holds the data directory while there is something to do. Where a command holds it, this process waits for its end: that
+/// command may only look, and goes away with what it was started for.
+pub(super) async fn hold(client: &mut Client, root: &Path) -> Outcome {
+    let mut options = std::fs::OpenOptions::new();
+    let turn = options.write(true).create(true).truncate(false).mode(0o600).open(root.join("hold.lock"))?;
+    while client.app().is_none() {
+        // One that waits is enough, and it stays until it holds the directory or a server does.
+        match turn.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(0),
+            Err(TryLockError::Error(error)) => return Err(error.into()),
+        }
+        match client.get("/healthz").await {
+            Ok(health) if stays(&health) => return Ok(0),
+            Err(failure) if failure.gone => match client.renew().await {
+                Err(failure) if failure.code != Code::LockBusy => return Err(failure),
+                Ok(()) | Err(_) => {}
+            },
+            Ok(_) | Err(_) => tokio::time::sleep(LOOK).await,
+        }
+    }
+    turn.unlock()?;
     let Some(app) = client.app() else { return Ok(0) };
     let mut idle = 0;
     while idle < 10 {
@@ -294,7 +477,10 @@ pub(super) async fn resume(
             [] => return Err(Failure::new(Code::NotFound, "there is no run that could go on")),
             [only] => vec![only.clone()],
             several => {
-                let text = format!("{} runs could go on: name one, or say --all", several.len());
+                let named = several.iter().take(NAMED_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
+                let more = if several.len() > NAMED_MAX { " …" } else { "" };
+                let text =
+                    format!("{} runs could go on: name one, or say --all: {named}{more}", several.len());
                 return Err(invalid(text));
             }
         },
@@ -304,20 +490,37 @@ pub(super) async fn resume(
     for run in &runs {
         let shown = client.get(&path(run, "")).await?;
         let vars = changed(client, &shown, var).await?;
+        // A run that only a human can help is named one by one; with --all the others go on.
+        if let Some(step) = unknown(&shown).filter(|_| !all) {
+            let text = format!(
+                "{run} cannot be resumed: nobody knows what step `{step}` did. Find out, then run `windlass resolve {run} {step} done|retry|fail`"
+            );
+            return Err(Failure::new(Code::RunResumeFailed, text));
+        }
         if shown["suspended"] == Value::Bool(true) || !vars.is_null() || message.is_some() {
             wishes.push((run, json!({ "message": message, "vars": vars })));
         }
     }
-    client.begin();
+    // What is wished is in force before anything goes on.
     for (run, body) in wishes {
         client.post(&path(run, "/resume"), &body).await?;
     }
+    client.begin();
     let mut worst = 0;
     for run in &runs {
         let code = follow::to_end(client, run, Follow { wait: true, suspend: true }, say).await?;
         worst = worst.max(code);
     }
     Ok(worst)
+}
+
+/// The step that keeps a run where it is because its outcome is unknown: no other step of the run can go on.
+fn unknown(run: &Value) -> Option<&str> {
+    let steps = run["steps"].as_array().filter(|_| run["status"] == "awaiting_approval")?;
+    // What is being looked into by a probe is not a human's to decide yet.
+    let asked = |step: &&Value| step["status"] == "outcome_unknown" && step["reason"] == "outcome";
+    let step = steps.iter().find(asked)?;
+    step["id"].as_str()
 }
 
 /// The variables to change, in the types that the run's pipeline declares.
@@ -332,16 +535,20 @@ async fn changed(client: &Client, run: &Value, var: &[String]) -> Result<Value, 
     let name = text(run, "pipeline");
     let def = book
         .pipelines
-        .remove(&windlass_core::id::Name::clean(name))
+        .remove(&Name::clean(name))
         .ok_or_else(|| Failure::new(Code::Internal, format!("the run's runbook has no pipeline `{name}`")))?;
     let vars = runbook::parse_vars(&def, var).map_err(|error| invalid(error.to_string()))?;
     Ok(Value::Object(vars))
 }
 
 pub(super) async fn retry(client: &mut Client, run: &str, say: &Say) -> Outcome {
+    let before = client.get(&path(run, "")).await?;
     let made = client.post(&path(run, "/retry"), &json!({})).await?;
     let id = text(&made, "id").to_owned();
-    say.note(&format!("{id} goes on from {}", text(&made, "resumed_from")));
+    // A run in back-off is tried again itself; one that has failed goes on in a new run.
+    let same = id == text(&before, "id");
+    let from = || format!("{id} goes on from {}", text(&made, "resumed_from"));
+    say.note(&if same { format!("{id} is tried again at once") } else { from() });
     follow::to_end(client, &id, Follow { wait: true, suspend: true }, say).await
 }
 
@@ -363,6 +570,52 @@ pub(super) async fn fork(
     follow::to_end(client, &id, Follow { wait: true, suspend: true }, say).await
 }
 
+pub(super) async fn ingress(client: &Client, key: &str, say: &Say) -> Outcome {
+    let shown = client.get(&format!("/v1/ingress/{}", follow::escape(key))).await?;
+    say.answer(&shown, || {
+        let fields = shown.as_object().into_iter().flatten();
+        let line = |(name, value): (&String, &Value)| match value {
+            Value::String(text) => format!("{name:<16} {}", say::one_line(text)),
+            other => format!("{name:<16} {other}"),
+        };
+        fields.map(line).collect::<Vec<_>>().join("\n")
+    });
+    Ok(0)
+}
+
+/// What a command is given as `--data`.
+fn payload(text: Option<&str>) -> Result<Value, Failure> {
+    let read =
+        |text| serde_json::from_str(text).map_err(|error| invalid(format!("--data is not JSON: {error}")));
+    text.map_or(Ok(Value::Null), read)
+}
+
+pub(super) async fn emit(
+    client: &Client,
+    kind: &str,
+    data: Option<&str>,
+    key: Option<&str>,
+    say: &Say,
+) -> Outcome {
+    let body = json!({ "type": kind, "data": payload(data)? });
+    let body = ("application/json", body.to_string().into_bytes());
+    let headers: Vec<_> = key.into_iter().map(|key| ("idempotency-key", key.to_owned())).collect();
+    let answer = client.send(Method::POST, "/v1/events", Some(body), &headers).await?.json().await?;
+    say.answer(&answer, || {
+        let mut lines = vec![format!("`{kind}` is emitted")];
+        for run in answer["runs"].as_array().into_iter().flatten() {
+            let text = |key: &str| run[key].as_str().unwrap_or_default();
+            lines.push(format!("{} made the run {}", text("trigger"), text("id")));
+        }
+        for error in answer["errors"].as_array().into_iter().flatten() {
+            let text = |key: &str| error[key].as_str().unwrap_or_default();
+            lines.push(format!("{} made nothing of it: {}", text("trigger"), text("message")));
+        }
+        lines.join("\n")
+    });
+    Ok(0)
+}
+
 pub(super) async fn signal(
     client: &Client,
     (run, key): (Option<&str>, Option<&str>),
@@ -370,12 +623,7 @@ pub(super) async fn signal(
     data: Option<&str>,
     say: &Say,
 ) -> Outcome {
-    let data: Value = match data {
-        Some(text) => {
-            serde_json::from_str(text).map_err(|error| invalid(format!("--data is not JSON: {error}")))?
-        }
-        None => Value::Null,
-    };
+    let data = payload(data)?;
     // With a key there is no run, and the first word is the event's name.
     let (path, body, name) = match (run, key, name) {
         (Some(run), None, Some(name)) => {
@@ -411,6 +659,26 @@ pub(super) async fn resolve(
 }
 
 /// Shows the exact action and decides on it. Without a terminal the hash says that it was seen.
+/// The fewest digits that stand for a whole hash: as many as a card shows first.
+const SHORT_MIN: usize = 12;
+
+/// The hash that somebody gave, which may be the beginning of the one that is shown.
+fn whole(given: &str, shown: &str) -> Result<String, Failure> {
+    let given = given.trim().to_ascii_lowercase();
+    if given.len() < SHORT_MIN
+        || !given.bytes().all(|byte| byte.is_ascii_hexdigit())
+        || given.len() > shown.len()
+    {
+        let text = format!("--hash takes the hash of the action, or its first {SHORT_MIN} digits or more");
+        return Err(invalid(text));
+    }
+    if shown.starts_with(&given) {
+        return Ok(shown.to_owned());
+    }
+    // The server refuses what is not the hash, and puts it on record: it is told all the digits that there are.
+    Ok(format!("{given:0<width$}", width = shown.len()))
+}
+
 pub(super) async fn decide(
     client: &Client,
     id: &str,
@@ -426,7 +694,7 @@ pub(super) async fn decide(
     let verb = if reject.is_some() { "Reject" } else { "Approve" };
     let asks = std::io::stdin().is_terminal();
     let hash = match hash {
-        Some(hash) => hash.to_owned(),
+        Some(hash) => whole(hash, &shown)?,
         // Rejecting does nothing, so a program need not show what it has seen; a human at a terminal is asked.
         None if reject.is_some() && (yes || !asks) || yes && say.terminal => shown,
         None => {

@@ -1,5 +1,6 @@
 //! How the command line speaks: tables and marks for people, JSON for programs, errors to stderr.
 
+use crate::cards::text::is_hidden;
 use crate::client::Failure;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
@@ -58,6 +59,12 @@ impl Say {
         }
     }
 
+    /// A record as JSON, for people: what is invisible or could take over a terminal is escaped, as JSON may be. With
+    /// `--json` it is as it came.
+    pub(super) fn record(&self, json: &str) {
+        if self.json { self.document(json) } else { self.line(&guarded(json)) }
+    }
+
     /// A line of JSON. On a terminal, what could take it over is escaped, as JSON may be; elsewhere it is as it came.
     pub(super) fn document(&self, json: &str) {
         if self.terminal { self.line(&guarded(json)) } else { self.line(json) }
@@ -94,7 +101,13 @@ impl Say {
         } else {
             let detail = if self.colour_err { coloured(&failure.detail) } else { printable(&failure.detail) };
             let page = format!("docs/errors/{}.md", failure.code);
-            let _ = writeln!(std::io::stderr(), "windlass: {}: {detail}\n  see {page}", failure.code);
+            // What is shown with its place says its code itself.
+            let titled = failure
+                .detail
+                .split(['\n', '\u{1b}'])
+                .any(|line| line.contains(&format!("[{}]", failure.code)));
+            let code = if titled { String::new() } else { format!("{}: ", failure.code) };
+            let _ = writeln!(std::io::stderr(), "windlass: {code}{detail}\n  see {page}");
         }
         ExitCode::from(failure.code.exit())
     }
@@ -110,13 +123,19 @@ impl Say {
         self.paint(style, &format!("{} {status}", mark(status)))
     }
 
-    /// Columns, aligned; the first row is the heading.
+    /// How to get the rest of a list.
+    pub(super) fn more(&self, page: &Value) -> String {
+        let next = page["next_cursor"].as_str().filter(|_| !self.quiet);
+        next.map_or(String::new(), |next| format!("more: --cursor {next}\n"))
+    }
+
+    /// Columns, aligned; the first row is the heading, which nobody asked for.
     pub(super) fn table(&self, rows: &[Vec<String>]) -> String {
         let Some(first) = rows.first() else { return String::new() };
         let width = |column: usize| rows.iter().map(|row| width_of(&row[column])).max().unwrap_or(0);
         let widths: Vec<usize> = (0..first.len()).map(width).collect();
         let mut text = String::new();
-        for (at, row) in rows.iter().enumerate() {
+        for (at, row) in rows.iter().enumerate().skip(usize::from(self.quiet)) {
             let mut line = String::new();
             for (cell, width) in row.iter().zip(&widths) {
                 line.push_str(cell);
@@ -163,20 +182,54 @@ fn is_closed() -> bool {
     poll(&mut fds, Some(&at_once)).is_ok() && fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
 }
 
-/// Whether a character could take over a terminal, or turn around what is read: controls, and those of the direction.
-fn is_harmful(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+/// What a line looks like at the end, where what came before each return of the carriage was written over.
+pub(super) fn overwritten(line: &str) -> &str {
+    line.trim_end_matches('\r').rsplit('\r').next().unwrap_or_default()
 }
 
-/// A text of others, without what is harmful on a terminal; its lines and tabs stay.
+/// How long a sequence of colours is that a text begins with, its escape left out.
+fn colours_len(rest: &str) -> Option<usize> {
+    let inner = rest.strip_prefix('[')?;
+    let len = inner.find(|c: char| !c.is_ascii_digit() && c != ';' && c != ':')?;
+    inner[len..].starts_with('m').then_some(len + 2)
+}
+
+/// A text of others, as it may be shown on a terminal: without controls but for its lines and tabs, without colours, and
+/// with everything that is invisible or turns around what is read written out, as in `\u{202e}`.
 pub(super) fn printable(text: &str) -> String {
-    text.chars().filter(|&c| !is_harmful(c) || matches!(c, '\n' | '\t')).collect()
+    let mut out = String::with_capacity(text.len());
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\u{1b}' => {
+                // Nothing but colours is a whole sequence: whoever could hide text in one would.
+                if let Some(len) = colours_len(chars.as_str()) {
+                    chars = chars.as_str()[len..].chars();
+                }
+            }
+            '\n' | '\t' => out.push(c),
+            c if c.is_control() => {}
+            c if is_hidden(c) => {
+                let _ = write!(out, "\\u{{{:x}}}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out
 }
 
 /// The same on one line.
 pub(super) fn one_line(text: &str) -> String {
     printable(text).replace(['\n', '\t'], " ")
+}
+
+/// The beginning of a text that may be long: so many characters at most.
+pub(super) fn brief(text: &str, max: usize) -> String {
+    if text.chars().count() <= max {
+        return text.to_owned();
+    }
+    let begin: String = text.chars().take(max.saturating_sub(1)).collect();
+    format!("{begin}…")
 }
 
 /// A text of a JSON document on one line, as it may be shown.
@@ -190,9 +243,10 @@ pub(super) fn guarded(json: &str) -> String {
     for c in json.chars() {
         match c {
             '\n' => out.push(c),
-            // All of them have four digits at most.
-            c if is_harmful(c) => {
-                let _ = write!(out, "\\u{:04x}", u32::from(c));
+            c if is_hidden(c) => {
+                for unit in c.encode_utf16(&mut [0; 2]) {
+                    let _ = write!(out, "\\u{unit:04x}");
+                }
             }
             c => out.push(c),
         }
@@ -337,11 +391,15 @@ mod tests {
     #[test]
     fn what_could_take_over_a_terminal_is_left_out() {
         let evil = "a\u{1b}[2J\u{9b}2J\u{7f}\u{202e}b\u{2066}\u{200f}\u{61c}\n\tc\u{7}";
-        assert_eq!(printable(evil), "a[2J2Jb\n\tc");
-        assert_eq!(one_line(evil), "a[2J2Jb  c");
+        assert_eq!(printable(evil), "a[2J2J\\u{202e}b\\u{2066}\\u{200f}\\u{61c}\n\tc");
+        assert_eq!(printable("\u{1b}[1;31mred\u{1b}[0m \u{1b}[38:5:1mx\u{1b}[m\u{1b}[31"), "red x[31");
+        assert_eq!((overwritten("10%\r50%\r100%\r"), overwritten("a"), overwritten("\r")), ("100%", "a", ""));
+        assert_eq!(one_line("a\u{200b}\n\tc"), "a\\u{200b}  c");
         let json = serde_json::to_string(evil).unwrap();
         let shown = guarded(&json);
-        assert!(!shown.chars().any(is_harmful), "{shown}");
+        assert!(!shown.chars().any(is_hidden), "{shown}");
+        let tag = "\"\u{e0041}\u{200b}\"";
+        assert_eq!(guarded(tag), "\"\\udb40\\udc41\\u200b\"");
         assert_eq!(serde_json::from_str::<String>(&shown).unwrap(), evil, "it stands for the same");
         assert_eq!(coloured("\u{1b}[1;31mred\u{1b}[0m\u{1b}[2J\u{9b}"), "\u{1b}[1;31mred\u{1b}[0m[2J");
     }

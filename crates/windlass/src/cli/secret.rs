@@ -64,7 +64,7 @@ pub(super) fn secret(args: &Args, verb: &SecretVerb, say: &Say) -> Outcome {
     let tenant_of =
         |tenant: &str| Name::new(tenant).map_err(|error| Failure::new(Code::InvalidInput, error.to_string()));
     // The vault lies in the data directory, which is the owner's alone.
-    Home::make(root)?;
+    Home::make(root).map_err(|error| crate::client::unusable(Some(root), &error))?;
     let vault = Vault::new(root);
     match verb {
         SecretVerb::Set { name, tenant } => {

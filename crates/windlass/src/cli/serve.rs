@@ -1,8 +1,9 @@
 //! `serve`: the process that holds the data directory, until it is told to stop.
 
-use super::args::{Args, ServeArgs};
+use super::args::{ApartArgs, Args, ServeArgs};
 use super::say::Say;
 use super::{INTERRUPTED, Outcome, root};
+use crate::apart::Apart;
 use crate::app::{App, Settings};
 use crate::auth::{self, Credential};
 use crate::client::Failure;
@@ -11,6 +12,7 @@ use crate::home::Home;
 use crate::server::{self, Listen, Server};
 use crate::telemetry;
 use serde_json::json;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -38,7 +40,7 @@ pub(super) async fn serve(args: &Args, wish: &ServeArgs, say: &Say) -> Outcome {
         Server::bind(&listen).await.map_err(|error| Failure::new(error.code(), error.to_string()))?;
     let mut signals = Signals::new()?;
     let app = tokio::select! {
-        app = open(args, usize::from(wish.executors)) => app?,
+        app = open(args, wish) => app?,
         () = signals.recv() => return Ok(INTERRUPTED),
     };
     if let Some(problem) = app.policy.problem() {
@@ -54,6 +56,9 @@ pub(super) async fn serve(args: &Args, wish: &ServeArgs, say: &Say) -> Outcome {
             let _ = tokio::task::spawn_blocking(move || policy.reload_and_tell()).await;
         }
     });
+    if let Some(warning) = app.apart.warning(app.has_others()) {
+        say.note(warning);
+    }
     let (user, url) = (server::user_name(), server.url());
     let socket = app.home.bind()?;
     let token = auth::fresh_token()?;
@@ -82,18 +87,20 @@ pub(super) async fn serve(args: &Args, wish: &ServeArgs, say: &Say) -> Outcome {
 }
 
 /// Opens the data directory. A process that has just ended may still be letting go of it.
-async fn open(args: &Args, executors: usize) -> Result<Arc<App>, Failure> {
+async fn open(args: &Args, wish: &ServeArgs) -> Result<Arc<App>, Failure> {
     let root = root(args)?;
-    let home = Home::make(&root).map_err(|error| {
-        let text = format!("the data directory {} cannot be used: {error}", root.display());
-        Failure::new(Code::Unavailable, text)
-    })?;
+    let home = Home::make(&root).map_err(|error| crate::client::unusable(Some(&root), &error))?;
     let exe = std::env::current_exe()?;
     let config = Arc::new(Config::load(args.global.config.as_deref(), &root)?);
     telemetry::write_logs()?;
     let policy = args.global.policy.clone();
-    let mut settings = Settings { executes: true, config, tells: true, policy, ..Settings::default() };
-    settings.engine.slots = executors;
+    let mut settings =
+        Settings { executes: true, stays: true, config, tells: true, policy, ..Settings::default() };
+    settings.engine.slots = usize::from(wish.executors);
+    settings.names_config = args.global.config.is_some();
+    settings.trusts_local = wish.trust_local;
+    settings.closed = wish.tls_key.iter().cloned().collect();
+    settings.apart = chosen(&wish.apart, home.root())?;
     if let Some(ttl) = lease_ttl()? {
         settings.engine.lease_ttl = ttl;
     }
@@ -129,9 +136,18 @@ fn lease_ttl() -> Result<Option<windlass_core::time::Span>, Failure> {
     Ok(Some(span))
 }
 
+/// What is to keep steps apart.
+pub(super) fn chosen(wish: &ApartArgs, dir: &Path) -> Result<Apart, Failure> {
+    Apart::choose(wish.run_as.as_deref(), wish.shared_user, dir).map_err(|error| {
+        let name = wish.run_as.as_deref().unwrap_or_default();
+        Failure::new(Code::InvalidInput, format!("--run-as {name}: {error}"))
+    })
+}
+
 fn started(app: &App) -> Command {
     let version = Name::clean(env!("CARGO_PKG_VERSION"));
-    Command::Started(Box::new(SystemStarted { version, incarnation: app.log.incarnation() }))
+    let wall = Some(Name::clean(&app.apart.name()));
+    Command::Started(Box::new(SystemStarted { version, incarnation: app.log.incarnation(), wall }))
 }
 
 /// Puts on record what the server does. One that cannot, because the disk is full, serves all the same.

@@ -2,33 +2,67 @@
 
 use super::Outcome;
 use super::args::{LogsArgs, ShowArgs};
-use super::follow::{self, Heard, escape, tree};
-use super::say::{self, Say, duration, one_line, plain, printable, text};
+use super::follow::{self, Heard, escape};
+use super::say::{self, Say, duration, one_line, overwritten, plain, printable, text};
+use super::screen::tree;
 use crate::client::{Client, Failure};
 use serde_json::Value;
+use std::collections::VecDeque;
 
 /// How wide a timeline is drawn.
 const TIMELINE_WIDTH: u64 = 60;
 
 pub(super) async fn show(client: &Client, how: &ShowArgs, say: &Say) -> Outcome {
     let run = client.get(&format!("/v1/runs/{}", escape(&how.run))).await?;
+    // `last` may be another run a moment later.
+    let id = text(&run, "id");
     if how.events {
-        let path = format!("/v1/runs/{}/events", escape(&how.run));
+        let path = format!("/v1/runs/{}/events", escape(id));
         let mut lines = client.lines(&path).await?;
         while let Some(line) = lines.next().await {
-            say.document(&line);
+            say.record(&line);
             if say::is_lost() {
                 break;
             }
         }
     } else if how.receipts {
-        super::undo::receipts(client, &how.run, say).await?;
+        super::undo::receipts(client, id, say).await?;
+    } else if how.checkpoints {
+        checkpoints(client, id, say).await?;
     } else if how.timeline && !say.json {
         say.line(&timeline(say, &run));
     } else {
         say.answer(&run, || describe(say, &run));
     }
     Ok(if how.exit_status { say::exit_of(text(&run, "status")) } else { 0 })
+}
+
+/// What the steps of a run saved, and its messages.
+async fn checkpoints(client: &Client, run: &str, say: &Say) -> Outcome {
+    let answer = client.get(&format!("/v1/runs/{}/checkpoints", escape(run))).await?;
+    say.answer(&answer, || {
+        let mut rows = vec![["STEP", "AT", "ON LOSS", "TOKENS", "SAVED"].map(str::to_owned).to_vec()];
+        for saved in answer["items"].as_array().into_iter().flatten() {
+            let on_loss = match (saved["resumable"] == true, saved["idempotent"] == true) {
+                (true, _) => "reuse",
+                (false, true) => "repeat",
+                (false, false) => "",
+            };
+            let tokens = &saved["tokens_used"];
+            let tokens = tokens["input"].as_u64().unwrap_or(0) + tokens["output"].as_u64().unwrap_or(0);
+            let output = saved.get("output").map_or_else(String::new, Value::to_string);
+            let said = printable(text(saved, "message"));
+            rows.push(vec![
+                plain(saved, "step"),
+                text(saved, "at").to_owned(),
+                on_loss.to_owned(),
+                if tokens == 0 { String::new() } else { tokens.to_string() },
+                say::guarded(&format!("{said}{output}")).to_string(),
+            ]);
+        }
+        say.table(&rows)
+    });
+    Ok(0)
 }
 
 fn describe(say: &Say, run: &Value) -> String {
@@ -45,6 +79,12 @@ fn describe(say: &Say, run: &Value) -> String {
     ];
     for (name, value) in rows.iter().filter(|(_, value)| !value.is_empty()) {
         out.push_str(&format!("  {name:<10} {}\n", one_line(value)));
+    }
+    if let Some(stop) = run.get("cancellation") {
+        let by = stop["user"].as_str().unwrap_or(text(stop, "initiator"));
+        let why =
+            stop["reason"].as_str().map_or_else(String::new, |reason| format!(": {}", one_line(reason)));
+        out.push_str(&format!("  {:<10} by {} at {}{why}\n", "cancelled", one_line(by), text(stop, "at")));
     }
     if let Some(vars) = run["vars"].as_object().filter(|vars| !vars.is_empty()) {
         let vars = say::guarded(&Value::Object(vars.clone()).to_string());
@@ -140,12 +180,16 @@ async fn logs_here(
 ) -> Result<bool, Failure> {
     // A looker in this process has to let others at the directory, or nothing would ever be new.
     let stay = how.follow && client.executes();
-    let run = format!("/v1/runs/{}", escape(&how.run));
-    let mut over = client.get(&run).await?.get("completed_at").is_some();
-    let mut path = format!("/v1/runs/{}/logs?follow={stay}&failed={}", escape(&how.run), how.failed);
+    let shown = client.get(&format!("/v1/runs/{}", escape(&how.run))).await?;
+    let mut over = shown.get("completed_at").is_some();
+    let run = format!("/v1/runs/{}", escape(text(&shown, "id")));
+    let mut path = format!("{run}/logs?follow={stay}&failed={}", how.failed);
     if let Some(step) = &how.step {
         path.push_str(&format!("&step={}", escape(step)));
     }
+    let since = how.since.as_deref().map(super::lists::since).transpose()?;
+    let since = since.and_then(|since| millis(&Value::String(since)));
+    let mut last = VecDeque::new();
     let mut lines = client.lines(&path).await?;
     loop {
         let line = tokio::select! {
@@ -158,18 +202,34 @@ async fn logs_here(
             continue;
         }
         *any = true;
-        let content = printable(text(&value, "text"));
-        match &how.step {
-            _ if say.json => say.document(&line),
-            Some(_) => say.line(&content),
-            None => say.line(&format!("{} | {content}", plain(&value, "step"))),
+        if since.is_some_and(|since| millis(&value["at"]).is_some_and(|at| at < since)) {
+            continue;
+        }
+        if how.tail.is_some_and(|tail| last.len() == tail) {
+            last.pop_front();
+        }
+        last.push_back((line, value));
+        if how.tail.is_none() {
+            last.drain(..).for_each(|(line, value)| wrote(how, &line, &value, say));
         }
     }
+    last.iter().for_each(|(line, value)| wrote(how, line, value, say));
     if stay {
         // The lines end with the run; or with whoever sent them, who does not answer then.
         over = client.get(&run).await?.get("completed_at").is_some();
     }
     Ok(!lines.is_broken() && (over || !how.follow))
+}
+
+/// Shows a line that a step wrote.
+fn wrote(how: &LogsArgs, line: &str, value: &Value, say: &Say) {
+    let content = printable(overwritten(text(value, "text")));
+    let at = if how.timestamps { format!("{} ", plain(value, "at")) } else { String::new() };
+    match &how.step {
+        _ if say.json => say.document(line),
+        Some(_) => say.line(&format!("{at}{content}")),
+        None => say.line(&format!("{at}{} | {content}", plain(value, "step"))),
+    }
 }
 
 pub(super) async fn why(client: &Client, run: &str, say: &Say) -> Outcome {

@@ -1,33 +1,27 @@
-//! `store`: looks after the data directory. It is held alone meanwhile.
+//! `store`: looks after the data directory. Where somebody serves it, it is they who check and copy it; compacting and
+//! restoring hold it alone.
 
 use super::args::{Args, StoreVerb};
 use super::say::{self, Say};
 use super::{Outcome, root};
-use crate::client::Failure;
+use crate::api::care::PATIENCE;
+use crate::app::{App, Settings};
+use crate::backup::{self, KEYS};
+use crate::client::{Client, Failure, Need};
+use crate::config::{Config, Retention};
 use crate::disk::Files;
+use crate::home::Home;
 use crate::log::{self, Log};
+use crate::retention;
 use crate::runbook;
-use crate::secrets::Vault;
-use crate::store::{self, Embedded};
+use crate::shape;
 use serde_json::{Value, json};
-use std::fs;
-use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 use windlass_core::code::Code;
 use windlass_core::state::State;
-use windlass_core::time::{Millis, Span};
-use windlass_engine::port::Store as _;
-
-/// The keys that the log is sealed with.
-const KEYS: &str = "keys";
-/// What belongs to a data directory beside its log: without the keys nothing can be sealed any more, and the rest is kept
-/// nowhere else. A configuration is there where somebody put it there.
-const REST: [&str; 5] = [KEYS, "secrets.json", "output", "evidence", "windlass.yaml"];
-/// How deep folders are in it: a folder of runs with files of steps.
-const DEPTH_MAX: usize = 4;
+use windlass_core::time::Span;
+use windlass_engine::port::Clock as _;
 
 fn failed(error: &log::Error) -> Failure {
     Failure::new(error.code(), error.to_string())
@@ -48,21 +42,27 @@ pub(super) fn open(root: &Path) -> Result<(Log, State), Failure> {
     Ok((log, state))
 }
 
-pub(super) fn store(args: &Args, verb: &StoreVerb, say: &Say) -> Outcome {
+pub(super) async fn store(args: &Args, verb: &StoreVerb, say: &Say) -> Outcome {
     let root = root(args)?;
+    if root.is_dir() {
+        crate::home::check_owner(&root).map_err(|error| crate::client::unusable(Some(&root), &error))?;
+    }
     match verb {
         StoreVerb::Verify => {
-            let (log, _) = open(&root)?;
-            let found = log.verify().map_err(|error| failed(&error))?;
-            say.answer(&verified(&found), || {
-                let warnings: String = found.warnings.iter().map(|text| format!("  {text}\n")).collect();
+            let found = match holder(args, &root, say).await? {
+                Some(client) => client.post_waiting("/v1/store/verify", &json!({}), PATIENCE).await?,
+                None => shape::verified(&open(&root)?.0.verify().map_err(|error| failed(&error))?),
+            };
+            say.answer(&found, || {
+                let warnings = found["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str);
+                let warnings: String = warnings.map(|text| format!("  {text}\n")).collect();
                 format!("✔ {}: all checked\n{warnings}", extent(&found))
             });
         }
         StoreVerb::Compact { retention, yes } => {
             let span = runbook::span::parse(retention)
                 .map_err(|error| Failure::new(Code::InvalidInput, error.to_string()))?;
-            let answer = compact(&root, span, *yes)?;
+            let answer = compact(args, &root, span, *yes).await?;
             say.answer(&answer, || {
                 let streams = answer["streams_dropped"].as_u64().unwrap_or(0);
                 format!(
@@ -74,13 +74,14 @@ pub(super) fn store(args: &Args, verb: &StoreVerb, say: &Say) -> Outcome {
             });
         }
         StoreVerb::Backup { to } => {
-            let (log, _) = open(&root)?;
-            vacant(to)?;
-            let copied = log.backup(to).map_err(|error| failed(&error))?;
-            copy_rest(&root, to)?;
-            say.answer(&verified(&copied), || {
-                format!("✔ {} in {}: all checked", extent(&copied), to.display())
-            });
+            let copied = match holder(args, &root, say).await? {
+                Some(client) => {
+                    let to = std::path::absolute(to)?;
+                    client.post_waiting("/v1/store/backup", &json!({ "to": to }), PATIENCE).await?
+                }
+                None => shape::verified(&backup::make(&open(&root)?.0, &root, to)?),
+            };
+            say.answer(&copied, || format!("✔ {} in {}: all checked", extent(&copied), to.display()));
         }
         StoreVerb::Restore { from } => {
             if !from.is_dir() {
@@ -88,128 +89,78 @@ pub(super) fn store(args: &Args, verb: &StoreVerb, say: &Say) -> Outcome {
                     format!("there is no backup {}: name the directory that it was made in", from.display());
                 return Err(Failure::new(Code::NotFound, text));
             }
-            vacant(&root)?;
+            backup::vacant(&root)?;
             let copied = log::restore(&Files, from, &root).map_err(|error| failed(&error))?;
-            copy_rest(from, &root)?;
+            backup::rest(from, &root)?;
             if copied.records > 0 && !root.join(KEYS).is_dir() {
                 say.note(
                     "the backup has no keys: what is done from now on cannot be sealed with those before",
                 );
             }
-            say.answer(&verified(&copied), || format!("✔ {} has {}", root.display(), extent(&copied)));
+            let copied = shape::verified(&copied);
+            say.answer(&copied, || format!("✔ {} has {}", root.display(), extent(&copied)));
         }
     }
     Ok(0)
 }
 
-/// Whether a copy can be made there: nothing is ever written over.
-fn vacant(dir: &Path) -> Result<(), Failure> {
-    let refuse = |why: String| Failure::new(Code::InvalidInput, format!("{}: {why}", dir.display()));
-    match fs::read_dir(dir) {
-        Ok(mut entries) => match entries.next() {
-            Some(_) => Err(refuse("the directory is not empty; name one that is not there yet".to_owned())),
-            None => Ok(()),
-        },
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
-            match parent.is_none_or(Path::is_dir) {
-                true => Ok(()),
-                false => {
-                    Err(refuse("the directory that it would be in is not there; make it first".to_owned()))
-                }
-            }
-        }
-        Err(error) => Err(refuse(format!("{error}; name a directory that is not there yet"))),
+/// Whoever serves the data directory, or the server that is named. Nobody else can look into it meanwhile.
+async fn holder(args: &Args, root: &Path, say: &Say) -> Result<Option<Client>, Failure> {
+    if args.global.server.is_some() {
+        return super::connect(args, Need::Records, say).await.map(Some);
+    }
+    let Some(home) = Home::of_socket(&root.join(crate::home::SOCKET)) else { return Ok(None) };
+    match home.connect().await {
+        Ok(_) => Client::to_server(&format!("unix:{}", home.socket().display()), None).map(Some),
+        Err(_) => Ok(None),
     }
 }
 
 /// How much was looked at.
-fn extent(found: &log::Verified) -> String {
-    format!("{} of {}", say::count(found.records, "record"), say::count(found.streams, "stream"))
+fn extent(found: &Value) -> String {
+    let number = |name: &str| found[name].as_u64().unwrap_or(0);
+    format!("{} of {}", say::count(number("records"), "record"), say::count(number("streams"), "stream"))
 }
 
-fn verified(found: &log::Verified) -> Value {
-    json!({ "valid": true, "records": found.records, "streams": found.streams, "warnings": found.warnings })
-}
-
-/// Drops runs that ended longer ago than the retention. Everything else is kept.
-fn compact(root: &Path, retention: Span, yes: bool) -> Result<Value, Failure> {
-    const PAUSE: Duration = Duration::from_millis(2);
-    let unusable = |error: store::Error| Failure::new(error.code(), error.to_string());
-    let unlisted = |error: crate::history::Error| Failure::new(error.code(), error.to_string());
+/// Drops what ended longer ago than the retention. Everything else is kept.
+async fn compact(args: &Args, root: &Path, kept: Span, yes: bool) -> Result<Value, Failure> {
     if !root.is_dir() {
         let text = format!("there is no data directory {}", root.display());
         return Err(Failure::new(Code::NotFound, text));
     }
-    let (mut store, _) =
-        Embedded::open(Arc::new(Files), root, &store::Options::default()).map_err(unusable)?;
-    // What has ended leaves memory first; it takes as long as the history takes to list it.
-    while store.lingering() > 0 {
-        if !store.idle(Millis(u64::MAX / 2)) {
-            std::thread::sleep(PAUSE);
+    let home = Home::make(root).map_err(|error| crate::client::unusable(Some(root), &error))?;
+    if home.connect().await.is_ok() {
+        let text = format!(
+            "another process holds the data directory {}: a server lets go by itself of what is past its retention, which \
+             `retention:` in windlass.yaml sets; to compact by hand, stop it first",
+            root.display()
+        );
+        return Err(Failure::new(Code::LockBusy, text));
+    }
+    let config = Arc::new(Config::load(args.global.config.as_deref(), root)?);
+    let kept = Retention { evidence: config.retention.evidence, ..Retention::all(kept) };
+    let settings = Settings { config, policy: args.global.policy.clone(), ..Settings::default() };
+    let app = App::start(home, &std::env::current_exe()?, settings)?;
+    let working = app.clone();
+    // Nothing is carried out here, so there is nothing that could panic.
+    let done = tokio::task::spawn_blocking(move || {
+        let done = retention::at_once(&working, kept, |runs| {
+            let question =
+                format!("Drop {} for good, with all their records?", say::count(runs as u64, "run"));
+            say::sure(yes, &question, "nothing was dropped", "--yes")
+        });
+        if done.is_ok() {
+            // What is left is read from here on.
+            let saved = working.engine.read(|store| store.save_now(crate::clock::System.now()));
+            drop(saved);
         }
-    }
-    store.log().roll().map_err(|error| failed(&error))?;
-    let now = windlass_engine::port::Clock::now(&crate::clock::System);
-    let retiring = store.retire(now - retention).map_err(unlisted)?;
-    if !retiring.is_empty() {
-        let question =
-            format!("Drop {} for good, with all their records?", say::count(retiring.len(), "run"));
-        say::sure(yes, &question, "nothing was dropped", "--yes")?;
-    }
-    let done = retiring.carry_out().map_err(|error| failed(&error))?;
-    store.retired(true);
-    if !retiring.is_empty() {
-        store.save_now(now);
-    }
+        working.stop();
+        done
+    });
+    let done = done.await.map_err(|_| Failure::new(Code::Internal, "the log could not be compacted"))??;
     Ok(json!({
-        "bytes_dropped": done.bytes_dropped, "bytes_kept": done.bytes_kept, "streams_dropped": done.streams_dropped,
+        "bytes_dropped": done.log.bytes_dropped, "bytes_kept": done.log.bytes_kept,
+        "streams_dropped": done.log.streams_dropped, "runs": done.runs, "items": done.log.items,
+        "ingress_keys": done.log.ingress_keys, "effect_keys": done.log.effect_keys,
     }))
-}
-
-/// Copies what belongs to a data directory beside its log. What is not there is not needed.
-fn copy_rest(from: &Path, to: &Path) -> Result<(), Failure> {
-    let mut rest: Vec<PathBuf> = REST.iter().map(PathBuf::from).collect();
-    // The key of the secrets belongs to it where it lies in it.
-    rest.extend([from, to].iter().find_map(|root| {
-        let (root, key) = (root.canonicalize().ok()?, Vault::new(root).key_file()?.canonicalize().ok()?);
-        key.strip_prefix(root).map(Path::to_path_buf).ok()
-    }));
-    for name in rest {
-        let (from, to) = (from.join(&name), to.join(&name));
-        copy(&from, &to, DEPTH_MAX).map_err(|error| {
-            Failure::new(
-                Code::Unavailable,
-                format!("{} cannot be copied to {}: {error}", from.display(), to.display()),
-            )
-        })?;
-    }
-    Ok(())
-}
-
-/// Copies a file, or a folder with all that is in it; only the owner can look at the copy.
-fn copy(from: &Path, to: &Path, depth: usize) -> io::Result<()> {
-    let meta = match fs::symlink_metadata(from) {
-        Ok(meta) => meta,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    if meta.is_dir() {
-        if depth == 0 {
-            return Err(io::Error::other("folders are nested too deep"));
-        }
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(to)?;
-        for entry in fs::read_dir(from)? {
-            let name = entry?.file_name();
-            copy(&from.join(&name), &to.join(&name), depth - 1)?;
-        }
-        fs::File::open(to)?.sync_all()
-    } else if meta.is_file() {
-        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
-        io::copy(&mut fs::File::open(from)?, &mut file)?;
-        file.sync_all()
-    } else {
-        // Sockets and the like are good only while somebody holds the directory.
-        Ok(())
-    }
 }

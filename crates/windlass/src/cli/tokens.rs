@@ -8,17 +8,16 @@ use crate::client::{Client, Failure};
 use crate::runbook;
 use serde_json::{Value, json};
 use windlass_core::code::Code;
-use windlass_engine::port::Clock as _;
 
 fn words(value: &Value) -> String {
     value.as_array().into_iter().flatten().filter_map(Value::as_str).collect::<Vec<_>>().join(",")
 }
 
-/// The time after a span from now.
-fn after(span: &str) -> Result<String, Failure> {
-    let span = runbook::span::parse(span)
-        .map_err(|_| Failure::new(Code::InvalidInput, format!("`{span}` is not a duration such as 30d")))?;
-    Ok(crate::shape::time(crate::clock::System.now() + span))
+/// A span, as it is sent: the server's time counts, not that of this machine.
+fn span(text: &str) -> Result<&str, Failure> {
+    runbook::span::parse(text)
+        .map_err(|_| Failure::new(Code::InvalidInput, format!("`{text}` is not a duration such as 30d")))?;
+    Ok(text)
 }
 
 pub(super) async fn token(client: &Client, verb: &TokenVerb, say: &Say) -> Outcome {
@@ -26,7 +25,7 @@ pub(super) async fn token(client: &Client, verb: &TokenVerb, say: &Say) -> Outco
         TokenVerb::Create { scopes, tenant, namespace, name, service, groups, expires } => {
             let body = json!({
                 "scopes": scopes, "tenant": tenant, "namespace": namespace, "name": name, "service": service,
-                "groups": groups, "expires_at": expires.as_deref().map(after).transpose()?,
+                "groups": groups, "expires_in": expires.as_deref().map(span).transpose()?,
             });
             let made = client.post("/v1/tokens", &body).await?;
             say.note("this token is shown once; keep it where secrets are kept");

@@ -2,8 +2,8 @@
 
 use super::Outcome;
 use super::follow::{self, Follow, escape, printable};
-use super::say::{Say, text};
-use crate::client::Client;
+use super::say::{self, Say, text};
+use crate::client::{Client, Failure};
 use serde_json::{Value, json};
 
 /// How a run is undone.
@@ -29,13 +29,18 @@ pub(super) async fn undo(client: &mut Client, run: &str, wish: Wish, say: &Say) 
         };
         if items.iter().any(done) {
             say.note(plan(say, &would).trim_end_matches('\n'));
-            super::say::sure(false, "Take this back?", "nothing was taken back", "--yes")?;
+            say::sure(false, "Take this back?", "nothing was taken back", "--yes")?;
         }
     }
     let body = json!({ "dry_run": wish.dry_run, "force": wish.force });
     let answer = client.post(&path, &body).await?;
     let Some(id) = answer["run"]["id"].as_str().map(str::to_owned) else {
-        say.answer(&answer, || plan(say, &answer));
+        let empty = answer["items"].as_array().is_none_or(Vec::is_empty);
+        let by = if empty && !say.json { undone_by(client, text(&answer, "of")).await? } else { None };
+        say.answer(&answer, || match by {
+            Some(by) => format!("nothing is left to take back: it is undone by {by}"),
+            None => plan(say, &answer),
+        });
         return Ok(0);
     };
     if !say.json {
@@ -45,16 +50,40 @@ pub(super) async fn undo(client: &mut Client, run: &str, wish: Wish, say: &Say) 
     follow::to_end(client, &id, Follow { wait: true, suspend: true }, say).await
 }
 
+/// How many of the newest undos are looked through for the one of a run.
+const UNDOS_MAX: usize = 500;
+
+/// The run that took back what a run did, where one succeeded.
+async fn undone_by(client: &Client, of: &str) -> Result<Option<String>, Failure> {
+    let page = client.get(&format!("/v1/runs?pipeline=undo&status=completed&limit={UNDOS_MAX}")).await?;
+    let mut undos = page["items"].as_array().into_iter().flatten();
+    let own = undos.find(|run| text(run, "correlation_id") == of && !of.is_empty());
+    Ok(own.map(|run| text(run, "id").to_owned()))
+}
+
 /// What would be done, latest effect first.
 fn plan(say: &Say, answer: &Value) -> String {
     let items = answer["items"].as_array().map(Vec::as_slice).unwrap_or_default();
     if items.is_empty() {
-        return "nothing of it can be taken back: it did nothing outside".to_owned();
+        let done = answer["taken_back"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let done: Vec<String> = done
+            .iter()
+            .map(|one| match text(one, "run") {
+                run if run == text(answer, "of") => {
+                    format!("its own compensations, until {}", text(one, "at"))
+                }
+                run => format!("{run}, until {}", text(one, "at")),
+            })
+            .collect();
+        return match done.as_slice() {
+            [] => "nothing of it can be taken back: it did nothing outside".to_owned(),
+            done => format!("nothing of it is left to take back; taken back by: {}", done.join("; ")),
+        };
     }
     let mut rows = vec![["STEP", "STATE", "DID", "UNDO", "WHY"].map(str::to_owned).to_vec()];
     for item in items {
         let action = |value: &Value| match value["command"].as_str() {
-            Some(command) => printable(command).chars().take(40).collect(),
+            Some(command) => say::brief(&printable(command), 40),
             None if value.is_object() => {
                 format!("{} {}", text(value, "tool"), printable(text(value, "target")))
             }

@@ -79,6 +79,7 @@ pub(super) async fn doctor(args: &Args, say: &Say) -> Outcome {
         program("git", &["--version"], false, "guards about branches need git"),
         program("tmux", &["-V"], false, "agents will need tmux"),
     ];
+    findings.push(configuration(args, &root(args)?));
     findings.push(data(&root(args)?).await);
     findings.push(policy_folder(args, &root(args)?));
     let ok = findings.iter().all(|finding| finding.ok || !finding.needed);
@@ -108,6 +109,29 @@ fn program(name: &'static str, words: &[&str], needed: bool, why: &str) -> Findi
     }
 }
 
+/// The configuration file that every command would read.
+fn configuration(args: &Args, root: &Path) -> Finding {
+    let what = "configuration";
+    match Config::load(args.global.config.as_deref(), root) {
+        Ok(config) => {
+            let text = config.path.map_or("there is no windlass.yaml: defaults hold".to_owned(), |path| {
+                format!("{} is read", path.display())
+            });
+            Finding { what, ok: true, needed: true, text }
+        }
+        Err(problems) => {
+            Finding { what, ok: false, needed: true, text: crate::client::Failure::from(problems).detail }
+        }
+    }
+}
+
+/// Whether a directory can be written: by writing there. Nothing stays.
+fn writable(dir: &Path) -> Result<(), String> {
+    let trial = dir.join(format!(".windlass-doctor-{}", std::process::id()));
+    let made = fs::create_dir(&trial).and_then(|()| fs::remove_dir(&trial));
+    made.map_err(|error| format!("{} cannot be written: {error}", dir.display()))
+}
+
 /// The policy that would be in force.
 fn policy_folder(args: &Args, root: &Path) -> Finding {
     let places: Vec<PathBuf> =
@@ -127,8 +151,15 @@ fn policy_folder(args: &Args, root: &Path) -> Finding {
 async fn data(root: &Path) -> Finding {
     let what = "data directory";
     if !root.is_dir() {
-        let text = format!("{} is not there yet; the first run makes it", root.display());
-        return Finding { what, ok: true, needed: true, text };
+        let above = root.ancestors().find(|dir| dir.is_dir()).unwrap_or(Path::new("."));
+        let (ok, text) = match writable(above) {
+            Ok(()) => (true, format!("{} is not there yet; the first run makes it", root.display())),
+            Err(problem) => (false, format!("{} cannot be made: {problem}", root.display())),
+        };
+        return Finding { what, ok, needed: true, text };
+    }
+    if let Err(text) = writable(root) {
+        return Finding { what, ok: false, needed: true, text };
     }
     let held = match Home::make(root) {
         Ok(home) => home.connect().await.is_ok(),

@@ -90,6 +90,36 @@ fn a_tier_that_is_not_decided_in_slack_has_a_link_and_no_buttons() {
     assert!(full.contains("Really?") && full.starts_with("approval apr_"), "{full}");
 }
 
+/// The tier of an `approve … for:` is the highest risk of what it is for, and Slack's setting goes by it.
+#[test]
+fn an_approval_for_a_step_of_high_risk_is_not_decided_where_high_is_not() {
+    let office = Office::open();
+    let project = office.project("channel: C9, link_only: [high]");
+    let book = "
+name: for
+pipelines:
+  risky:
+    steps:
+      - { id: gate, approve: { message: 'Risky?', for: [first, switch] } }
+      - { id: first, run: 'true' }
+      - { id: switch, run: 'true', risk: high }
+  calm:
+    steps:
+      - { id: gate, approve: { message: 'Calm?', for: [switch] } }
+      - { id: switch, run: 'true', risk: medium }
+";
+    let serving = crate::wire::Serving::new(project, &[book]);
+    start(&serving, "risky");
+    let card = office.await_card("C9", "Risky?");
+    let all = card["blocks"].to_string();
+    assert!(all.contains("high tier") && all.contains("This is not decided here"), "{all}");
+    assert!(!all.contains("windlass:approve"), "{all}");
+    start(&serving, "calm");
+    let card = office.await_card("C9", "Calm?");
+    let all = card["blocks"].to_string();
+    assert!(all.contains("medium tier") && all.contains("windlass:approve"), "{all}");
+}
+
 #[test]
 fn people_are_reminded_then_others_are_asked_and_every_card_is_brought_up_to_date() {
     let office = Office::open();

@@ -1,7 +1,8 @@
 //! What goes wrong on the way to Slack: a card is posted once, whatever breaks, and also by another process.
 
-use crate::office::{Fault, Office, click, events, start};
+use crate::office::{BOOK, Fault, Office, click, events, start};
 use crate::support::{text, until};
+use crate::wire::Serving;
 
 #[test]
 fn a_card_gets_through_and_stands_there_once() {
@@ -52,7 +53,10 @@ fn a_process_that_dies_before_or_after_it_posts_leaves_the_rest_to_the_next() {
 #[test]
 fn without_a_token_or_a_channel_the_approval_is_decided_elsewhere() {
     let office = Office::open();
-    let serving = office.serve("team: T1");
+    let project = office.project("team: T1");
+    let config = project.read("windlass.yaml");
+    project.write("windlass.yaml", format!("{config}approvals: {{ self: allow }}\n"));
+    let serving = Serving::new(project, &[BOOK]);
     let run = start(&serving, "ask");
     until("the text on record", || {
         let shown = events(&serving, "approval:shown");

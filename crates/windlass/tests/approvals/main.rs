@@ -16,9 +16,11 @@ mod support;
 #[allow(dead_code)] // Only a part of it is used here.
 mod wire;
 
+mod changes;
 mod channel;
 mod decisions;
 mod faults;
 mod office;
 mod refusals;
+mod requesters;
 mod terminal;

@@ -172,21 +172,33 @@ fn post(room: &mut Room, mut message: Value) -> Said {
     }
 }
 
-/// Sends a signed payload as Slack does.
-pub(crate) fn send(serving: &Serving, payload: &Value) -> Answer {
+/// A payload as Slack sends it: the headers with its signature, and the body.
+pub(crate) fn signed(payload: &Value) -> ([(&'static str, String); 3], String) {
     let escaped: String = payload.to_string().bytes().map(|byte| format!("%{byte:02x}")).collect();
     let (body, time) = (format!("payload={escaped}"), now().to_string());
     let signature = format!("v0={}", sign(SECRET, &[b"v0:", time.as_bytes(), b":", body.as_bytes()]));
     let headers = [
-        ("x-slack-signature", signature.as_str()),
-        ("x-slack-request-timestamp", time.as_str()),
-        ("content-type", "application/x-www-form-urlencoded"),
+        ("x-slack-signature", signature),
+        ("x-slack-request-timestamp", time),
+        ("content-type", "application/x-www-form-urlencoded".to_owned()),
     ];
+    (headers, body)
+}
+
+/// Sends a signed payload as Slack does.
+pub(crate) fn send(serving: &Serving, payload: &Value) -> Answer {
+    let (headers, body) = signed(payload);
+    let headers = headers.each_ref().map(|(name, value)| (*name, value.as_str()));
     serving.post("/hooks/slack/actions", &headers, body.as_bytes())
 }
 
 /// Somebody clicks on a button of a card; returns what they are told.
 pub(crate) fn click(serving: &Serving, card: &Value, action: &str, user: &str) -> String {
+    text(&send(serving, &clicked(card, action, user)).is(200).json(), "text").to_owned()
+}
+
+/// What Slack sends when somebody clicks on a button of a card.
+pub(crate) fn clicked(card: &Value, action: &str, user: &str) -> Value {
     let blocks = card["blocks"].as_array().unwrap();
     let buttons = blocks.iter().find(|block| block["type"] == "actions").expect("buttons");
     let elements = buttons["elements"].as_array().unwrap();
@@ -194,15 +206,14 @@ pub(crate) fn click(serving: &Serving, card: &Value, action: &str, user: &str) -
     // Every click has a trigger of its own; without one it would be a replay.
     static CLICKS: AtomicU64 = AtomicU64::new(0);
     let n = CLICKS.fetch_add(1, Ordering::Relaxed);
-    let payload = json!({
+    json!({
         "type": "block_actions", "team": { "id": "T1" }, "user": { "id": user },
         "trigger_id": format!("13345224609.{n}"),
         "channel": { "id": card["channel"] }, "message": { "ts": card["ts"] },
         "container": { "type": "message", "message_ts": card["ts"], "channel_id": card["channel"] },
         "actions": [{ "type": "button", "action_id": action, "block_id": "windlass:decide", "value": button["value"] }],
         "state": { "values": {} },
-    });
-    text(&send(serving, &payload).is(200).json(), "text").to_owned()
+    })
 }
 
 /// Somebody sends a window off; returns what Slack is answered.

@@ -203,6 +203,11 @@ pipelines:
     assert_eq!(project.read("trace"), "first\nsecond 1\nthird\n");
     assert_eq!((&retried["resumed_from"], &retried["root_run"]), (&failed["id"], &failed["id"]));
     assert_eq!(retried["resume_count"], 1);
+    // That it is retried stands in the stream of the run that failed, with the run that goes on.
+    let asked = project.events("pipeline:retry");
+    let last = asked.last().expect("a record");
+    assert_eq!((&last["id"], &last["new"]), (&failed["id"], &retried["id"]));
+    assert_eq!(text(last, "stream"), format!("run/{}", text(&failed, "id")));
     // What is completed is not retried.
     project.windlass(&["retry", text(&retried, "id")]).code(6).warns("RUN_");
 }

@@ -62,17 +62,34 @@ pipelines:
 fn what_was_approved_is_what_runs_whatever_is_resumed_with() {
     let project = Project::with(DEPLOY);
     let run = text(&project.run(&["--no-wait", "--var", "version=good"], 4), "id").to_owned();
-    let approval = project.windlass(&["approvals", "--json"]).code(0).json()["items"][0].clone();
-    let other = ["resume", &run, "--var", "version=evil"];
-    project.windlass(&other).code(6).warns("RUN_INVALID_TRANSITION").warns("a human was asked to approve");
-    let (id, hash) = (text(&approval, "id"), text(&approval, "action_hash"));
-    project.windlass(&["approve", id, "--hash", hash]).code(0).says("Deploy good?");
-    // It may go on, and end, as soon as a process opens the directory.
-    project.windlass(&other).code(6);
-    project.windlass(&["resume", "--all"]);
-    until("the run to end", || (project.show(&run)["status"] == "completed").then_some(()));
-    assert_eq!(project.read("deployed"), "good\n");
-    assert_eq!(project.show(&run)["vars"]["version"], "good");
+    let open = |project: &Project, before: &[&Value]| {
+        until("a question", || {
+            let page = project.windlass(&["approvals", "--json"]).code(0).json();
+            let open = page["items"].as_array().unwrap().iter();
+            open.clone().find(|a| before.iter().all(|b| b["id"] != a["id"])).cloned()
+        })
+    };
+    let first = open(&project, &[]);
+    assert_eq!(first["tier"], "high");
+    // Given, while nothing serves the directory: what `resume` is told is in force before the run goes on.
+    let words = ["approve", text(&first, "id"), "--hash", text(&first, "action_hash")];
+    project.windlass(&words).code(0).says("Deploy good?");
+    let resumed = project.start(&["resume", &run, "--var", "version=evil", "--json"]);
+    let second = open(&project, &[&first]);
+    assert!(!project.has("deployed"));
+    project.windlass(&["why", &run]).code(0).says("asked again: the variable `version` was changed");
+    // Open: it is withdrawn, and asked again.
+    let other = project.start(&["resume", &run, "--var", "version=v3", "--json"]);
+    let third = open(&project, &[&first, &second]);
+    let words = ["approve", text(&second, "id"), "--hash", text(&second, "action_hash")];
+    project.windlass(&words).code(3).warns("it was withdrawn: the variable `version` was changed");
+    assert!(third["action"].to_string().contains("v3"), "{third}");
+    let words = ["approve", text(&third, "id"), "--hash", &text(&third, "action_hash")[..12]];
+    project.windlass(&words).code(0);
+    assert_eq!(resumed.wait().code(0).last()["status"], "completed");
+    other.wait().code(0);
+    assert_eq!(project.read("deployed"), "v3\n");
+    assert_eq!(project.show(&run)["vars"]["version"], "v3");
 }
 
 #[test]

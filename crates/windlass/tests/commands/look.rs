@@ -152,6 +152,8 @@ fn events_are_filtered_by_type_and_go_on_from_a_cursor() {
 fn check_tells_what_is_in_a_runbook_and_prints_its_schema() {
     let project = Project::with(BOOK);
     project.windlass(&["check", "book.yaml"]).code(0).says("2 pipelines");
+    project.write("idle.yaml", "name: t\npipelines: { p: { steps: [ { id: w, wait: 1s, risk: high } ] } }");
+    project.windlass(&["check", "idle.yaml"]).code(0).warns("step `w`: `risk` does nothing for `wait`");
     let checked = project.windlass(&["check", "book.yaml", "--json"]).code(0).json();
     let run = project.run(&["good"], 0);
     assert_eq!((&checked["valid"], &checked["hash"]), (&true.into(), &run["runbook_hash"]));
@@ -207,4 +209,22 @@ fn a_reader_that_goes_away_is_no_error() {
     assert!(command.status().unwrap().success());
     until("the code", || project.has("code").then_some(()));
     assert_eq!((project.read("first").lines().count(), project.read("code").as_str()), (1, "0\n"));
+}
+
+#[test]
+fn a_run_is_known_by_the_end_of_its_id_and_as_the_last_one() {
+    let project = Project::with(BOOK);
+    project.windlass(&["show", "last"]).code(5).warns("NOT_FOUND");
+    let first = text(&project.run(&["good"], 0), "id").to_owned();
+    let second = text(&project.run(&["good"], 0), "id").to_owned();
+    assert_eq!(project.show("last")["id"], second.as_str());
+    project.windlass(&["logs", "last"]).code(0).says("to-stdout");
+    project.windlass(&["why", "last"]).code(0);
+    for id in [&first, &second] {
+        assert_eq!(project.show(&id[id.len() - 8..])["id"], id.as_str());
+        assert_eq!(project.show(&id[id.len() - 8..].to_lowercase())["id"], id.as_str());
+    }
+    // What means several names them.
+    project.windlass(&["show", &first[..6]]).code(2).warns(&first).warns(&second);
+    project.windlass(&["show", "zzzz"]).code(5).warns("NOT_FOUND");
 }

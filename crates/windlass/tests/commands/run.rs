@@ -1,6 +1,7 @@
 //! `run`: variables, outputs, exit codes, keys, and runs that nobody waits for.
 
 use crate::support::{Project, status_of, step, text, until};
+use rustix::process::Signal;
 use serde_json::json;
 
 const GREET: &str = r#"
@@ -187,6 +188,44 @@ pipelines:
 }
 
 #[test]
+fn a_detached_run_goes_on_whoever_holds_the_directory_and_goes_away() {
+    let project = Project::with(
+        "
+name: detached
+pipelines:
+  first: { steps: [ { run: 'echo > first; until [ -e end ]; do sleep 0.02; done' } ] }
+  p: { steps: [ { run: 'echo > began; until [ -e go ]; do sleep 0.02; done' }, { run: 'echo done >> trace' } ] }
+",
+    );
+    // A command that only looks holds the directory again and again, and carries nothing out.
+    project.write("go", "");
+    let looks: Vec<_> = (0..3).map(|_| project.start(&["events", "--follow", "--json"])).collect();
+    project.windlass(&["run", "book.yaml", "p", "--detach"]).code(0);
+    until("the run to be carried out", || project.has("trace").then_some(()));
+    for look in looks {
+        look.signal(Signal::INT);
+        look.wait();
+    }
+    until("the background process to end", || {
+        project.windlass(&["store", "verify"]).status.success().then_some(())
+    });
+
+    // A command that carries out its own run sees the step through that it began, and leaves the rest.
+    project.remove("go");
+    project.remove("began");
+    let first = project.start(&["run", "book.yaml", "first", "--json"]);
+    project.await_file("first");
+    for _ in 0..3 {
+        project.windlass(&["run", "book.yaml", "p", "--detach"]).code(0);
+    }
+    project.await_file("began");
+    project.write("end", "");
+    project.write("go", "");
+    first.wait().code(0);
+    until("the runs to be carried out", || (project.read("trace").lines().count() == 4).then_some(()));
+}
+
+#[test]
 fn a_second_process_works_through_the_first() {
     let project = Project::with(
         "
@@ -201,7 +240,8 @@ pipelines:
     project.await_file("began");
     project.windlass(&["run", "book.yaml", "quick"]).code(0).says("q | quick").says("✔ completed");
     assert_eq!(project.show(&id)["status"], "running");
-    project.windlass(&["store", "verify"]).code(75).warns("LOCK_BUSY");
+    project.windlass(&["store", "verify"]).code(0).says("all checked");
+    project.windlass(&["store", "compact"]).code(75).warns("LOCK_BUSY").warns("retention");
     project.windlass(&["doctor"]).code(0).says("a process holds it and answers");
     project.write("go", "");
     slow.wait().code(0);

@@ -208,3 +208,50 @@ pipelines:
     let lines = project.windlass(&["logs", &run, "--json"]).code(0).lines();
     assert!(!lines.is_empty() && lines.iter().all(|line| text(line, "at").ends_with('Z')), "{lines:?}");
 }
+
+#[test]
+fn a_command_that_ends_with_0_although_it_was_stopped_is_taken_back() {
+    let project = Project::with(
+        "
+name: book
+pipelines:
+  asked:
+    steps:
+      - id: b
+        run: \"trap 'echo booked >> trace; exit 0' TERM; echo > began; while :; do sleep 0.05; done\"
+        compensate: { run: echo unbook >> trace }
+  once:
+    steps:
+      - id: b
+        effect: at_most_once
+        run: \"trap 'echo booked >> trace; exit 0' TERM; echo > began; while :; do sleep 0.05; done\"
+        compensate: { run: echo unbook >> trace }
+  killed:
+    steps:
+      - id: both
+        fail_fast: kill
+        parallel:
+          - id: b
+            run: \"trap 'echo booked >> trace; exit 0' TERM; echo > began; while :; do sleep 0.05; done\"
+            compensate: { run: echo unbook >> trace }
+          - { id: breaks, run: 'until test -e began; do sleep 0.05; done; exit 3' }
+",
+    );
+    for (pipeline, ends) in [("asked", "cancelled"), ("once", "cancelled"), ("killed", "failed")] {
+        let mut process = project.start(&["run", "book.yaml", pipeline, "--json"]);
+        let run = process.await_run();
+        project.await_exists("began");
+        if ends == "cancelled" {
+            project.windlass(&["cancel", &run, "--json"]);
+        }
+        process.wait();
+        let shown = project.show(&run);
+        assert_eq!((text(&shown, "status"), status_of(&shown, "b")), (ends, "succeeded"), "{pipeline}");
+        assert_eq!(project.read("trace"), "booked\nunbook\n", "{pipeline}");
+        let exits = project.events("shell:exited");
+        let code = exits.iter().find(|exit| exit["pipeline_id"] == run.as_str() && exit["step"] == "b");
+        assert_eq!(code.map(|exit| &exit["exit_code"]), Some(&0.into()), "{pipeline}");
+        project.remove("trace");
+        project.remove("began");
+    }
+}

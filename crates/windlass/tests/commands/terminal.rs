@@ -10,28 +10,33 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 
-/// A command at a terminal of 24 lines and 40 columns.
+/// A command at a terminal, of 24 lines and 40 columns where nothing else is said.
 struct Terminal {
     child: Child,
     keys: File,
     seen: Arc<Mutex<String>>,
+    reader: JoinHandle<()>,
 }
 
 impl Terminal {
     fn start(project: &Project, words: &[&str]) -> Terminal {
+        Terminal::sized(project, words, (24, 40))
+    }
+
+    fn sized(project: &Project, words: &[&str], size: (u16, u16)) -> Terminal {
         let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&ours).unwrap();
         unlockpt(&ours).unwrap();
-        let size = Winsize { ws_row: 24, ws_col: 40, ws_xpixel: 0, ws_ypixel: 0 };
-        tcsetwinsize(&ours, size).unwrap();
+        tcsetwinsize(&ours, winsize(size)).unwrap();
         let name = ptsname(&ours, Vec::new()).unwrap();
         let theirs = File::options().read(true).write(true).open(OsStr::from_bytes(name.as_bytes())).unwrap();
         let end = || Stdio::from(theirs.try_clone().unwrap());
         let child = project.command(words).stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
         let (keys, seen) = (File::from(ours), Arc::new(Mutex::new(String::new())));
         let (mut from, to) = (keys.try_clone().unwrap(), seen.clone());
-        std::thread::spawn(move || {
+        let reader = std::thread::spawn(move || {
             let mut bytes = [0; 4096];
             // A terminal whose other end is closed answers with an error.
             while let Ok(len) = from.read(&mut bytes)
@@ -40,7 +45,11 @@ impl Terminal {
                 to.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..len]));
             }
         });
-        Terminal { child, keys, seen }
+        Terminal { child, keys, seen, reader }
+    }
+
+    fn resize(&self, size: (u16, u16)) {
+        tcsetwinsize(&self.keys, winsize(size)).unwrap();
     }
 
     fn seen(&self) -> String {
@@ -58,15 +67,182 @@ impl Terminal {
     /// Waits for its end, and returns the code and what was seen.
     fn end(mut self) -> (Option<i32>, String) {
         let status = until("the command to end", || self.child.try_wait().unwrap());
-        // What it wrote last is on its way still.
-        let mut before = String::new();
-        let seen = until("the terminal to be quiet", || {
-            let now = self.seen();
-            let quiet = (now == before && !now.is_empty()).then(|| now.clone());
-            before = now;
-            quiet
-        });
+        // What it wrote last is on its way still; then the other end of the terminal is closed.
+        until("the terminal to be closed", || self.reader.is_finished().then_some(()));
+        let seen = self.seen();
         (status.code(), seen)
+    }
+}
+
+fn winsize((ws_row, ws_col): (u16, u16)) -> Winsize {
+    Winsize { ws_row, ws_col, ws_xpixel: 0, ws_ypixel: 0 }
+}
+
+/// What stands on a screen of so many lines and columns, and above it, when all of this was written to it. Lines that do not
+/// fit go on in the next row.
+fn screen(seen: &str, (rows, columns): (usize, usize)) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    let (mut at, mut column) = (0, 0);
+    let mut chars = seen.chars().peekable();
+    let down = |lines: &mut Vec<String>, at: &mut usize| {
+        *at += 1;
+        if *at == lines.len() {
+            lines.push(String::new());
+        }
+    };
+    while let Some(c) = chars.next() {
+        match c {
+            '\r' => column = 0,
+            '\n' => down(&mut lines, &mut at),
+            '\u{1b}' => {
+                assert_eq!(chars.next(), Some('['), "{seen:?}");
+                let mut count = String::new();
+                while let Some(digit) = chars.next_if(|c| !c.is_ascii_alphabetic()) {
+                    count.push(digit);
+                }
+                match chars.next() {
+                    // What has left the screen cannot be reached.
+                    Some('A') => {
+                        let top = lines.len().saturating_sub(rows);
+                        at = at.saturating_sub(count.parse().unwrap()).max(top);
+                    }
+                    Some('J') => {
+                        assert_eq!(column, 0, "a line is cut in two");
+                        lines.truncate(at);
+                        lines.push(String::new());
+                    }
+                    Some('m') => {}
+                    other => panic!("{other:?} in {seen:?}"),
+                }
+            }
+            c => {
+                if column == columns {
+                    down(&mut lines, &mut at);
+                    column = 0;
+                }
+                if column == 0 {
+                    lines[at].clear();
+                }
+                lines[at].push(c);
+                column += 1;
+            }
+        }
+    }
+    lines
+}
+
+/// The rows that are exactly this, but for what stands around it.
+fn count(rows: &[String], row: &str) -> usize {
+    rows.iter().filter(|line| line.trim() == row).count()
+}
+
+const SMALL: (u16, u16) = (12, 60);
+
+#[test]
+fn what_steps_write_scrolls_by_and_stays() {
+    let project = Project::with(
+        "
+name: greets
+pipelines:
+  p:
+    steps:
+      - { id: one, run: 'for n in $(seq 40); do echo line-$n; done; echo > began; until [ -e go ]; do sleep 0.02; done' }
+      - { id: two, run: \"printf '10%%\\\\r99%%\\\\r100%%\\\\n\\\\033[31mred\\\\033[0m\\\\n'; echo Hello, world.\" }
+",
+    );
+    let terminal = Terminal::sized(&project, &["run", "book.yaml", "--no-color"], SMALL);
+    project.await_file("began");
+    // While the step runs, all that it wrote is above it.
+    terminal.until("line-40");
+    let now = screen(&terminal.seen(), (12, 60));
+    assert!((1..=40).all(|n| count(&now, &format!("one | line-{n}")) == 1), "{now:#?}");
+    project.write("go", "");
+    let (code, seen) = terminal.end();
+    let rows = screen(&seen, (12, 60));
+    assert_eq!(code, Some(0), "{rows:#?}");
+    let written = rows.iter().filter(|row| row.contains("one | line-")).count();
+    assert_eq!(written, 40, "each line once: {rows:#?}");
+    for line in ["two | 100%", "two | red", "two | Hello, world."] {
+        assert_eq!(count(&rows, line), 1, "{line}: {rows:#?}");
+    }
+    assert!(rows.iter().any(|row| row.contains("✔ one")) && rows.iter().any(|row| row.contains("✔ two")));
+}
+
+#[test]
+fn no_step_is_lost_where_there_are_more_than_rows_and_failures_are_repeated() {
+    let project = Project::with(
+        "
+name: many
+pipelines:
+  p:
+    steps:
+      - id: shards
+        foreach: '${{ [0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29] }}'
+        max_parallel: 30
+        fail_fast: false
+        env: { SHARD: '${{ item }}' }
+        run: |
+          if [ $SHARD = 2 ]; then for n in $(seq 12); do echo reason-$n; done; exit 9; fi
+",
+    );
+    let (code, seen) = Terminal::sized(&project, &["run", "book.yaml", "--no-color"], SMALL).end();
+    let rows = screen(&seen, (12, 60));
+    assert_eq!(code, Some(1), "{rows:#?}");
+    for n in 0..30 {
+        let mark = if n == 2 { '✘' } else { '✔' };
+        let row = format!("{mark} shards[{n}]");
+        assert!(rows.iter().any(|line| line.trim_start().starts_with(&row)), "{row}: {rows:#?}");
+    }
+    // The last of it all: which one, what it ran, how it ended, and what it wrote last.
+    let tree = rows.iter().rposition(|row| row.contains("✔ shards[29]")).unwrap();
+    let end = rows[tree + 1..].join("\n");
+    let failed = "✘ shards[2]";
+    assert!(end.trim_start().starts_with(failed) && end.contains("exit code 9"), "{end}");
+    assert!(end.contains("$ if [ $SHARD = 2 ]"), "{end}");
+    assert!(
+        end.contains("    reason-12") && end.contains("    reason-3\n") && !end.contains("    reason-2\n"),
+        "{end}"
+    );
+    // Elsewhere than on a terminal, too.
+    let plain = project.windlass(&["run", "book.yaml"]).code(1).out;
+    let end = &plain[plain.rfind(failed).unwrap()..];
+    assert!(end.contains("$ if [ $SHARD = 2 ]") && end.contains("    reason-12"), "{plain}");
+}
+
+#[test]
+fn an_interrupt_and_a_resize_lose_nothing() {
+    let book = "
+name: stops
+pipelines:
+  p:
+    steps:
+      - parallel: [ { id: a, run: 'echo a-long-line-that-has-more-columns-than-a-small-terminal-has; echo kept-1' }, { id: b, run: 'echo kept-2' } ]
+      - { id: c, run: 'echo kept-3; echo > began; until [ -e go ]; do sleep 0.02; done; echo kept-4; until [ -e on ]; do sleep 0.02; done' }
+";
+    let project = Project::with(book);
+    let terminal = Terminal::sized(&project, &["run", "book.yaml", "--no-color"], (30, 100));
+    project.await_file("began");
+    terminal.until("kept-3");
+    terminal.resize((8, 24));
+    project.write("go", "");
+    terminal.until("kept-4");
+    kill_process(Pid::from_child(&terminal.child), Signal::INT).unwrap();
+    let (code, seen) = terminal.end();
+    assert_eq!(code, Some(130), "{seen}");
+    for size in [(30, 100), (8, 24)] {
+        let text = screen(&seen, size).concat();
+        for line in [
+            "a | a-long-line-that-has-more-columns-than-a-small-terminal-has",
+            "kept-1",
+            "kept-2",
+            "kept-3",
+            "kept-4",
+        ] {
+            assert!(text.contains(line), "{line} at {size:?}: {text}");
+        }
+        for step in ["✔ a", "✔ b", "▶ c", "windlass resume"] {
+            assert!(text.contains(step), "{step} at {size:?}: {text}");
+        }
     }
 }
 
@@ -90,23 +266,26 @@ pipelines:
 }
 
 #[test]
-fn a_line_never_takes_more_columns_than_there_are() {
-    let project = Project::with(
+fn a_row_that_moves_never_takes_more_columns_than_there_are() {
+    let id = "wide-".repeat(20);
+    let project = Project::with(&format!(
         "
 name: wide
 pipelines:
-  p: { steps: [ { id: s, run: \"printf '日%.0s' $(seq 1 60); printf '\\\\n\\\\ta\\\\tb\\\\n'; echo > began; until [ -e go ]; do sleep 0.02; done\" } ] }
-",
-    );
+  p: {{ steps: [ {{ id: {id}, run: 'echo > began; until [ -e go ]; do sleep 0.02; done' }} ] }}
+"
+    ));
     let terminal = Terminal::start(&project, &["run", "book.yaml", "--no-color"]);
     project.await_file("began");
-    terminal.until("日");
+    terminal.until("⠙ wide-");
+    let rows = screen(&terminal.seen(), (24, 1_000));
+    let widest = rows.iter().filter(|row| row.contains("wide-")).map(|row| row.chars().count()).max();
+    assert!(widest.is_some_and(|wide| wide > 30 && wide < 40), "{widest:?}: {}", terminal.seen());
     project.write("go", "");
     let (code, seen) = terminal.end();
     assert_eq!(code, Some(0), "{seen}");
-    let widest = seen.lines().map(|line| line.matches('日').count()).max();
-    assert!(widest.is_some_and(|wide| wide > 10 && wide < 20), "{widest:?}: {seen}");
-    assert!(!seen.contains('\t'), "{seen:?}");
+    // What stays is whole.
+    assert!(seen.contains(&id), "{seen}");
 }
 
 const GATED: &str = "

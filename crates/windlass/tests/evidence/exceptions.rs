@@ -66,8 +66,12 @@ fn a_hold_that_was_broken_by_hand_is_an_exception() {
     let lock = locks["items"].as_array().unwrap().iter().find(|lock| lock["name"] == "everything").unwrap();
     assert!(lock["holder"].to_string().contains(&run), "{lock}");
     project.windlass(&["lock", "break", "everything", "--yes"]).code(0);
-    project.windlass(&["cancel", &run]).code(0);
-    assert_eq!(project.show(&run)["status"], "cancelled");
+    let shown = project.show(&run);
+    assert_eq!(
+        (&shown["status"], &shown["error"]["code"]),
+        (&json!("failed"), &json!("LOCK_BUSY")),
+        "{shown}"
+    );
     let (verdict, page) = proved(&project, &run);
     let broken = &verdict["exceptions"]["overrides"][0];
     assert_eq!((&broken["what"], &broken["hold"]), (&json!("broken"), &json!("everything")), "{verdict:#}");

@@ -16,17 +16,17 @@ mod support;
 use std::fs;
 use support::{Done, Process, Project};
 
-const RUNBOOK: &str = "
+const RUNBOOK: &str = r#"
 name: proof
 pipelines:
   default:
     vars: { who: { default: nobody } }
     steps:
-      - { id: one, run: 'echo one' }
+      - { id: one, run: 'printf "{\"got\":\"canary-%s\"}\n" "$((40 + 2))"' }
       - { id: ask, approve: { message: 'Go on?' } }
       - { id: two, run: 'echo two' }
   short: { steps: [ { run: 'true' } ] }
-";
+"#;
 
 /// A run that a human approved, its bundle, and the public keys.
 fn proved() -> (Project, String) {
@@ -79,13 +79,14 @@ fn a_good_bundle_is_accepted_with_the_public_key_alone() {
     assert_eq!(verdict["exceptions"]["undecided"].as_array().unwrap().len(), 0);
     let page = project.read("report.html");
     assert!(page.contains("Approvals, as shown") && !page.contains("<script"), "{page}");
-    // Values are left out unless they are wanted.
-    assert!(
-        !String::from_utf8_lossy(&fs::read(project.path("bundle.tar")).unwrap()).contains("canary-value")
-    );
+    // Values are left out unless they are wanted, but for what was on a card: that is what was approved.
+    let holds = |file: &str, value: &str| {
+        String::from_utf8_lossy(&fs::read(project.path(file)).unwrap()).contains(value)
+    };
+    assert!(!holds("bundle.tar", "canary-42") && holds("bundle.tar", "canary-value"));
     project.windlass(&["evidence", "export", &run, "-o", "values.tar", "--values"]).code(0);
     verify(&project, &["values.tar", "--pubkey", "keys.txt"]).code(0);
-    assert!(String::from_utf8_lossy(&fs::read(project.path("values.tar")).unwrap()).contains("canary-value"));
+    assert!(holds("values.tar", "canary-42"));
     // Nobody vouches for it: it only holds together.
     verify(&project, &["bundle.tar"]).code(1).says("integrity only");
     // A bundle that is there is not written over.
@@ -193,4 +194,59 @@ fn what_was_done_to_records_is_named() {
     let mut bundle = windlass::evidence::archive::read(&good).unwrap();
     bundle.manifest.signature.0[7] ^= 1;
     check("signed.tar", windlass::evidence::archive::write(&bundle).unwrap(), "rejected");
+}
+
+#[test]
+fn a_runbook_that_says_so_has_a_bundle_of_every_run() {
+    const PLAIN: &str = "name: plain\npipelines: { p: { steps: [ { transform: { value: 1 } } ] } }\n";
+    let project = Project::with(PLAIN);
+    project.run(&[], 0);
+    project.write("book.yaml", format!("evidence: always\n{PLAIN}"));
+    let run = project.run(&[], 0);
+    let id = support::text(&run, "id");
+    let made = support::until("the bundle", || {
+        let made = project.events("evidence:exported");
+        (!made.is_empty()).then_some(made)
+    });
+    assert_eq!((made.len(), &made[0]["pipeline_id"]), (1, &id.into()), "{made:?}");
+    assert!(project.path("data/evidence").join(format!("{id}.evidence.tar")).exists());
+    project.write("book.yaml", format!("evidence: never\n{PLAIN}"));
+    project.windlass(&["check", "book.yaml"]).code(2).warns("always");
+}
+
+#[test]
+fn a_run_that_was_approved_before_a_restart_has_its_bundle_when_it_ends() {
+    const BOOK: &str = "
+name: later
+pipelines:
+  p: { steps: [ { id: ask, approve: { message: 'Go on?' } }, { id: w, wait: { event: go, timeout: 1h } } ] }
+  short: { steps: [ { transform: { value: 1 } } ] }
+";
+    let project = Project::with(BOOK);
+    let begins = |project: &Project| {
+        let mut serving = project.start(&["serve", "--listen", "127.0.0.1:0", "--json"]);
+        serving.await_line("serving");
+        serving
+    };
+    let serving = begins(&project);
+    let run = project.windlass(&["run", "book.yaml", "p", "--detach"]).code(0).out.trim().to_owned();
+    let open = || project.windlass(&["approvals", "--json"]).code(0).json()["items"][0].clone();
+    let approval = support::until("the approval", || Some(open()).filter(|approval| approval.is_object()));
+    let [id, hash] = ["id", "action_hash"].map(|key| support::text(&approval, key).to_owned());
+    project.windlass(&["approve", &id, "--hash", &hash]).code(0);
+    support::until("the wait", || (project.show(&run)["reason"] == "event go").then_some(()));
+    serving.signal(rustix::process::Signal::TERM);
+    serving.wait().code(0);
+    // The next process has seen to everything that there is before the run ends.
+    let serving = begins(&project);
+    project.windlass(&["run", "book.yaml", "short"]).code(0);
+    project.windlass(&["evidence", "export", &project.newest(), "-o", "short.tar"]).code(0);
+    project.windlass(&["run", "book.yaml", "short"]).code(0);
+    project.windlass(&["evidence", "export", &project.newest(), "-o", "other.tar"]).code(0);
+    project.windlass(&["signal", &run, "go"]).code(0);
+    project.windlass(&["watch", &run]).code(0);
+    serving.signal(rustix::process::Signal::TERM);
+    serving.wait().code(0);
+    project.windlass(&["runs"]).code(0);
+    assert!(project.path("data/evidence").join(format!("{run}.evidence.tar")).exists());
 }

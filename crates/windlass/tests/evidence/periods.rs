@@ -87,3 +87,26 @@ fn a_period_needs_both_ends_in_their_order() {
     project.windlass(&["evidence", "export", "--from", "yesterday", "--to", "2h", "-o", "x.tar"]).code(2);
     assert!(!project.has("x.tar"));
 }
+
+#[test]
+fn what_was_sealed_beside_dropped_runs_can_still_be_proved() {
+    let project = Project::with(BOOK);
+    for _ in 0..2 {
+        project.run(&[], 0);
+    }
+    // The runbook was sealed with the first of them, and has no newer record.
+    project.windlass(&["store", "compact", "--retention", "1ms", "--yes"]).code(0);
+    let run = text(&project.run(&[], 0), "id").to_owned();
+    project.windlass(&["evidence", "export", &run, "-o", "new.tar"]).code(0);
+    project.write("keys.txt", project.windlass(&["evidence", "pubkey"]).code(0).out);
+    verify(&project, &["new.tar", "--pubkey", "keys.txt"]).code(0);
+    // What is left of those that went is what does it.
+    project.windlass(&["store", "backup", "copy"]).code(0);
+    assert!(project.has("copy/log/heads.jsonl"), "a backup has the heads");
+    project.remove("data/log/heads.jsonl");
+    project.windlass(&["evidence", "export", &run, "-o", "none.tar"]).warns("cannot be opened");
+    // A period in which runs were dropped cannot be proved any more, and nobody claims so.
+    project.windlass(&["store", "restore", "copy", "--data", "again"]).code(0);
+    let words = ["evidence", "export", "--from", "1h", "--to", &now(), "-o", "period.tar", "--data", "again"];
+    project.windlass(&words).warns("after its retention");
+}

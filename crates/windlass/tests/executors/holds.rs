@@ -258,3 +258,33 @@ fn the_command_line_holds_a_lock_while_a_command_runs() {
     project.windlass(&["lock", "release", "deploy", "--holder", "b"]).code(75);
     project.windlass(&["lock", "release", "deploy", "--holder", "a"]).code(0).says("released");
 }
+
+#[test]
+fn holders_say_about_themselves_and_when_they_were_last_heard_of() {
+    let (_dir, server, client) = server();
+    let asked = json!({ "holder": "a", "metadata": { "job": 7 } });
+    client.post("/v1/locks/deploy/acquire", &asked);
+    let lock = client.get("/v1/locks/deploy");
+    assert_eq!((&lock["holder"], &lock["metadata"]), (&json!("a"), &json!({ "job": 7 })));
+    assert!(lock["last_heartbeat"].is_string() && lock["expires_at"].is_string(), "{lock}");
+    client.post("/v1/locks/deploy/heartbeat", &json!({ "holder": "a", "epoch": 1 }));
+    assert!(client.get("/v1/locks/deploy")["last_heartbeat"].as_str() >= lock["last_heartbeat"].as_str());
+    client.run(
+        "
+name: slots
+semaphores: { builders: { capacity: 4 } }
+pipelines: { p: { steps: [{ run: 'true' }] } }
+",
+    );
+    client.post("/v1/semaphores/builders/acquire", &json!({ "holder": "a", "weight": 3 }));
+    let shown = client.get("/v1/semaphores/builders");
+    assert_eq!((&shown["used"], &shown["available"]), (&json!(3), &json!(1)));
+    assert!(shown["holders"][0]["last_heartbeat"].is_string(), "{shown}");
+    // Who does not wait, and who has waited for nothing, hear how many are free.
+    for wait_ms in [0, 100] {
+        let ask = json!({ "holder": "b", "weight": 2, "wait_ms": wait_ms });
+        let full = client.refused("/v1/semaphores/builders/acquire", &ask, Code::LockBusy);
+        assert_eq!((&full["result"], &full["available"]), (&json!("full"), &json!(1)), "{full}");
+    }
+    drop(server);
+}

@@ -57,9 +57,12 @@ pipelines:
     assert!(answer.get("code").is_none(), "{answer}");
     let ended = client.until(&run, "completed");
     assert_eq!(ended["steps"][0]["output"]["loss"], 0.5);
-    // What comes again changes nothing, and says so.
+    // What comes again changes nothing and is answered as it was; another report is refused.
     let again = client.report("complete", lease, json!({ "output": { "loss": 0.1 } }));
-    assert_eq!(again["code"], Code::RunTerminalState.as_str());
+    assert!(again.get("code").is_none(), "{again}");
+    assert_eq!(client.show(&run)["steps"][0]["output"]["loss"], 0.5);
+    let other = client.report("fail", lease, json!({ "error": { "message": "no" } }));
+    assert_eq!(other["code"], Code::RunTerminalState.as_str());
 }
 
 #[test]

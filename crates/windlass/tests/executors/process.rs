@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 fn executor(project: &Project, server: &str, name: &str) -> Process {
     let scratch = project.path(name);
     let scratch = scratch.to_str().unwrap();
-    project.start(&["executor", "--server", server, "--labels", "gpu", "--name", name, "--scratch", scratch])
+    // What keeps steps apart from it has tests of its own.
+    let words = ["--labels", "gpu", "--name", name, "--scratch", scratch, "--shared-user"];
+    project.start(&[&["executor", "--server", server], &words[..]].concat())
 }
 
 fn server(project: &Project, how: How) -> Server {
@@ -172,7 +174,7 @@ fn a_killed_server_finds_its_remote_attempts_where_they_are() {
         project.windlass(&words).code(0).json()["token"].as_str().unwrap().to_owned()
     };
     let (token, scratch) = (token(&project), project.path("e1"));
-    let words = ["--labels", "gpu", "--name", "e1", "--scratch", scratch.to_str().unwrap()];
+    let words = ["--labels", "gpu", "--name", "e1", "--shared-user", "--scratch", scratch.to_str().unwrap()];
     let _executor = project.start(&[&["executor", "--server", &url, "--token", &token], &words[..]].concat());
     let made = project.windlass(&["run", "book.yaml", "--detach", "--json"]).code(0);
     let run = made.lines()[0]["id"].as_str().unwrap().to_owned();
@@ -247,4 +249,51 @@ pipelines:
     project.write("go", "");
     client.until(&run, "completed");
     assert!(runtime.block_on(server.app.attempt_caller(&token)).is_none(), "it dies with the lease");
+}
+
+#[test]
+fn a_step_that_an_executor_has_no_room_for_is_handed_back_and_tried_later() {
+    let project = Project::new();
+    let server = server(&project, How::default());
+    let client = server.client();
+    let executor = executor(&project, &server.url(), "e1");
+    let keeper = until("the keeper", || keeper_of(executor.id()));
+    // It has opened what it needs by then.
+    until("its lock", || (!project.read("e1/keeper.lock").is_empty()).then_some(()));
+    let open = std::fs::read_dir(format!("/proc/{keeper}/fd")).unwrap().count();
+    let limit = |files: usize| {
+        let done = std::process::Command::new("prlimit")
+            .args(["--pid", &keeper, &format!("--nofile={files}:")])
+            .status()
+            .unwrap();
+        assert!(done.success());
+    };
+    limit(open + 4);
+    let run = client.run(
+        "
+name: room
+pipelines:
+  p: { steps: [ { id: train, runs_on: [gpu], run: 'echo x >> ended' } ] }
+",
+    );
+    until("a wait", || (client.show(&run)["status"] == "waiting_external").then_some(()));
+    limit(1_024);
+    client.until(&run, "completed");
+    assert_eq!(project.read("ended"), "x\n");
+    let records = client.records(&run);
+    let returned = records.iter().find(|record| record["type"] == "step:returned").unwrap();
+    assert!(returned["reason"].as_str().unwrap().contains("Too many open files"), "{returned}");
+}
+
+/// The keeper among the children of a process.
+fn keeper_of(pid: u32) -> Option<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    let lists: Vec<String> = tasks
+        .flatten()
+        .map(|task| std::fs::read_to_string(task.path().join("children")).unwrap_or_default())
+        .collect();
+    let is_keeper = |pid: &&str| {
+        std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default().contains("__keeper")
+    };
+    lists.iter().flat_map(|list| list.split_whitespace()).find(is_keeper).map(str::to_owned)
 }

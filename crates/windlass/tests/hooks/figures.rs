@@ -87,7 +87,7 @@ fn what_happens_to_runs_is_told_as_json_lines() {
     assert_eq!(moves, [("pending", "running"), ("running", "completed")], "{}", done.err);
     let (created, completed) = (told("run_created"), told("run_completed"));
     assert_eq!((created.len(), completed.len()), (1, 1), "{}", done.err);
-    assert_eq!((&created[0]["type"], &created[0]["idempotency_key"]), (&json!("p"), &json!("k1")));
+    assert_eq!((&created[0]["type"], &created[0]["idempotency_key"]), (&json!("p"), &json!("api:local:k1")));
     assert_eq!(completed[0]["status"], "completed");
     assert!(completed[0]["duration_ms"].is_u64());
     for line in created.iter().chain(&completed).chain(&told("run_transition")) {
@@ -99,6 +99,27 @@ fn what_happens_to_runs_is_told_as_json_lines() {
     let hit = hits.find(|line| line["event"] == "idempotency_hit").expect("a key that is known is told of");
     assert_eq!((&hit["cached_run_id"], &hit["run_id"]), (&run["id"], &run["id"]), "{hit}");
     assert_eq!(hit["trace_id"], created[0]["trace_id"], "{hit}");
+    assert_eq!(hit["key"], "api:local:k1", "{hit}");
+}
+
+#[test]
+fn a_key_that_comes_with_another_request_is_told_of_in_the_log() {
+    let serving = Serving::new(Project::new(), &[BOOK]);
+    let key = [("idempotency-key", "k1")];
+    let send = |body: &Value| serving.post("/v1/runs", &key, body.to_string().as_bytes());
+    send(&json!({ "pipeline": "inner" })).is(201);
+    assert!(serving.told("idempotency_conflict").is_empty());
+    let refused = send(&json!({ "pipeline": "stay" })).is(409);
+    assert_eq!(refused.json()["code"], "IDEMPOTENCY_CONFLICT");
+    let lines =
+        until("the line", || Some(serving.told("idempotency_conflict")).filter(|all| !all.is_empty()));
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    let line = &lines[0];
+    assert_eq!(
+        (&line["key"], &line["source"], &line["level"]),
+        (&json!("api:local:k1"), &json!("api"), &json!("WARN")),
+        "{line}"
+    );
 }
 
 /// A collector that gathers the spans of every request until it has so many.

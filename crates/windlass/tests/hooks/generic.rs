@@ -62,7 +62,7 @@ fn a_signed_time_and_a_delivery_header_make_one_run() {
     let first = send(now(), "e1", "prod", "s1").is(201);
     let again = send(now(), "e1", "prod", "s1").is(200);
     assert!(again.replayed() && again.text == first.text);
-    assert_eq!(send(now(), "e2", "test", "s1").is(200).json()["runs"], json!([]));
+    assert_eq!(send(now() - 9, "e2", "test", "s1").is(200).json()["runs"], json!([]));
     send(now() - 62, "e3", "prod", "s1").is(401);
     send(now(), "e3", "prod", "s2").is(401);
     send(now(), "", "prod", "s1").is(400);
@@ -131,4 +131,33 @@ fn a_configuration_that_is_wrong_is_shown_with_its_place() {
     project.windlass(&["--config", "absent.yaml", "run", "book.yaml"]).code(2).warns("absent.yaml");
     project.write("other.yaml", "groups: { a: b }\n");
     project.windlass(&["--config", "other.yaml", "run", "book.yaml"]).code(0);
+}
+
+#[test]
+fn a_delivery_is_known_by_what_is_signed_too_where_its_id_is_not() {
+    let mut serving = serve();
+    let ticket = "0123456789abcdef0123456789abcdef";
+    let body = json!({ "sys_id": ticket, "priority": "1" }).to_string();
+    let send = |serving: &Serving, time: u64, id: &str| {
+        let time = time.to_string();
+        let signature = format!("sha256={}", sign("s1", &[time.as_bytes(), b".", body.as_bytes()]));
+        let headers = [
+            ("x-signature", signature.as_str()),
+            ("x-time", &time),
+            ("x-delivery", id),
+            ("x-instance", "prod"),
+        ];
+        serving.post("/hooks/in/servicenow", &headers, body.as_bytes())
+    };
+    let time = now();
+    let first = send(&serving, time, "e1").is(201);
+    serving.restart();
+    for id in ["e2", "e3"] {
+        let replay = send(&serving, time, id).is(200);
+        assert!(replay.replayed() && replay.text == first.text, "{replay:?}");
+    }
+    assert_eq!(serving.runs("triage").len(), 1);
+    // The source says the same again: it signs another time.
+    send(&serving, time - 1, "e4").is(201);
+    assert_eq!(serving.runs("triage").len(), 2);
 }

@@ -1,8 +1,10 @@
 //! Deliveries of GitHub.
 
-use crate::support::{Project, text};
+use crate::support::{Project, text, until};
 use crate::wire::{Answer, Serving, sign};
 use serde_json::{Value, json};
+use std::io::Write as _;
+use std::os::unix::net::UnixStream;
 
 const SECRET: &str = "it's a secret to everybody";
 
@@ -101,6 +103,9 @@ fn a_redelivery_gets_the_first_answer_even_after_a_crash_and_another_payload_is_
     let again = deliver(&serving, "pull_request", "d-1", body.as_bytes()).is(200);
     assert!(again.replayed() && again.text == first.text, "{again:?}");
     let other = deliver(&serving, "pull_request", "d-1", pull("opened", 8).to_string().as_bytes()).is(409);
+    let told = until("a line in the log", || serving.told("idempotency_conflict").pop());
+    assert_eq!((&told["level"], &told["source"]), (&json!("WARN"), &json!("github")), "{told}");
+    assert!(text(&told, "key").contains("d-1"), "{told}");
     assert_eq!(other.json()["code"], "IDEMPOTENCY_CONFLICT");
     assert_eq!(serving.runs("review").len(), 1);
     deliver(&serving, "pull_request", "d-2", body.as_bytes()).is(201);
@@ -116,25 +121,20 @@ pipelines:
   ship: { needs: [test], steps: [{ run: 'true' }] }
 "#;
 
+/// Coverage: 000 Pipeline transitions, "(Init,Start) unmet dependencies → Blocked": also for what a trigger makes.
 #[test]
-fn a_trigger_whose_pipeline_needs_what_has_not_run_is_alone_at_fault() {
+fn a_trigger_whose_pipeline_needs_what_has_not_run_makes_a_run_that_waits() {
     let serving = serve(&[BOOK, NEEDY]);
     let body = pull("opened", 7).to_string();
     let answer = deliver(&serving, "pull_request", "d-1", body.as_bytes()).is(201).json();
-    assert_eq!(answer["runs"].as_array().unwrap().len(), 1, "{answer}");
-    assert_eq!(answer["runs"][0]["trigger"], "ci/opened");
-    let error = &answer["errors"][0];
-    assert_eq!((&error["trigger"], &error["code"]), (&json!("needy/ship"), &json!("NOT_FOUND")), "{answer}");
-    assert!(text(error, "message").contains("test"), "{answer}");
-    assert_eq!((serving.runs("review").len(), serving.runs("ship").len()), (1, 0));
-    // Where no other trigger matches, nothing came of the delivery, and it may be sent again.
-    let alone = serve(&[NEEDY]);
-    let refused = deliver(&alone, "pull_request", "d-1", body.as_bytes()).is(404).json();
-    assert_eq!(refused["code"], "NOT_FOUND");
+    let triggers: Vec<&str> =
+        answer["runs"].as_array().unwrap().iter().map(|run| text(run, "trigger")).collect();
+    assert_eq!(triggers, ["ci/opened", "needy/ship"], "{answer}");
+    let ship = &serving.runs("ship")[0];
+    assert_eq!((&ship["status"], &ship["reason"]), (&json!("blocked"), &json!("pipeline test")));
     let json = [("content-type", "application/json")];
-    alone.post("/v1/runs", &json, br#"{"pipeline":"test"}"#).is(201);
-    deliver(&alone, "pull_request", "d-1", body.as_bytes()).is(201);
-    assert_eq!(alone.runs("ship").len(), 1);
+    serving.post("/v1/runs", &json, br#"{"pipeline":"test"}"#).is(201);
+    until("the run that waited", || (serving.runs("ship")[0]["status"] == "completed").then_some(()));
 }
 
 #[test]
@@ -240,6 +240,27 @@ fn what_is_not_signed_is_refused_alike_and_leaves_nothing() {
     assert!(serving.is_stored("d-secret-marker"), "the look finds what is there");
 }
 
+/// Whoever says that much will come and sends none of it takes no room from those who send.
+#[test]
+fn slow_deliveries_that_say_they_are_large_hold_up_nobody() {
+    let serving = serve(&[BOOK]);
+    let head = "POST /hooks/github HTTP/1.1\r\nhost: localhost\r\ncontent-length: 26214400\r\n\r\n";
+    let held: Vec<_> = (0..60)
+        .map(|_| {
+            let mut stream = UnixStream::connect(serving.project.path("data/windlass.sock")).unwrap();
+            stream.write_all(head.as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    let began = std::time::Instant::now();
+    for n in 0..5 {
+        deliver(&serving, "push", &format!("d-{n}"), b"{\"ref\":\"refs/heads/main\"}").is(201);
+    }
+    // Before, the first waited until those had had their ten seconds.
+    assert!(began.elapsed() < std::time::Duration::from_secs(7), "it took {:?}", began.elapsed());
+    drop(held);
+}
+
 #[test]
 fn deliveries_are_bounded_and_must_make_sense() {
     let serving = serve(&[BOOK]);
@@ -283,4 +304,90 @@ fn without_a_secret_the_hook_is_off() {
         ];
         serving.post("/hooks/github", &headers, body).is(401);
     }
+}
+
+#[test]
+fn a_form_has_the_payload_and_nothing_else() {
+    let serving = serve(&[BOOK]);
+    let form = |body: &str, id: &str| {
+        let signature = format!("sha256={}", sign(SECRET, &[body.as_bytes()]));
+        let headers = [
+            ("x-hub-signature-256", signature.as_str()),
+            ("x-github-event", "push"),
+            ("x-github-delivery", id),
+            ("content-type", "application/x-www-form-urlencoded"),
+        ];
+        serving.post("/hooks/github", &headers, body.as_bytes())
+    };
+    // What somebody wrote into a text of a signed JSON delivery is the field of a form, to whoever reads it as one.
+    let forged = "%7B%22ref%22%3A%22refs%2Fheads%2Fevil%22%7D";
+    let signed = json!({ "title": format!("x&payload={forged}&") }).to_string();
+    form(&signed, "d-1").is(400);
+    form(&format!("payload={forged}&more=1"), "d-2").is(400);
+    form("other=1", "d-3").is(400);
+    assert!(serving.runs("build").is_empty());
+    form(&format!("payload={forged}"), "d-4").is(201);
+}
+
+#[test]
+fn a_trigger_with_a_window_takes_the_same_event_of_the_same_pull_request_once() {
+    let windowed = BOOK.replacen("pipeline: review", "pipeline: review\n    dedupe_window: 10m", 1);
+    let mut serving = serve(&[&windowed, OTHER]);
+    let send = |serving: &Serving, id: &str, number| {
+        let mut body = pull("opened", number);
+        body["delivered"] = json!(id);
+        deliver(serving, "pull_request", id, body.to_string().as_bytes())
+    };
+    send(&serving, "d-1", 7).is(201);
+    serving.restart();
+    let again = send(&serving, "d-2", 7).is(201).json();
+    assert_eq!(again["deduped"], json!(["ci/opened"]), "{again}");
+    assert_eq!(again["runs"][0]["trigger"], "audit/seen", "a trigger without a window has it: {again}");
+    send(&serving, "d-3", 8).is(201);
+    assert_eq!(serving.runs("review").len(), 2, "another pull request is another event");
+    assert_eq!(serving.runs("note").len(), 3);
+    // At once, too.
+    let many: Vec<Answer> = std::thread::scope(|scope| {
+        let senders: Vec<_> = (0..8)
+            .map(|n| {
+                let (serving, send) = (&serving, &send);
+                scope.spawn(move || send(serving, &format!("e-{n}"), 9))
+            })
+            .collect();
+        senders.into_iter().map(|sender| sender.join().unwrap()).collect()
+    });
+    assert!(many.iter().all(|answer| answer.status == 201), "{many:?}");
+    assert_eq!(serving.runs("review").len(), 3);
+}
+
+#[test]
+fn a_delivery_that_a_window_took_gets_the_same_answer_after_the_window() {
+    let windowed = BOOK.replacen("pipeline: review", "pipeline: review\n    dedupe_window: 1s", 1);
+    let serving = serve(&[&windowed]);
+    let send = |id: &str| {
+        let mut body = pull("opened", 7);
+        body["delivered"] = json!(id);
+        deliver(&serving, "pull_request", id, body.to_string().as_bytes())
+    };
+    send("d-1").is(201);
+    let first = send("d-2").is(200);
+    assert_eq!(first.json()["deduped"], json!(["ci/opened"]), "{first:?}");
+    // Other deliveries are taken again when the window is over.
+    let mut n = 3;
+    while send(&format!("d-{n}")).status != 201 {
+        n += 1;
+    }
+    let again = send("d-2").is(200);
+    assert!(again.replayed(), "{again:?}");
+    assert_eq!(again.json(), first.json());
+    assert_eq!(serving.runs("review").len(), 2);
+}
+
+#[test]
+fn without_a_window_every_delivery_counts() {
+    let serving = serve(&[BOOK]);
+    for id in ["d-1", "d-2"] {
+        deliver(&serving, "pull_request", id, pull("opened", 7).to_string().as_bytes()).is(201);
+    }
+    assert_eq!(serving.runs("review").len(), 2);
 }

@@ -52,9 +52,17 @@ impl Serving {
 
     /// Starts the process.
     pub(crate) fn begin(&mut self) {
-        let mut process = self.project.start(&["serve", "--listen", "127.0.0.1:0", "--json"]);
+        let mut process =
+            self.project.start(&["serve", "--listen", "127.0.0.1:0", "--json", "--shared-user"]);
         process.await_line("\"serving\"");
         self.process = Some(process);
+    }
+
+    /// The log lines that the process has written about an event so far.
+    pub(crate) fn told(&self, event: &str) -> Vec<Value> {
+        let err = self.process.as_ref().map_or_else(String::new, Process::err);
+        let lines = err.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        lines.filter(|line| line["event"] == event).collect()
     }
 
     /// Kills it and starts it again.

@@ -25,6 +25,7 @@ pipelines:
         (&"b".into(), &"time".into())
     );
     project.windlass(&["why", id]).code(0).says("is used up").says("windlass raise");
+    project.windlass(&["why", id, "--json"]).code(0).says("BUDGET_EXCEEDED");
     project.windlass(&["raise", id]).code(2).warns("say to what");
     project.windlass(&["raise", id, "--time", "soon"]).code(2);
     let raised = project.windlass(&["raise", id, "--time", "1h", "--json"]).code(0).json();

@@ -160,6 +160,32 @@ pipelines:
 }
 
 #[test]
+fn a_folder_that_is_made_while_serving_is_in_force_and_one_that_is_taken_away_denies() {
+    let project = Project::with(BOOK);
+    let mut serving = project.start(&["serve", "--listen", "127.0.0.1:0", "--json"]);
+    serving.await_line("serving");
+    let policy = || project.windlass(&["policies", "--json"]).code(0).json()["items"][0].clone();
+    assert_eq!(policy()["builtin"], true);
+    project.run(&[], 0);
+    // A folder without policies is none yet.
+    std::fs::create_dir(project.path("policy")).unwrap();
+    project.write("policy/a.cedar", "@reason(\"closed\") forbid (principal, action, resource);");
+    until("the folder's policy", || (policy()["builtin"] == false).then_some(()));
+    let run = project.run(&[], 1);
+    assert_eq!((text(&run["error"], "code"), text(&run["error"], "message")), ("POLICY_DENIED", "closed"));
+    // From now on there is a policy, and to take it away is no way around it.
+    project.write("policy/a.cedar", ALL);
+    until("the change", || (policy()["rules"][0]["id"] == "all").then_some(()));
+    project.run(&[], 0);
+    std::fs::remove_dir_all(project.path("policy")).unwrap();
+    until("the folder's end", || policy().get("error").map(drop));
+    let run = project.run(&[], 1);
+    assert_eq!(run["error"]["code"], "POLICY_DENIED");
+    assert!(text(&run["error"], "message").contains("cannot be read"), "{run}");
+    assert_eq!(project.read("trace"), "a\nb\na\nb\n");
+}
+
+#[test]
 fn serve_refuses_to_start_with_a_policy_that_cannot_be_used() {
     let project = Project::with(BOOK);
     project.write("policy/a.cedar", "permit (principal, action, resource)");

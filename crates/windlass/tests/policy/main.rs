@@ -4,11 +4,16 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod approvals;
+mod beside;
 mod budgets;
 mod effects;
 mod files;
+mod matrix;
+#[path = "../support/outside.rs"]
+mod outside;
 #[path = "../support/mod.rs"]
 mod support;
+mod tools;
 
 /// The policy that allows everything.
 const ALL: &str = "@id(\"all\")\npermit (principal, action, resource);\n";

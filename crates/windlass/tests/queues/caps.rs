@@ -27,7 +27,7 @@ fn a_rate_is_refused_with_a_time_and_a_worker_comes_back_by_itself() {
     let served = Served::open(&project.path("data"));
     served.deploy(BOOK, project.root()).is(201);
     let rate = |max| Caps { max_runs_per_min: Some(max), ..Caps::default() };
-    served.app.configure_tenant(&default(), rate(1), 1).unwrap();
+    served.app.configure_tenant(&default(), rate(1), 1, Vec::new()).unwrap();
     let run = || served.post("/v1/runs", &json!({ "pipeline": "p" }));
     run().is(201);
     let refused = run();
@@ -39,7 +39,7 @@ fn a_rate_is_refused_with_a_time_and_a_worker_comes_back_by_itself() {
     assert!(worker["delayed_until"].is_string(), "{worker}");
     assert_eq!(served.get("/v1/queues/jobs").is(200)["ready"], 1, "the item waits");
     // There is room now: what waits goes on with the next look.
-    served.app.configure_tenant(&default(), rate(100), 1).unwrap();
+    served.app.configure_tenant(&default(), rate(100), 1, Vec::new()).unwrap();
     run().is(201);
     served.post("/v1/queues/jobs/items", &json!({ "data": null })).is(201);
     until("both items to be done", || {

@@ -95,7 +95,9 @@ fn claims_are_fenced_and_tries_are_counted() {
     }
     assert!(report(&served, "fail", &second)["code"].is_null());
     let path = format!("/v1/queues/jobs/items/{}", text(&first, "id"));
-    assert_eq!(served.get(&path).is(200)["status"], "dead", "two tries in all");
+    let dead = served.get(&path).is(200);
+    assert_eq!(dead["status"], "dead", "two tries in all");
+    assert!(!text(&dead, "error").is_empty(), "it says why: {dead}");
     // It stays in place and is forwarded too.
     let graves = served.get("/v1/queues/graves/items").is(200);
     assert_eq!(graves["items"][0]["from"], first["id"]);
@@ -238,5 +240,39 @@ fn silence_ends_a_claim_and_a_restart_forgets_nothing() {
     let served = Served::open(&project.path("data"));
     let again = take(&served, &json!({})).remove(0);
     assert_eq!((&again["id"], &again["epoch"], &again["attempts"]), (&first["id"], &json!(2), &json!(2)));
+    served.close();
+}
+
+#[test]
+fn without_a_retry_a_failure_is_final_and_the_item_says_when_and_by_whom() {
+    const PLAIN: &str = "
+name: plain
+queues: { plain: {}, work: { retry: { max_attempts: 2 } } }
+workers: { w: { queue: work, pipeline: p } }
+pipelines: { p: { vars: { n: { required: true } }, steps: [ { run: 'test \"$WL_VAR_N\" = 1' } ] } }
+";
+    let project = Project::with(PLAIN);
+    let served = Served::open(&project.path("data"));
+    served.deploy(PLAIN, project.root()).is(201);
+    let pushed = served.post("/v1/queues/plain/items", &json!({ "data": 1 })).is(201);
+    let path = format!("/v1/queues/plain/items/{}", text(&pushed, "id"));
+    assert!(served.get(&path).is(200).get("taken_at").is_none());
+    let taken = served.post("/v1/queues/plain/take", &json!({})).is(200)["items"][0].clone();
+    let fail = json!({ "items": [{ "item": taken["id"], "epoch": taken["epoch"], "error": "no" }] });
+    served.post("/v1/queues/plain/fail", &fail).is(200);
+    let failed = served.get(&path).is(200);
+    assert_eq!((&failed["status"], &failed["error"]), (&json!("failed"), &json!("no")));
+    assert!(failed["taken_at"].is_string() && failed["completed_at"].is_string(), "{failed}");
+    served.post(&format!("{path}/retry"), &json!({})).is(200);
+    for (n, status) in [(1, "completed"), (2, "dead")] {
+        let pushed = served.post("/v1/queues/work/items", &json!({ "data": { "n": n } })).is(201);
+        let path = format!("/v1/queues/work/items/{}", text(&pushed, "id"));
+        let ended = until(&format!("{n} to be {status}"), || {
+            Some(served.get(&path).is(200)).filter(|item| item["status"] == status)
+        });
+        let run = served.get(&format!("/v1/runs/{}", text(&ended, "run"))).is(200);
+        assert_eq!(run["trigger"]["event_id"], ended["id"], "it keeps the run that worked on it");
+        assert!(ended["taken_at"].as_str() <= ended["completed_at"].as_str(), "{ended}");
+    }
     served.close();
 }

@@ -4,9 +4,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod caps;
+mod daily;
 mod deploy;
 mod external;
 mod items;
+mod places;
 mod schedules;
 mod served;
 #[path = "../support/mod.rs"]

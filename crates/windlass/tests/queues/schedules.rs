@@ -35,7 +35,11 @@ fn a_slot_makes_one_run_through_kills_and_restarts() {
     let (first, last) = (unique.first().unwrap(), unique.last().unwrap());
     let waiting = project.events("schedule:queued").len();
     assert!(unique.len() as u64 + waiting as u64 > (last - first) / 1_000, "{slots:?}");
-    assert!(project.events("schedule:skipped").iter().all(|e| e["schedule"] != "tick"));
+    // No slot is skipped, but for one whose time came as the schedule was paused: it was worked out before and settled after,
+    // as happens on a busy machine.
+    let skipped = project.events("schedule:skipped");
+    let in_pause = |e: &Value| e["reason"] == "paused" && e["slot"].as_u64() > Some(*last);
+    assert!(skipped.iter().all(|e| e["schedule"] != "tick" || in_pause(e)), "{skipped:?}");
     let runs: BTreeSet<&str> = all.iter().map(|e| text(e, "pipeline_id")).collect();
     assert_eq!(runs.len(), all.len());
     let run = project.show(runs.first().unwrap());

@@ -40,7 +40,8 @@ fn an_item_becomes_a_run_with_its_variables_and_ends_with_it() {
     assert_eq!(project.read("done").lines().filter(|line| *line == "BUG-13").count(), 2);
     assert!(project.read("done").contains("BUG-7\n"));
     let run = served.runs().into_iter().find(|run| run["vars"]["bug"] == "BUG-7").unwrap();
-    assert_eq!((&run["trigger"]["source"], &run["trigger"]["key"]), (&json!("queue"), &json!("fixer")));
+    assert_eq!((&run["trigger"]["source"], &run["trigger"]["of"]), (&json!("queue"), &json!("fixer")));
+    assert_eq!(run["trigger"]["key"], format!("queue:{good}:1"));
     assert_eq!(run["trigger"]["event_id"], json!(good));
     // What cannot become variables fails by itself, once, and the next one has its turn.
     let wrong = [push(json!("no bug")), push(json!(7)), push(json!(null))];
@@ -148,6 +149,7 @@ pipelines:
   caller: { steps: [ { id: c, call: needy } ] }
 "#;
 
+/// Coverage: 000 Pipeline transitions, "(Init,Start) unmet dependencies → Blocked, emit pipeline:blocked".
 #[test]
 fn what_a_pipeline_needs_is_waited_for_whoever_makes_its_run() {
     let project = Project::with(NEEDS);
@@ -171,12 +173,22 @@ fn what_a_pipeline_needs_is_waited_for_whoever_makes_its_run() {
             Some(item.clone()).filter(|item| item["status"] == status)
         })
     };
-    // It never ran.
-    assert_eq!(over(&start("caller")), "failed");
-    served.post("/v1/schedules/s/run", &json!({})).is(404);
-    assert!(text(&settled("failed"), "error").contains("`base`"));
-    // It failed.
+    // It never ran: all wait. Its first run fails, and so do they.
+    let called = start("caller");
+    let slot = served.post("/v1/schedules/s/run", &json!({})).is(201);
+    let item = served.post("/v1/queues/q/items", &json!({ "data": {} })).is(201);
+    let blocked = || {
+        let runs = served.get("/v1/runs?pipeline=needy").is(200)["items"].as_array().unwrap().clone();
+        runs.into_iter().filter(|run| run["status"] == "blocked" && run["reason"] == "pipeline base").count()
+    };
+    until("three runs that wait", || (blocked() == 3).then_some(()));
     assert_eq!(over(&start("base")), "failed");
+    assert_eq!((&*over(&called), &*over(text(&slot, "id"))), ("failed", "failed"));
+    until("the item to fail", || {
+        let item = served.get(&format!("/v1/queues/q/items/{}", text(&item, "id"))).is(200);
+        Some(item).filter(|item| item["status"] == "failed" || item["status"] == "dead")
+    });
+    // It failed before.
     assert_eq!(over(&start("caller")), "failed");
     assert!(!project.has("ran"));
     // It is done.
@@ -187,5 +199,56 @@ fn what_a_pipeline_needs_is_waited_for_whoever_makes_its_run() {
     let slot = served.post("/v1/schedules/s/run", &json!({})).is(201);
     assert_eq!(over(text(&slot, "id")), "completed");
     assert_eq!(project.read("ran").lines().count(), 3);
+    served.close();
+}
+
+#[test]
+fn runs_are_found_by_runbook_queue_and_item() {
+    let project = Project::with(BOOK);
+    let served = Served::open(&project.path("data"));
+    served.deploy(BOOK, project.root()).is(201);
+    let push = |key: &str| {
+        let pushed = served.post("/v1/queues/bugs/items", &json!({ "data": { "key": key } })).is(201);
+        text(&pushed, "id").to_owned()
+    };
+    let (good, bad) = (push("BUG-7"), push("BUG-13"));
+    ends(&served, &good, "completed");
+    ends(&served, &bad, "dead");
+    project.write("other.yaml", "name: other\npipelines: { p: { steps: [ { run: 'false' } ] } }\n");
+    project.windlass(&["run", "other.yaml"]).code(1);
+    let found = |words: &[&str]| {
+        let page = project.windlass(&[&["runs", "--json"], words].concat()).code(0).json();
+        let runs = page["items"].as_array().unwrap().clone();
+        let mut items: Vec<String> =
+            runs.iter().map(|run| run["trigger"]["event_id"].as_str().unwrap_or("").to_owned()).collect();
+        items.sort_unstable();
+        items
+    };
+    let mut both = vec![good.clone(), bad.clone(), bad.clone()];
+    both.sort_unstable();
+    let all = |served: &Served| {
+        assert_eq!(found(&["--queue", "bugs"]), both);
+        assert_eq!(found(&["--item", &bad]), [bad.as_str(), &bad], "each try is a run");
+        assert_eq!(found(&["--queue", "bugs", "--item", &good[..good.len() - 1]]), [good.as_str()]);
+        assert_eq!(found(&["--runbook", "bugs"]), both);
+        assert_eq!(found(&["--runbook", "other"]), [""]);
+        assert_eq!(found(&["--failed"]), ["", bad.as_str(), &bad]);
+        assert_eq!(found(&["--failed", "--queue", "bugs", "--limit", "1"]).len(), 1);
+        assert!(found(&["--queue", "none"]).is_empty() && found(&["--runbook", "none"]).is_empty());
+        assert_eq!(served.runs().len(), 4);
+    };
+    all(&served);
+    served.close();
+    // Those that have left memory, too.
+    let served = Served::open(&project.path("data"));
+    all(&served);
+    project.windlass(&["runs", "--item", "nothing"]).code(2);
+    project.windlass(&["runs"]).code(0).says("RUNBOOK").says("other ");
+    // What an item brought stands in the list, shortened there and whole as JSON.
+    let long = "x".repeat(200);
+    served.post("/v1/queues/bugs/items", &json!({ "data": { "key": long }, "delay_ms": 3_600_000 })).is(201);
+    let listed = project.windlass(&["queue", "list", "bugs"]).code(0).says("{\"key\":\"BUG-13\"}").says("…");
+    assert!(!listed.out.contains(&long), "{}", listed.out);
+    project.windlass(&["queue", "list", "bugs", "--json"]).code(0).says(&long);
     served.close();
 }

@@ -128,3 +128,24 @@ fn a_repeat_gets_its_answer_although_the_request_would_not_be_taken_any_more() {
         ask(&json!({ "pipeline": "main", "vars": { "must": 1 } })).problem(409, "IDEMPOTENCY_CONFLICT");
     }
 }
+
+#[test]
+fn a_batch_under_a_key_makes_one_set_of_runs() {
+    let server = Server::start_with(Project::with(BOOK), &["--trust-local"]);
+    let yaml = [("content-type", "application/yaml")];
+    let book = BOOK.replace("main:", "main:\n    vars: { n: {} }");
+    server.send("POST", "/v1/runbooks", Some(&server.owner()), &yaml, book.as_bytes()).status(201);
+    let key = [("idempotency-key", "k"), ("content-type", "application/json")];
+    let ask = |body: &Value| server.send("POST", "/v1/runs/batch", None, &key, body.to_string().as_bytes());
+    let body = json!({ "items": [{ "vars": { "n": 1 } }, { "vars": { "n": 2 } }] });
+    let first = ask(&body).status(201).json();
+    assert_eq!(first["items"].as_array().map(Vec::len), Some(2));
+    let again = ask(&body).status(200);
+    assert!(again.head.to_ascii_lowercase().contains("idempotent-replayed: true"), "{}", again.head);
+    assert_eq!(again.json(), first);
+    for other in [json!({ "items": [{ "vars": { "n": 1 } }] }), json!({ "items": [{}, {}, {}] })] {
+        ask(&other).problem(409, "IDEMPOTENCY_CONFLICT");
+    }
+    let runs = server.ask("GET", "/v1/runs", None, None).status(200).json();
+    assert_eq!(runs["items"].as_array().map(Vec::len), Some(2), "{runs}");
+}

@@ -194,7 +194,7 @@ fn a_connection_serves_one_request_after_the_other() {
         let len: usize = len.lines().next().unwrap().parse().unwrap();
         let mut body = vec![0; len];
         stream.read_exact(&mut body).unwrap();
-        assert_eq!(body, b"{\"status\":\"ok\"}");
+        assert_eq!(body, b"{\"status\":\"ok\",\"stays\":true}");
     }
 }
 

@@ -34,7 +34,12 @@ impl Server {
         let process = self.process.take().expect("a process");
         process.signal(rustix::process::Signal::TERM);
         process.wait().code(0);
-        let (process, url) = serve(&self.project, &[]);
+        self.begin(&[]);
+    }
+
+    /// Starts a process with these words, where the one before has ended.
+    pub(crate) fn begin(&mut self, words: &[&str]) {
+        let (process, url) = serve(&self.project, words);
         (self.process, self.url) = (Some(process), url);
     }
 
@@ -120,7 +125,11 @@ impl Server {
 
 /// Starts a server and waits until it says where it is.
 fn serve(project: &Project, words: &[&str]) -> (Process, String) {
-    let words = [&["serve", "--listen", "127.0.0.1:0", "--json"], words].concat();
+    // What keeps steps apart from the server has tests of its own (`wall`), which name it.
+    let chosen = words.iter().any(|word| ["--run-as", "--apart"].contains(word));
+    let shared: &[&str] = if chosen { &[] } else { &["--shared-user"] };
+    let words: Vec<&str> = words.iter().copied().filter(|word| *word != "--apart").collect();
+    let words = [&["serve", "--listen", "127.0.0.1:0", "--json"], shared, &words].concat();
     let mut process = project.start(&words);
     let line: Value = serde_json::from_str(&process.await_line("\"serving\"")).unwrap();
     let url = text(&line, "serving").to_owned();

@@ -265,3 +265,75 @@ fn pages_of_other_sites_and_foreign_names_are_refused() {
     let other = ("origin", "https://evil.example");
     server.send("GET", "/v1/runs", Some(&token), &[outside, other], b"").problem(403, "FORBIDDEN");
 }
+
+/// A server with an approval that waits, and the path that decides on it.
+fn asking(words: &[&str]) -> (Server, String, Value) {
+    let server = Server::start_with(Project::new(), words);
+    let book = "name: x\npipelines: { main: { steps: [ { id: ask, approve: { message: ok } } ] } }\n";
+    let (owner, yaml) = (server.owner(), [("content-type", "application/yaml")]);
+    server.send("POST", "/v1/runbooks", Some(&owner), &yaml, book.as_bytes()).status(201);
+    server.ask("POST", "/v1/runs", Some(&owner), Some(&json!({ "pipeline": "main" }))).status(201);
+    let approval = until("the approval", || {
+        server.ask("GET", "/v1/approvals?status=requested", Some(&owner), None).items().first().cloned()
+    });
+    let yes = json!({ "decision": "approved", "action_hash": text(&approval, "action_hash") });
+    (server, text(&approval, "id").to_owned(), yes)
+}
+
+/// Who was refused, in order.
+fn refused(server: &Server) -> Vec<String> {
+    let lines = [("accept", "application/x-ndjson")];
+    let path = "/v1/events?follow=false&type=approval:refused";
+    let said = server.send("GET", path, Some(&server.owner()), &lines, b"").status(200).text();
+    let all = said.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    all.map(|record| {
+        record["decision_by"].as_str().or(record["by"]["id"].as_str()).unwrap_or_default().to_owned()
+    })
+    .collect()
+}
+
+#[test]
+fn what_is_refused_is_on_record_however_it_is_spelled_and_nobody_uses_the_record_up() {
+    let (server, id, yes) = asking(&["--trust-local"]);
+    let escaped = format!("/v1/approvals/{}/decision", id.replace('_', "%5F"));
+    server.ask("POST", &escaped, None, Some(&yes)).problem(403, "FORBIDDEN");
+    assert_eq!(refused(&server).len(), 1, "an escaped path is on record too");
+    let plain = format!("/v1/approvals/{id}/decision");
+    for _ in 0..40 {
+        server.ask("POST", &plain, None, Some(&yes)).problem(403, "FORBIDDEN");
+    }
+    let anonymous = refused(&server).len();
+    assert!(anonymous < 32, "{anonymous}");
+    // A program with a token is still seen, and a human who may decide and shows another hash.
+    let token = |wish| text(&server.token(&wish), "token").to_owned();
+    let reader = token(json!({ "scopes": ["read"], "service": true, "name": "bot" }));
+    server.ask("POST", &plain, Some(&reader), Some(&yes)).problem(403, "FORBIDDEN");
+    assert_eq!(refused(&server).len(), anonymous + 1);
+    let human = token(json!({ "scopes": ["read", "approve"], "name": "ann" }));
+    let other = json!({ "decision": "approved", "action_hash": "0".repeat(64) });
+    server.ask("POST", &plain, Some(&human), Some(&other)).problem(409, "APPROVAL_HASH_MISMATCH");
+    assert_eq!(refused(&server).len(), anonymous + 2);
+}
+
+#[test]
+fn ingress_keys_of_another_namespace_are_not_in_ones_events() {
+    let server = Server::start();
+    let book = "name: x\npipelines: { main: { steps: [ { run: 'true' } ] } }\n";
+    let yaml = [("content-type", "application/yaml")];
+    let (red, blue) = (server.of("acme", "red"), server.of("acme", "blue"));
+    for (token, key) in [(&red, "red-key"), (&blue, "blue-key")] {
+        server.send("POST", "/v1/runbooks", Some(token), &yaml, book.as_bytes()).status(201);
+        let head = [("content-type", "application/json"), ("idempotency-key", key)];
+        server.send("POST", "/v1/runs", Some(token), &head, br#"{"pipeline":"main"}"#).status(201);
+    }
+    let events = |token: &str| {
+        let lines = [("accept", "application/x-ndjson")];
+        server.send("GET", "/v1/events?follow=false", Some(token), &lines, b"").status(200).text()
+    };
+    for (token, own, other) in [(&red, "red-key", "blue-key"), (&blue, "blue-key", "red-key")] {
+        let seen = events(token);
+        assert!(seen.contains(own) && !seen.contains(other), "{seen}");
+    }
+    let all = events(&server.owner());
+    assert!(!all.contains("red-key"), "the owner's own tenant is another");
+}

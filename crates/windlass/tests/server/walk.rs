@@ -41,7 +41,9 @@ const TABLE: &[(&str, &str, &str)] = &[
     ("POST", "/v1/signals/{name}", "run"),
     ("GET", "/v1/runbooks", "read"),
     ("POST", "/v1/runbooks", "deploy"),
-    ("GET", "/v1/runbooks/{hash}", "read"),
+    ("GET", "/v1/runbooks/{runbook}", "read"),
+    ("POST", "/v1/runbooks/{runbook}/rollback", "deploy"),
+    ("POST", "/v1/runbooks/{runbook}/undeploy", "deploy"),
     ("POST", "/v1/plan", "read"),
     ("GET", "/v1/approvals", "read"),
     ("GET", "/v1/approvals/{id}", "read"),
@@ -71,6 +73,8 @@ const TABLE: &[(&str, &str, &str)] = &[
     ("POST", "/v1/runs/{id}/steps/{step}/output", "execute"),
     ("POST", "/v1/runs/batch", "run"),
     ("GET", "/v1/events", "read"),
+    ("GET", "/v1/ingress/{key}", "read"),
+    ("POST", "/v1/events", "run"),
     ("GET", "/v1/queues", "read"),
     ("GET", "/v1/queues/{queue}", "read"),
     ("POST", "/v1/queues/{queue}/items", "run"),
@@ -100,9 +104,12 @@ const TABLE: &[(&str, &str, &str)] = &[
     ("GET", "/v1/runs/{id}/evidence", "read"),
     ("GET", "/v1/evidence", "owner"),
     ("GET", "/v1/runs/{id}/receipts", "read"),
+    ("GET", "/v1/runs/{id}/checkpoints", "read"),
     ("POST", "/v1/runs/{id}/undo", "run"),
     ("GET", "/v1/keys", "read"),
     ("POST", "/v1/keys/rotate", "owner"),
+    ("POST", "/v1/store/verify", "owner"),
+    ("POST", "/v1/store/backup", "owner"),
     ("GET", "/v1/tokens", "admin"),
     ("POST", "/v1/tokens", "admin"),
     ("POST", "/v1/tokens/{id}/revoke", "admin"),
@@ -288,6 +295,31 @@ fn body(path: &str) -> Value {
         "take" => json!({ "holder": "somebody", "max": 1 }),
         "break" if path.contains("semaphores") => json!({ "holder": "somebody" }),
         _ => json!({}),
+    }
+}
+
+#[test]
+fn what_nobody_reads_of_a_body_is_refused_everywhere() {
+    let server = Server::start();
+    let owner = server.owner();
+    let things = things(&server, &server.of("default", "default"));
+    let headers = [("content-type", "application/json")];
+    let routes = windlass::api::routes();
+    // Deliveries are read as their sources write them.
+    let posts = routes.list().iter().filter(|r| r.method == "POST" && !r.path.starts_with("/hooks/"));
+    for route in posts {
+        let thing = things.iter().find(|(prefix, _)| route.path.starts_with(prefix));
+        let mut path = route.path.replace("{step}", "ask");
+        if let (Some((_, id)), Some(from), Some(to)) = (thing, path.find('{'), path.find('}')) {
+            path.replace_range(from..=to, id);
+        }
+        while let (Some(from), Some(to)) = (path.find('{'), path.find('}')) {
+            path.replace_range(from..=to, "itm_00000000000000000000000007");
+        }
+        for wrong in ["{\"zzz\": 1}", "not json"] {
+            let answer = server.send("POST", &path, Some(&owner), &headers, wrong.as_bytes());
+            assert_eq!(answer.status, 400, "{} with {wrong}: {}", route.path, answer.text());
+        }
     }
 }
 

@@ -223,6 +223,13 @@ impl Done {
         self
     }
 
+    /// Stderr does not have this.
+    #[track_caller]
+    pub(crate) fn silent(self, part: &str) -> Done {
+        assert!(!self.err.contains(part), "`{part}` is in stderr of {}", self.story());
+        self
+    }
+
     /// Stderr has this.
     #[track_caller]
     pub(crate) fn warns(self, part: &str) -> Done {
@@ -270,6 +277,11 @@ impl Process {
     /// What it has written so far.
     pub(crate) fn out(&self) -> String {
         self.out.lock().unwrap().clone()
+    }
+
+    /// What it has written to stderr so far.
+    pub(crate) fn err(&self) -> String {
+        self.err.lock().unwrap().clone()
     }
 
     pub(crate) fn has_ended(&mut self) -> bool {

@@ -21,7 +21,7 @@ fn canary(n: usize) -> String {
     format!("c\"n@ry/{n:02}+K{:x}&é'z", n * 7919 + 1_000_003)
 }
 
-fn base64(bytes: &[u8]) -> String {
+pub(crate) fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut out = String::new();
     for chunk in bytes.chunks(3) {
@@ -34,7 +34,8 @@ fn base64(bytes: &[u8]) -> String {
     out
 }
 
-/// A secret as programs spell it: as it is, in base64, in hexadecimal, escaped for a URL and for JSON.
+/// A secret as programs spell it: as it is, in base64, in hexadecimal with and without something between the bytes, escaped
+/// for a URL, for JSON and for HTML.
 fn spellings(secret: &str) -> Vec<String> {
     let hex: String = secret.bytes().map(|byte| format!("{byte:02x}")).collect();
     let url: String = secret
@@ -49,6 +50,12 @@ fn spellings(secret: &str) -> Vec<String> {
     let quoted = json!(secret).to_string();
     let mut all = vec![secret.to_owned(), hex, url, quoted[1..quoted.len() - 1].to_owned()];
     all.extend((0..3).map(|before| inside_base64(secret, before)));
+    for before in [" ", ":", "\\x", "%", "\\u00"] {
+        all.push(secret.bytes().map(|byte| format!("{before}{byte:02X}")).collect());
+    }
+    let marks =
+        secret.replace('&', "&amp;").replace('<', "&lt;").replace('"', "&quot;").replace('\'', "&#39;");
+    all.push(marks);
     all
 }
 
@@ -67,7 +74,7 @@ fn told(secret: &str) -> String {
 }
 
 /// Whatever lies in a directory, as bytes.
-fn files(dir: &Path, into: &mut Vec<(String, Vec<u8>)>) {
+pub(crate) fn files(dir: &Path, into: &mut Vec<(String, Vec<u8>)>) {
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         let kind = std::fs::symlink_metadata(&path).unwrap().file_type();
@@ -90,11 +97,13 @@ fn echo(request: &Request) -> Answer {
 /// What a step writes: the secret in all spellings to both outputs, and as its typed output.
 const SAY: &str = r#"
 python3 - <<'P'
-import base64, json, os, sys, urllib.parse
+import base64, html, json, os, sys, urllib.parse
 c = os.environ['C']
 raw = c.encode()
 told = [c, raw.hex(), urllib.parse.quote(c, safe=''), json.dumps(c, ensure_ascii=False), json.dumps(c)]
 told += [base64.b64encode(b'-' * n + raw + b'--').decode() for n in range(3)]
+told += [''.join(b + '%02X' % byte for byte in raw) for b in (' ', ':', '\\x', '%', '\\u00')]
+told += [html.escape(c).replace('&#x27;', '&#39;')]
 for text in told:
     print('before', text, 'after')
     print(text, file=sys.stderr)

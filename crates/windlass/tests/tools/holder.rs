@@ -16,9 +16,14 @@ pub(crate) fn hold_with(project: &Project, env: &[(&str, &str)]) -> Process {
         project.write("policy/all.cedar", ALL);
     }
     let words = ["serve", "--listen", "127.0.0.1:0"];
-    let mut command = project.command(&words);
-    command.env("WINDLASS_PROBE_WAIT", "200ms").envs(env.iter().copied());
-    let mut process = Process::spawn(command, &words);
+    // What a `run --detach` left behind may have the directory for a while.
+    let mut process = until("the data directory to be free", || {
+        let mut command = project.command(&words);
+        command.env("WINDLASS_PROBE_WAIT", "200ms").envs(env.iter().copied());
+        let mut process = Process::spawn(command, &words);
+        until("a word of the server", || (!process.out().is_empty() || process.has_ended()).then_some(()));
+        (!process.has_ended() || !process.err().contains("LOCK_BUSY")).then_some(process)
+    });
     process.await_line("windlass serves ");
     let socket = project.path("data/windlass.sock");
     until("the server's socket", || std::os::unix::net::UnixStream::connect(&socket).ok());

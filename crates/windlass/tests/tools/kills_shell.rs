@@ -93,7 +93,9 @@ fn a_shell_step_that_must_not_happen_twice_is_unknown_until_a_human_says() {
 fn executor(project: &Project, server: &str, name: &str) -> Process {
     let scratch = project.path(name);
     let scratch = scratch.to_str().unwrap();
-    project.start(&["executor", "--server", server, "--labels", "far", "--name", name, "--scratch", scratch])
+    let words = ["executor", "--server", server, "--labels", "far", "--name", name, "--scratch", scratch];
+    // What keeps steps apart has tests of its own.
+    project.start(&[&words[..], &["--shared-user"]].concat())
 }
 
 #[test]

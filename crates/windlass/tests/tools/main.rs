@@ -14,6 +14,7 @@ mod support;
 mod canaries;
 mod example;
 mod holder;
+mod keys_shell;
 mod kills;
 mod kills_shell;
 mod receipts;

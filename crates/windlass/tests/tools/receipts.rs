@@ -114,7 +114,11 @@ fn what_a_run_did_is_taken_back_latest_first_by_a_run_of_its_own() {
         assert_eq!(things.records[&("incident".to_owned(), "a1".to_owned())]["state"], "7");
     }
     let own = project.windlass(&["show", text(&undo, "id"), "--receipts", "--json"]).code(0).json();
-    assert_eq!(own["items"].as_array().unwrap().len(), 3, "an undo has receipts of its own");
+    assert_eq!(
+        own["items"].as_array().unwrap().len(),
+        4,
+        "an undo has receipts of its own, its commands too"
+    );
     let receipts = project.windlass(&["show", &run, "--receipts", "--json"]).code(0).json();
     assert_eq!(receipts["items"][0]["reversed_by"], undo["id"]);
 

@@ -1,6 +1,8 @@
 //! `windlass secret`: values in, never out.
 
-use crate::support::Project;
+use crate::canaries::{base64, files};
+use crate::holder::hold;
+use crate::support::{Project, text, until};
 use serde_json::json;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -59,4 +61,84 @@ fn files_serve_where_the_vault_has_nothing() {
     let dir = project.path("secrets").display().to_string();
     let project = project.env("WINDLASS_SECRETS_DIR", &dir);
     project.run(&[], 0);
+}
+
+/// What a step says of a secret that another one left in a file: to its outputs, as its typed output, as its progress and
+/// in a signal.
+const SAY: &str = r#"
+cat kept; echo; cat kept >&2
+printf 'user:%s' "$(cat kept)" | base64 -w 10 | sed 's/^/    /'
+python3 - <<'P'
+import json, os, urllib.request
+kept = open('kept').read()
+base = os.environ['WL_SERVER'] + '/v1/runs/' + os.environ['WL_RUN_ID']
+def post(path, body):
+    head = {'authorization': 'Bearer ' + os.environ['WL_TOKEN'], 'content-type': 'application/json'}
+    urllib.request.urlopen(urllib.request.Request(base + path, json.dumps(body).encode(), head)).read()
+post('/steps/' + os.environ['WL_STEP_ID'] + '/checkpoint',
+     {'epoch': int(os.environ['WL_EPOCH']), 'message': 'got ' + kept, 'data': {'kept': [kept]}})
+post('/signals/told', {'data': {kept: kept}, 'key': os.environ['WL_STEP_ID']})
+open(os.environ['WL_OUTPUT'], 'w').write(json.dumps({'kept': kept}))
+P
+"#;
+
+#[test]
+fn a_secret_is_masked_in_all_that_its_run_puts_out_and_after_a_restart() {
+    let canary = "k7Qz-vault/canary+0123456789&xyz";
+    let project = Project::with(
+        "
+name: t
+pipelines:
+  p:
+    steps:
+      - { id: use, run: 'printf %s \"$C\" > kept', env: { C: '${{ secrets.C }}' } }
+      - { id: before, run: ./say, compensate: { run: 'cat kept; echo undone >> trace' } }
+      - { id: gate, wait: { event: go, timeout: 10m } }
+      - { id: after, run: ./say }
+      - { id: fails, run: 'cat kept >&2; exit 3' }
+    finally:
+      - { id: last, run: 'cat kept; echo last >> trace' }
+",
+    );
+    project.script("say", SAY);
+    assert!(set(&project, "C", canary).status.success());
+    let mut holder = hold(&project);
+    let run =
+        text(&project.windlass(&["run", "book.yaml", "--detach", "--json"]).code(0).last(), "id").to_owned();
+    let waits = |status: &str| {
+        until(status, || Some(project.show(&run)).filter(|run| run["status"] == status));
+    };
+    waits("waiting_external");
+    // A process that has just started saw nobody use the secret.
+    holder.kill();
+    holder = hold(&project);
+    project.windlass(&["signal", &run, "go"]).code(0);
+    waits("failed");
+    assert_eq!(project.read("trace"), "undone\nlast\n");
+    let mut found = Vec::new();
+    for words in [
+        &["show", &run, "--json"][..],
+        &["show", &run, "--events"],
+        &["logs", &run],
+        &["events"],
+        &["why", &run],
+    ] {
+        found.push((words.join(" "), project.windlass(words).out.into_bytes()));
+    }
+    holder.signal(rustix::process::Signal::TERM);
+    holder.wait().code(0);
+    files(&project.path("data"), &mut found);
+    let holds = |text: &[u8], part: &str| memchr::memmem::find(text, part.as_bytes()).is_some();
+    assert!(
+        found.iter().filter(|(_, bytes)| holds(bytes, "***")).count() > 5,
+        "there was something to be masked"
+    );
+    // The digits of `user:` and the first of the secret share a line; all others are the secret's alone.
+    let digits = base64(format!("user:{canary}").as_bytes());
+    let broken = digits.as_bytes().chunks(10).skip(1).map(|line| String::from_utf8(line.to_vec()).unwrap());
+    for part in broken.filter(|line| line.len() == 10).chain([canary.to_owned()]) {
+        let leaks: Vec<&String> =
+            found.iter().filter(|(_, bytes)| holds(bytes, &part)).map(|(name, _)| name).collect();
+        assert!(leaks.is_empty(), "`{part}` is in {leaks:?}");
+    }
 }

@@ -177,23 +177,30 @@ fn report(watched: &mut Watched, op: &Op) -> Option<Command> {
 }
 
 fn told(watched: &mut Watched, run: RunId, step: StepId, epoch: u64, op: &Op) -> Command {
-    let failed =
-        |retryable| Report::Failed { failure: failure("no"), retryable, exit_code: Some(1), signal: None };
+    let failed = |retryable| Report::Failed {
+        failure: failure("no"),
+        retryable,
+        exit_code: Some(1.into()),
+        signal: None,
+    };
     let report = match op.how % 10 {
-        0..=4 => Report::Done { output: Some(json!({ "n": op.more })), exit_code: Some(0) },
+        0..=4 => Report::Done { output: Some(json!({ "n": op.more })), exit_code: Some(0.into()) },
         5 if op.more.is_multiple_of(2) => {
             Report::Deferred { failure: failure("later"), after: Span::secs(u64::from(op.more)) }
         }
         5 => failed(true),
         6 => failed(false),
         7 => Report::Stopped,
+        8 if op.more.is_multiple_of(2) => {
+            Report::Postponed { reason: "no room".into(), after: Span::secs(u64::from(op.more)) }
+        }
         8 => Report::Returned { reason: None },
         _ => Report::Lost { last_seen: None },
     };
     let status = match &report {
         Report::Done { .. } => Some(Outcome::Succeeded),
         Report::Failed { .. } | Report::Deferred { .. } => Some(Outcome::Failed),
-        Report::Stopped | Report::Returned { .. } | Report::Lost { .. } => None,
+        Report::Stopped | Report::Returned { .. } | Report::Postponed { .. } | Report::Lost { .. } => None,
     };
     let id = ReceiptId(watched.world.id());
     let receipt = status.filter(|_| !op.more.is_multiple_of(3)).map(|status| {

@@ -90,7 +90,7 @@ fn wanted(watched: &Watched, run: RunId, step: &Step) -> Vec<Command> {
         // A child run ends by itself, and a group when its members have.
         Status::Running if step.child().is_some() || step.group.is_some() => Vec::new(),
         Status::Running => {
-            let report = Report::Done { output: Some(json!({ "n": 1 })), exit_code: Some(0) };
+            let report = Report::Done { output: Some(json!({ "n": 1 })), exit_code: Some(0.into()) };
             vec![Command::Report { run, step: id, epoch: step.epoch, report, receipt: None }]
         }
         Status::OutcomeUnknown => vec![Command::Resolve {

@@ -7,16 +7,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use windlass_core::code::Code;
 use windlass_core::command::{Command, Refusal, Reply};
 use windlass_core::digest::Digest;
-use windlass_core::effect::Effect;
+use windlass_core::effect::{Effect, Lease};
 use windlass_core::id::{Holder, ItemId, RunId, Scoped, StepId};
 use windlass_core::item::Item;
 use windlass_core::queue::{self, Counts};
+use windlass_core::receipt::key::State as KeyState;
 use windlass_core::record::{Check, Record};
 use windlass_core::run::Run;
 use windlass_core::state::{Body, Snapshot, State};
 use windlass_core::step::{Gate, Status as StepStatus, Step};
 use windlass_core::stream::StreamId;
-use windlass_core::turn::Turn;
+use windlass_core::turn::{Turn, effect_key};
 use windlass_core::{semaphore, worker};
 
 /// How many slots `builders` has.
@@ -119,6 +120,7 @@ impl Watched {
             if run.step(&lease.step).is_some_and(Step::writes) {
                 *self.writes.entry(lease.run).or_default() += 1;
             }
+            its_intent_stands(&self.world.state, lease);
             self.leases.push((lease.run, lease.step.clone(), lease.epoch));
         }
         if let Reply::Leased(lease) = &turn.reply {
@@ -186,6 +188,24 @@ fn stale_reports_move_nothing(
     if let Err(refusal) = decided {
         assert_eq!(refusal.code(), Some(Code::LeaseStaleEpoch), "{refusal}");
     }
+}
+
+/// Who acts under an effect key has the intent that stands there: what succeeded is not done again, and nobody acts
+/// beside another.
+fn its_intent_stands(state: &State, lease: &Lease) {
+    let run = state.run(lease.run).unwrap();
+    let book = state.stream(&StreamId::Runbook(run.born.home.runbook)).unwrap();
+    let Body::Runbook(book) = &book.body else { panic!("{} has no runbook", run.id()) };
+    let step = run.step(&lease.step).unwrap();
+    let node = book.pipelines[&run.born.home.pipeline].node(step.node).unwrap();
+    let Some(key) = effect_key(run, node, step) else { return };
+    let Some(Body::Effect(known)) = state.stream(&StreamId::Effect(key)).map(|found| &found.body) else {
+        panic!("{} acts without an intent", lease.step)
+    };
+    let KeyState::Intended { intent } = &known.state else { panic!("{} acts: {known:?}", lease.step) };
+    let attempt = &intent.attempt;
+    assert_eq!((attempt.run, &attempt.step, attempt.epoch), (lease.run, &lease.step, lease.epoch));
+    assert_eq!(known.key, lease.idempotency_key);
 }
 
 fn ended_runs_stay(before: &State, after: &State) {
@@ -349,7 +369,8 @@ fn same_indexes(restored: &State, lived: &State) {
     assert_eq!(a.ready_len(), b.ready_len());
     assert_eq!(a.statuses().collect::<Vec<_>>(), b.statuses().collect::<Vec<_>>());
     for run in runs(lived) {
-        assert_eq!(a.dependents(run.id()), b.dependents(run.id()));
+        let home = &run.born.home;
+        assert_eq!(a.dependents(run.id(), home), b.dependents(run.id(), home));
         let leasable = |run: &Run| run.leasable().map(|step| step.id.clone()).collect::<Vec<_>>();
         assert_eq!(leasable(restored.run(run.id()).unwrap()), leasable(run));
     }

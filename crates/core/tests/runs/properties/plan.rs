@@ -10,7 +10,7 @@ use windlass_core::budget::Limits;
 use windlass_core::caps::Caps;
 use windlass_core::guard::{Condition, Guard, OnFailure};
 use windlass_core::receipt::Semantics;
-use windlass_core::runbook::{LockUse, Runbook, VarDef, WaitFor};
+use windlass_core::runbook::{KeyScope, LockUse, Runbook, VarDef, WaitFor};
 use windlass_core::schedule::Overlap;
 use windlass_core::small::Map;
 use windlass_core::step::FailFast;
@@ -24,9 +24,14 @@ pub const WRITES_MAX: u32 = 1;
 #[derive(Clone, Debug)]
 pub enum Shape {
     Run,
+    /// A command that declares an effect, or a key that it shares with others.
+    Command(u8),
     Write(u8),
     Timer,
-    Event { times_out: bool, goes_on: bool },
+    Event {
+        times_out: bool,
+        goes_on: bool,
+    },
     Approve,
     Call,
     Parallel(Vec<Tree>, u8),
@@ -65,6 +70,7 @@ pub struct Plan {
 fn leaf() -> impl Strategy<Value = Shape> {
     prop_oneof![
         4 => Just(Shape::Run),
+        1 => (0..4u8).prop_map(Shape::Command),
         2 => (0..4u8).prop_map(Shape::Write),
         1 => Just(Shape::Timer),
         1 => (any::<bool>(), any::<bool>())
@@ -134,6 +140,15 @@ impl Names {
     }
 }
 
+fn semantics(which: u8) -> Option<Semantics> {
+    match which {
+        0 => None,
+        1 => Some(Semantics::Idempotent),
+        2 => Some(Semantics::Reconcile),
+        _ => Some(Semantics::AtMostOnce),
+    }
+}
+
 fn spec(tree: &Tree, names: &mut Names, calls: bool) -> Spec {
     let id = names.next();
     let list = |list: &[Tree], names: &mut Names| list.iter().map(|t| spec(t, names, calls)).collect();
@@ -142,15 +157,12 @@ fn spec(tree: &Tree, names: &mut Names, calls: bool) -> Spec {
     let mut step = match &tree.shape {
         Shape::Call if calls => world::call(&id, "child", &[]),
         Shape::Run | Shape::Call => world::run(&id),
-        Shape::Write(semantics) => {
-            let effect = match semantics {
-                0 => None,
-                1 => Some(Semantics::Idempotent),
-                2 => Some(Semantics::Reconcile),
-                _ => Some(Semantics::AtMostOnce),
-            };
-            world::write(&id).with(|def| def.effect = effect)
-        }
+        Shape::Command(0) => world::run(&id).with(|def| {
+            def.key_scope = KeyScope::Tenant;
+            def.idempotency_key = Some(world::literal(json!("shared")));
+        }),
+        Shape::Command(which) => world::run(&id).with(|def| def.effect = semantics(*which)),
+        Shape::Write(which) => world::write(&id).with(|def| def.effect = semantics(*which)),
         Shape::Timer => world::wait(&id, WaitFor::Time { span: Span::mins(5) }),
         Shape::Event { times_out, goes_on } => {
             let timeout = times_out.then_some(Span::mins(10));

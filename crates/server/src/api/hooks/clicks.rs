@@ -14,7 +14,7 @@ use crate::api::decision::{self, Seen as SeenCard, Wish};
 use crate::api::{Answer, Caller, Problem, json};
 use crate::app::App;
 use crate::cards::{blocks, slack as places};
-use crate::clock::System;
+use crate::clock::wall;
 use crate::config::Slack;
 use axum::http::StatusCode;
 use serde_json::{Value, json as object};
@@ -25,7 +25,6 @@ use windlass_core::digest::Digest;
 use windlass_core::id::{ApprovalId, Name, RunId};
 use windlass_core::run::{Actor, Initiator};
 use windlass_core::time::Millis;
-use windlass_engine::port::Clock as _;
 
 /// How many requests are remembered to tell a replay.
 const SEEN_MAX: usize = 4_096;
@@ -73,7 +72,6 @@ struct Click {
     user: String,
     /// Whether the one who clicked is somebody here.
     mapped: bool,
-    groups: Vec<Name>,
     approval: ApprovalId,
     action_hash: Digest,
     decision: Verdict,
@@ -84,7 +82,7 @@ struct Click {
 
 /// Takes a click.
 pub(super) async fn action(app: Arc<App>, raw: Raw) -> Answer {
-    let now = System.now();
+    let now = wall();
     let fields = verify(&app, &raw, now)?;
     let slack = app.config.slack(&raw.tenant);
     let payload = super::payload(need(&fields, "payload")?.as_bytes())?;
@@ -93,8 +91,8 @@ pub(super) async fn action(app: Arc<App>, raw: Raw) -> Answer {
     let text = |pointer: &str| payload.pointer(pointer).and_then(Value::as_str);
     of_team(&slack, text("/team/id").or_else(|| text("/user/team_id")).unwrap_or_default())?;
     let (click, window) = match text("/type") {
-        Some("block_actions") => (button(&app, &raw, &slack, &payload)?, false),
-        Some("view_submission") => (submitted(&app, &raw, &slack, &payload)?, true),
+        Some("block_actions") => (button(&raw, &slack, &payload)?, false),
+        Some("view_submission") => (submitted(&raw, &slack, &payload)?, true),
         Some(_) | None => return say("Windlass has nothing to do with that."),
     };
     let Some(click) = click else {
@@ -174,7 +172,7 @@ fn whisper(app: &App, click: &Click, text: &str) {
 }
 
 /// What was clicked; none where it is no button of ours.
-fn button(app: &App, raw: &Raw, slack: &Slack, payload: &Value) -> Result<Option<Click>, Problem> {
+fn button(raw: &Raw, slack: &Slack, payload: &Value) -> Result<Option<Click>, Problem> {
     let Some(button) = payload.pointer("/actions/0") else { return Ok(None) };
     let text = |key: &str| button.get(key).and_then(Value::as_str).unwrap_or_default();
     let decision = match text("action_id").trim_start_matches("windlass:") {
@@ -186,11 +184,11 @@ fn button(app: &App, raw: &Raw, slack: &Slack, payload: &Value) -> Result<Option
     let channel = found(["/channel/id", "/container/channel_id"]);
     let ts = found(["/message/ts", "/container/message_ts"]);
     let place = channel.zip(ts).and_then(|(channel, ts)| places::place(channel, ts));
-    click(app, raw, slack, payload, (text("value"), decision, place)).map(Some)
+    click(raw, slack, payload, (text("value"), decision, place)).map(Some)
 }
 
 /// What was typed into the window; none where it is no window of ours.
-fn submitted(app: &App, raw: &Raw, slack: &Slack, payload: &Value) -> Result<Option<Click>, Problem> {
+fn submitted(raw: &Raw, slack: &Slack, payload: &Value) -> Result<Option<Click>, Problem> {
     let text = |path: &str| payload.pointer(path).and_then(Value::as_str);
     if text("/view/callback_id") != Some("windlass:reject") {
         return Ok(None);
@@ -199,11 +197,10 @@ fn submitted(app: &App, raw: &Raw, slack: &Slack, payload: &Value) -> Result<Opt
     let parts: Vec<&str> = held.splitn(3, ':').collect();
     let [approval, hash, place] = parts.as_slice() else { return Err(bad("the window holds no approval")) };
     let place = place.split_once('/').and_then(|(channel, ts)| places::place(channel, ts));
-    click(app, raw, slack, payload, (&format!("{approval}:{hash}"), Verdict::Rejected, place)).map(Some)
+    click(raw, slack, payload, (&format!("{approval}:{hash}"), Verdict::Rejected, place)).map(Some)
 }
 
 fn click(
-    app: &App,
     raw: &Raw,
     slack: &Slack,
     payload: &Value,
@@ -223,9 +220,8 @@ fn click(
         scopes: Vec::new(),
         ..Caller::local()
     };
-    let groups = if mapped { app.config.groups_of(&user) } else { Vec::new() };
     let (user, reason) = (id.to_owned(), reason(payload));
-    Ok(Click { caller, user, mapped, groups, approval, action_hash, decision, reason, place })
+    Ok(Click { caller, user, mapped, approval, action_hash, decision, reason, place })
 }
 
 /// What was typed into a field `reason` of the message or the window.
@@ -268,7 +264,7 @@ async fn try_decide(app: &App, click: &Click) -> Result<String, Problem> {
         decision: click.decision,
         // Whoever is nobody here is refused, and the refusal stands in the audit.
         human: click.mapped,
-        groups: click.groups.clone(),
+        groups: Vec::new(),
         action_hash: click.action_hash,
         channel: Channel::Slack,
         reason: click.reason.clone().or_else(unsaid),
@@ -281,7 +277,12 @@ async fn try_decide(app: &App, click: &Click) -> Result<String, Problem> {
         Some(approval::Reply::Refused { .. }) if !click.mapped => format!(
             "{REFUSED}: your Slack user is nobody here. An administrator adds it to the configuration."
         ),
-        Some(approval::Reply::Refused { refusal, .. }) => format!("{REFUSED}: {refusal}."),
+        Some(approval::Reply::Refused { refusal, .. }) => {
+            format!(
+                "{REFUSED}: {}.",
+                decision::refused(app, &click.caller, (run, click.approval), refusal).await?
+            )
+        }
         Some(approval::Reply::Reminded | approval::Reply::Shown) | None => {
             "The decision is recorded.".to_owned()
         }

@@ -3,27 +3,27 @@
 use super::{Delivery, Raw, answer, bad, payload, signature, tenant_name, triggers, unknown};
 use crate::api::{Answer, Problem};
 use crate::app::App;
-use crate::clock::System;
+use crate::clock::wall;
 use crate::config::{Algorithm, DeliveryId, HookSource};
 use serde_json::Value;
 use std::sync::Arc;
 use windlass_core::digest::Digest;
-use windlass_core::id::Name;
+use windlass_core::id::{Name, Scoped};
 use windlass_core::idempotency::{self, Source as KeySource};
 use windlass_core::run::{Actor, Initiator, Source};
 use windlass_core::time::{Millis, Span};
-use windlass_engine::port::Clock as _;
 
 /// How many signatures one header may hold, as senders do while they change keys.
 const SIGNATURES_MAX: usize = 4;
 
 /// Takes a delivery.
 pub(super) async fn take(app: &Arc<App>, raw: Raw) -> Answer {
-    let hook = verify(app, &raw, System.now())?;
+    let hook = verify(app, &raw, wall())?;
     let payload = payload(&raw.bytes)?;
     let id = id(hook, &raw, &payload)?;
     let source = Name::new(&raw.source).map_err(|_| unknown())?;
     let key = idempotency::hook(source.as_str(), &id).map_err(|error| bad(error.to_string()))?;
+    let also = signed(hook, &raw, &source).into_iter().collect();
     let text = |key: &str| payload.get(key).and_then(Value::as_str).map(str::to_owned);
     let delivery = Delivery {
         tenant: tenant_name(&raw)?,
@@ -38,6 +38,8 @@ pub(super) async fn take(app: &Arc<App>, raw: Raw) -> Answer {
         user: Some(Name::clean(&format!("hook:{source}"))),
         subject: None,
         traceparent: raw.traceparent(),
+        emitted: None,
+        also,
         source,
         id,
         payload,
@@ -71,6 +73,26 @@ fn verify<'a>(app: &'a App, raw: &Raw, now: Millis) -> Result<&'a HookSource, Pr
     }
     let fresh = timestamp.is_none_or(|(text, tolerance)| is_fresh(text, tolerance, now));
     if holds && fresh { Ok(hook) } else { Err(unknown()) }
+}
+
+/// What a delivery is known by beside its id, where the id is a header that nobody signed: whoever has seen the delivery
+/// could send it again under other ids as long as its time counts. Without a time there is no end to that, and the
+/// documents say so.
+fn signed(hook: &HookSource, raw: &Raw, source: &Name) -> Option<(Scoped, Span)> {
+    let (DeliveryId::Header(_), Some((header, tolerance))) = (&hook.delivery, &hook.timestamp) else {
+        return None;
+    };
+    if hook.signed.contains("{id}") {
+        return None;
+    }
+    let time = raw.header(header).unwrap_or_default();
+    let what = Digest::of(&[b"windlass signed delivery v1\n", time.as_bytes(), b"\n", &raw.bytes]);
+    let name = Name::clean(&format!("hook:{source}:signed:{what}"));
+    // A time may be ahead by as much as it may be behind.
+    Some((
+        Scoped::new(&tenant_name(raw).ok()?, &Name::clean("_"), &name),
+        Span(tolerance.0.saturating_mul(2)),
+    ))
 }
 
 /// What is signed, in its parts.

@@ -38,6 +38,8 @@ pub(super) async fn take(app: &Arc<App>, raw: Raw) -> Answer {
         user: login.map(|login| Name::clean(&format!("github:{login}"))),
         subject: subject(&payload),
         traceparent: raw.traceparent(),
+        emitted: None,
+        also: Vec::new(),
         event: Some(event),
         id,
         payload,
@@ -61,8 +63,11 @@ fn read(raw: &Raw) -> Result<Value, Problem> {
         return payload(&raw.bytes);
     }
     let fields = signature::form(&raw.bytes).ok_or_else(|| bad("the body is not a form"))?;
-    let field = fields.iter().find(|(name, _)| name == "payload");
-    payload(field.ok_or_else(|| bad("the form has no `payload`"))?.1.as_bytes())
+    // JSON with `&payload=` in one of its texts is a form too, under the same signature.
+    match fields.as_slice() {
+        [(name, value)] if name == "payload" => payload(value.as_bytes()),
+        _ => Err(bad("the form has another field than `payload`, or no field")),
+    }
 }
 
 /// What the event is about, as far as the payload says.

@@ -99,6 +99,11 @@ pub(super) fn form(bytes: &[u8]) -> Option<Vec<(String, String)>> {
     Some(fields)
 }
 
+/// A part of a path as it is meant: escapes are read, and a plus is a plus.
+pub(in crate::api) fn unescape_path(text: &str) -> Option<String> {
+    unescape(&text.replace('+', "%2B"))
+}
+
 fn unescape(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

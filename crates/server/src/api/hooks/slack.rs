@@ -8,7 +8,7 @@ use super::generic::is_fresh;
 use super::{Delivery, Raw, bad, signature, tenant_name, triggers, unknown};
 use crate::api::{Answer, Problem, json};
 use crate::app::App;
-use crate::clock::System;
+use crate::clock::wall;
 use crate::config::{Algorithm, Encoding, Slack};
 use axum::http::StatusCode;
 use serde_json::{Map, Value, json as object};
@@ -20,7 +20,6 @@ use windlass_core::id::Name;
 use windlass_core::idempotency::{self, Source as KeySource};
 use windlass_core::run::{Actor, Initiator, Source};
 use windlass_core::time::{Millis, Span};
-use windlass_engine::port::Clock as _;
 
 /// How old, or how far ahead, a request may be.
 pub(super) const WINDOW: Span = Span::mins(5);
@@ -73,7 +72,7 @@ pub(super) fn user_of(slack: &Slack, id: &str) -> Option<Name> {
 
 /// Takes a command.
 pub(super) async fn command(app: Arc<App>, raw: Raw) -> Answer {
-    let mut fields = verify(&app, &raw, System.now())?;
+    let mut fields = verify(&app, &raw, wall())?;
     if fields.contains_key("ssl_check") {
         return say("ok");
     }
@@ -101,6 +100,8 @@ pub(super) async fn command(app: Arc<App>, raw: Raw) -> Answer {
         user: Some(user),
         subject: None,
         traceparent: raw.traceparent(),
+        emitted: None,
+        also: Vec::new(),
         payload: fields.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str()))).collect(),
     };
     drop(raw);

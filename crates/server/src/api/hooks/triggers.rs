@@ -4,7 +4,7 @@
 //! is one command: the key, every run, every signal and the answer are one commit, so a delivery that comes fifty times
 //! at once, or again after a crash, finds the whole of it or nothing.
 
-use super::Delivery;
+use super::{Delivery, custom};
 use crate::api::{Caller, Problem};
 use crate::app::App;
 use crate::metrics::Hit;
@@ -13,15 +13,18 @@ use axum::http::StatusCode;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use windlass_core::canonical;
 use windlass_core::code::Code;
 use windlass_core::command::{ARRIVALS_MAX, Arrival, Command, Create, Reply, Signal};
+use windlass_core::deployment::Active;
 use windlass_core::digest::Digest;
 use windlass_core::id::{Name, RunId, Scoped};
 use windlass_core::idempotency;
 use windlass_core::run::Trigger;
-use windlass_core::runbook::{Runbook, TriggerDef};
+use windlass_core::runbook::{CALLS_MAX, Runbook, TriggerDef};
 use windlass_core::state::{Body, State};
 use windlass_core::stream::StreamId;
+use windlass_core::time::Span;
 
 /// The most bytes of the variables of one run, or of the data of one signal.
 const VALUES_LEN_MAX: usize = 256 * 1024;
@@ -34,9 +37,9 @@ const AGAIN_MAX: usize = 3;
 
 /// What is answered.
 #[derive(Debug)]
-pub(super) struct Answered {
+pub(crate) struct Answered {
     pub(super) status: StatusCode,
-    pub(super) body: Value,
+    pub(crate) body: Value,
     /// Whether it is the answer that was given before.
     pub(super) replayed: bool,
 }
@@ -45,6 +48,8 @@ pub(super) struct Answered {
 struct Candidate {
     namespace: Name,
     hash: Digest,
+    /// The directory that the runbook was deployed from.
+    home: String,
     runbook: Arc<Runbook>,
     name: Name,
 }
@@ -61,7 +66,7 @@ impl Candidate {
 
 /// What a trigger that matches comes to.
 enum Wanted {
-    Run { pipeline: Name, vars: Value, needs: Vec<RunId> },
+    Run { pipeline: Name, vars: Value },
     Signal(Box<Signal>),
 }
 
@@ -76,15 +81,29 @@ struct Mistake {
 #[derive(Default)]
 struct Matched {
     wanted: Vec<(Candidate, Wanted)>,
+    /// What a trigger with a `dedupe_window` has of each that it wants.
+    windows: Vec<(Scoped, Span)>,
+    /// Triggers that had the same a moment ago.
+    deduped: Vec<String>,
     /// Conditions that could not be evaluated: not a match.
     doubts: Vec<Mistake>,
     /// Triggers that match and whose values do not fit.
     mistakes: Vec<Mistake>,
 }
 
+impl Matched {
+    /// What an answer tells of.
+    fn told(&self) -> Vec<&Mistake> {
+        self.mistakes.iter().chain(&self.doubts).collect()
+    }
+}
+
 /// Lets a delivery set going what it is for; a delivery that was answered before gets that answer.
 pub(super) async fn fire(app: &Arc<App>, mut delivery: Delivery) -> Result<Answered, Problem> {
-    let key = Scoped::new(&delivery.tenant, &Name::clean("_"), &delivery.key);
+    // What is from outside is for a whole tenant; a custom event is for its namespace.
+    let whole = Name::clean("_");
+    let namespace = delivery.emitted.as_ref().map_or(&whole, |emitted| &emitted.namespace);
+    let key = Scoped::new(&delivery.tenant, namespace, &delivery.key);
     for _ in 0..AGAIN_MAX {
         if let Some(answered) = known(app, &key, &delivery).await? {
             return Ok(answered);
@@ -100,10 +119,12 @@ pub(super) async fn fire(app: &Arc<App>, mut delivery: Delivery) -> Result<Answe
             evaluated.await.map_err(|_| Problem::new(Code::Internal, "a trigger could not be evaluated"))?;
         let mut matched;
         (delivery, matched) = evaluated;
-        resolve(app, &delivery, &mut matched).await?;
-        if matched.wanted.is_empty() && matched.mistakes.is_empty() {
-            // Nothing is kept of what nobody listens to; redelivered after a deploy it is news.
-            let body = body(&delivery, &[], &matched.doubts);
+        dedupe(app, &delivery, &mut matched).await?;
+        let idle = delivery.emitted.is_none() && matched.wanted.is_empty();
+        if idle && matched.mistakes.is_empty() && matched.deduped.is_empty() {
+            // Nothing is kept of what nobody listens to; redelivered after a deploy it is news. That a trigger had the
+            // same a moment ago is an answer like any other: sent again after the window, it would be another one.
+            let body = body_of(&delivery, &[], &matched.told(), &matched.deduped);
             return Ok(Answered { status: StatusCode::OK, body, replayed: false });
         }
         let (arrival, body) = arrival(app, &key, &delivery, &matched)?;
@@ -123,14 +144,21 @@ pub(super) async fn fire(app: &Arc<App>, mut delivery: Delivery) -> Result<Answe
         if failed {
             return Err(failure(&matched.mistakes));
         }
-        return Ok(Answered { status: StatusCode::CREATED, body, replayed: false });
+        let status = if idle { StatusCode::OK } else { StatusCode::CREATED };
+        return Ok(Answered { status, body, replayed: false });
     }
     Err(Problem::new(Code::Unavailable, "the delivery is being answered elsewhere: send it again"))
 }
 
 /// The answer to a delivery whose key is known; none where it may go on.
 async fn known(app: &App, key: &Scoped, delivery: &Delivery) -> Result<Option<Answered>, Problem> {
-    let reply = app.known_key(key, delivery.key_source, delivery.request_hash).await?;
+    let mut reply = app.known_key(key, delivery.key_source, delivery.request_hash).await?;
+    for (other, _) in &delivery.also {
+        if reply.is_none() {
+            let hash = Digest::of(&[other.to_string().as_bytes()]);
+            reply = app.known_key(other, delivery.key_source, hash).await?;
+        }
+    }
     let answered = |status, body, replayed| Ok(Some(Answered { status, body, replayed }));
     match reply {
         Some(idempotency::Reply::Duplicate { run, response }) => {
@@ -162,16 +190,26 @@ fn caller(delivery: &Delivery, namespace: Name) -> Caller {
 async fn deployed(app: &App, delivery: &Delivery) -> Result<Vec<Candidate>, Problem> {
     let (tenant, source) = (delivery.tenant.clone(), delivery.source.clone());
     let (event, action) = (delivery.event.clone(), delivery.action.clone());
+    let within = delivery.emitted.as_ref().map(|emitted| emitted.namespace.clone());
+    let is_emitted = within.is_some();
     let listens = move |def: &TriggerDef| {
         let fits = |wanted: &Option<Name>, is: &Option<String>| {
             wanted.as_ref().is_none_or(|wanted| is.as_deref() == Some(wanted.as_str()))
         };
-        def.source == source && fits(&def.event, &event) && fits(&def.action, &action)
+        // A hook of that name emits no custom events.
+        let is_custom = def.source.as_str() == custom::SOURCE;
+        def.source == source
+            && is_custom == is_emitted
+            && fits(&def.event, &event)
+            && fits(&def.action, &action)
     };
     let found = app
         .look(move |store| {
             let mut found = Vec::new();
-            for (deployment, hash, runbook) in active(store.state(), &tenant) {
+            for (deployment, active, runbook) in active(store.state(), &tenant) {
+                if within.as_ref().is_some_and(|within| within.as_str() != deployment.namespace()) {
+                    continue;
+                }
                 let names: Vec<Name> = runbook
                     .triggers
                     .iter()
@@ -181,7 +219,8 @@ async fn deployed(app: &App, delivery: &Delivery) -> Result<Vec<Candidate>, Prob
                 let namespace = Name::clean(deployment.namespace());
                 found.extend(names.into_iter().map(|name| Candidate {
                     namespace: namespace.clone(),
-                    hash,
+                    hash: active.hash,
+                    home: active.project_root.clone(),
                     runbook: runbook.clone(),
                     name,
                 }));
@@ -197,21 +236,56 @@ async fn deployed(app: &App, delivery: &Delivery) -> Result<Vec<Candidate>, Prob
 }
 
 /// The active version of every runbook of a tenant.
-fn active(state: &State, tenant: &Name) -> Vec<(Scoped, Digest, Arc<Runbook>)> {
+fn active(state: &State, tenant: &Name) -> Vec<(Scoped, Active, Arc<Runbook>)> {
     // Deployments follow runbooks in the order of streams, so what comes before them is not looked at.
     let last_runbook = StreamId::Runbook(Digest([0xff; 32]));
     let mut found = Vec::new();
     for (id, stream) in state.streams_after(Some(&last_runbook)) {
         let (StreamId::Deployment(name), Body::Deployment(active)) = (id, &stream.body) else { break };
         let active = active.as_ref().as_ref().filter(|_| stream.tenant == *tenant);
-        let Some(hash) = active.map(|active| active.hash) else { continue };
+        let Some(active) = active else { continue };
         if let Some(Body::Runbook(runbook)) =
-            state.stream(&StreamId::Runbook(hash)).map(|stream| &stream.body)
+            state.stream(&StreamId::Runbook(active.hash)).map(|stream| &stream.body)
         {
-            found.push((name, hash, runbook.clone()));
+            found.push((name, active.clone(), runbook.clone()));
         }
     }
     found
+}
+
+/// What a trigger with a `dedupe_window` would have twice: the same event of the same pull request; where it is about none,
+/// the same values.
+fn window(delivery: &Delivery, candidate: &Candidate, wanted: &Wanted) -> Option<(Scoped, Span)> {
+    let span = candidate.def()?.dedupe_window?;
+    let subject = delivery.subject.as_ref().filter(|subject| subject.pr.is_some());
+    let about = match (subject, wanted) {
+        (Some(subject), _) => json!([subject.repo, subject.pr]),
+        (None, Wanted::Run { vars, .. }) => vars.clone(),
+        (None, Wanted::Signal(signal)) => json!([signal.key, signal.data]),
+    };
+    let what = json!([candidate.full_name(), delivery.source, delivery.event, delivery.action, about]);
+    let hash = Digest::of(&[b"windlass dedupe window v1\n", &canonical::bytes(&what)]);
+    let name = Name::clean(&format!("{}:window:{hash}", delivery.source));
+    Some((Scoped::new(&delivery.tenant, &candidate.namespace, &name), span))
+}
+
+/// Drops what triggers with a `dedupe_window` had a moment ago.
+async fn dedupe(app: &App, delivery: &Delivery, matched: &mut Matched) -> Result<(), Problem> {
+    for (candidate, wanted) in std::mem::take(&mut matched.wanted) {
+        let Some((key, span)) = window(delivery, &candidate, &wanted) else {
+            matched.wanted.push((candidate, wanted));
+            continue;
+        };
+        let hash = Digest::of(&[key.to_string().as_bytes()]);
+        match app.known_key(&key, delivery.key_source, hash).await? {
+            Some(_) => matched.deduped.push(candidate.full_name()),
+            None => {
+                matched.windows.push((key, span));
+                matched.wanted.push((candidate, wanted));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Asks every trigger whether it matches, and what it wants.
@@ -284,9 +358,10 @@ fn wanted(
                 "the pipeline has a `workspace`, which this version cannot make yet".to_owned(),
             ));
         }
+        custom::too_deep(delivery.emitted.as_ref())?;
         let vars = check_vars(def, &vars).map_err(|error| (error.code(), error.to_string()))?;
         bounded(&vars)?;
-        return Ok(Wanted::Run { pipeline: pipeline.clone(), vars, needs: Vec::new() });
+        return Ok(Wanted::Run { pipeline: pipeline.clone(), vars });
     }
     let (Some(name), Some(key)) = (&def.signal, &def.key) else {
         return Err((
@@ -305,30 +380,8 @@ fn wanted(
         key: Some(key),
         data,
         event_id: Some(delivery.key.clone()),
+        user: delivery.user.clone(),
     })))
-}
-
-/// Finds the runs that must be completed before those that triggers want. Where one is missing, its trigger is at fault
-/// and no other.
-async fn resolve(app: &App, delivery: &Delivery, matched: &mut Matched) -> Result<(), Problem> {
-    let mut resolved = Vec::with_capacity(matched.wanted.len());
-    for (candidate, mut wanted) in std::mem::take(&mut matched.wanted) {
-        if let Wanted::Run { pipeline, needs, .. } = &mut wanted
-            && let Some(def) = candidate.runbook.pipelines.get(pipeline)
-        {
-            match app.needed(&caller(delivery, candidate.namespace.clone()), def).await {
-                Ok(found) => *needs = found,
-                Err(Problem { code: code @ Code::NotFound, detail: message, .. }) => {
-                    matched.mistakes.push(Mistake { trigger: candidate.full_name(), code, message });
-                    continue;
-                }
-                Err(problem) => return Err(problem),
-            }
-        }
-        resolved.push((candidate, wanted));
-    }
-    matched.wanted = resolved;
-    Ok(())
 }
 
 /// The one command that a delivery comes to, and the answer to it.
@@ -346,8 +399,8 @@ fn arrival(
     let (mut creates, mut signals, mut items) = (Vec::new(), Vec::new(), Vec::new());
     for (candidate, wanted) in &matched.wanted {
         match wanted {
-            Wanted::Run { pipeline, vars, needs } => {
-                let create = create(app, delivery, candidate, pipeline, (vars, needs));
+            Wanted::Run { pipeline, vars } => {
+                let create = create(app, delivery, candidate, pipeline, vars);
                 items.push(json!({
                     "trigger": candidate.full_name(), "pipeline": pipeline, "id": create.id.to_string(),
                 }));
@@ -361,9 +414,9 @@ fn arrival(
             }
         }
     }
-    let told: Vec<&Mistake> = matched.mistakes.iter().chain(&matched.doubts).collect();
-    let body = body_of(delivery, &items, &told);
-    let failed = items.is_empty();
+    let body = body_of(delivery, &items, &matched.told(), &matched.deduped);
+    // An event has happened, whatever triggers make of it.
+    let failed = items.is_empty() && delivery.emitted.is_none();
     let failure = matched
         .mistakes
         .first()
@@ -378,17 +431,13 @@ fn arrival(
         to: None,
         response: Some(body.clone()),
         failure,
+        event: delivery.emitted.as_ref().map(|emitted| emitted.event.clone()),
+        also: delivery.also.iter().chain(&matched.windows).cloned().collect(),
     };
     Ok((arrival, body))
 }
 
-fn create(
-    app: &App,
-    delivery: &Delivery,
-    candidate: &Candidate,
-    pipeline: &Name,
-    (vars, needs): (&Value, &[RunId]),
-) -> Create {
+fn create(app: &App, delivery: &Delivery, candidate: &Candidate, pipeline: &Name, vars: &Value) -> Create {
     let id = RunId(app.id());
     Create {
         id,
@@ -397,7 +446,7 @@ fn create(
         runbook: candidate.hash,
         pipeline: pipeline.clone(),
         name: Name::clean(&format!("{}/{pipeline}", candidate.runbook.name)),
-        cwd: app.default_dir(),
+        cwd: if candidate.home.is_empty() { app.default_dir() } else { candidate.home.clone() },
         vars: vars.clone(),
         trigger: Trigger {
             source: delivery.run_source,
@@ -405,34 +454,39 @@ fn create(
             user: delivery.user.clone(),
             event_id: Some(Name::clean(&delivery.id)),
             traceparent: delivery.traceparent.clone(),
+            of: None,
         },
         subject: delivery.subject.clone(),
         correlation_id: None,
         priority: 0,
-        needs: needs.to_vec(),
+        needs: Vec::new(),
         parent: None,
-        depth: 0,
+        depth: custom::too_deep(delivery.emitted.as_ref()).unwrap_or(CALLS_MAX),
         deadline_at: None,
         workspace: None,
         policy: app.policy.for_run(id, &candidate.runbook, pipeline),
+        takes_back: None,
     }
 }
 
-fn body(delivery: &Delivery, items: &[Value], doubts: &[Mistake]) -> Value {
-    body_of(delivery, items, &doubts.iter().collect::<Vec<_>>())
-}
-
 /// The answer: what was set going, and what was found wrong on the way.
-fn body_of(delivery: &Delivery, items: &[Value], mistakes: &[&Mistake]) -> Value {
+fn body_of(delivery: &Delivery, items: &[Value], mistakes: &[&Mistake], deduped: &[String]) -> Value {
     let errors: Vec<Value> = mistakes
         .iter()
         .take(ERRORS_MAX)
         .map(|m| json!({ "trigger": m.trigger, "code": m.code.as_str(), "message": crate::expr::brief(&m.message) }))
         .collect();
     let (runs, signals): (Vec<&Value>, Vec<&Value>) = items.iter().partition(|item| item.get("id").is_some());
-    let mut body = json!({ "delivery": delivery.id, "runs": runs });
+    let mut body = match &delivery.emitted {
+        Some(emitted) => custom::told(&emitted.event, &delivery.key),
+        None => json!({ "delivery": delivery.id }),
+    };
+    body["runs"] = json!(runs);
     if !signals.is_empty() {
         body["signals"] = json!(signals);
+    }
+    if !deduped.is_empty() {
+        body["deduped"] = json!(deduped);
     }
     if !errors.is_empty() {
         body["errors"] = json!(errors);

@@ -15,6 +15,7 @@ pub fn all() -> Vec<(&'static str, Shape)> {
     vec![
         ("run", Run::json_schema),
         ("step", Step::json_schema),
+        ("checkpoint", Checkpoint::json_schema),
         ("approval", Approval::json_schema),
         ("receipt", Receipt::json_schema),
         ("lease", Lease::json_schema),
@@ -38,11 +39,14 @@ pub fn all() -> Vec<(&'static str, Shape)> {
         ("card", String::json_schema),
         ("evidence", String::json_schema),
         ("key", Object::json_schema),
+        ("verified", Object::json_schema),
         ("queue", Object::json_schema),
         ("worker", Object::json_schema),
         ("schedule", Object::json_schema),
         ("redriven", Object::json_schema),
         ("delivery", Object::json_schema),
+        ("emitted", Object::json_schema),
+        ("ingress", Object::json_schema),
         ("slack", Object::json_schema),
         ("figures", String::json_schema),
         ("saved", Object::json_schema),
@@ -83,6 +87,8 @@ pub struct Run {
     pub pipeline: String,
     /// A name for people.
     pub name: String,
+    /// The name of its runbook, as long as that is stored.
+    pub runbook: Option<String>,
     /// Where it stands.
     pub status: RunStatus,
     /// What it waits for.
@@ -111,6 +117,8 @@ pub struct Run {
     pub updated_at: Time,
     /// When it began.
     pub started_at: Option<Time>,
+    /// When an executor of one of its steps was last heard of, while one has a step.
+    pub last_heartbeat_at: Option<Time>,
     /// When it ended.
     pub completed_at: Option<Time>,
     /// How long it took.
@@ -162,7 +170,7 @@ pub enum RunStatus {
 /// What made a run.
 #[derive(JsonSchema)]
 pub struct Trigger {
-    /// The kind of source: cli, api, webhook, slack, scheduled, queue, call, ui.
+    /// The kind of source: cli, api, webhook, slack, scheduled, queue, call, ui, event.
     pub source: String,
     /// The idempotency key.
     pub key: Option<String>,
@@ -200,6 +208,8 @@ pub struct Step {
     pub epoch: u64,
     /// Who carries it out.
     pub lease_owner: Option<String>,
+    /// When that was last heard of.
+    pub last_heartbeat_at: Option<Time>,
     /// Until when, unless a heartbeat comes.
     pub lease_expires_at: Option<Time>,
     /// When it may be tried again.
@@ -210,6 +220,10 @@ pub struct Step {
     pub output: Option<Value>,
     /// Why it failed.
     pub error: Option<Failure>,
+    /// The command of a shell step that failed, as the runbook has it.
+    pub command: Option<String>,
+    /// What its last attempt wrote that could not be kept: how many bytes, and why.
+    pub output_lost: Option<Value>,
     /// When it began.
     pub started_at: Option<Time>,
     /// When it ended.
@@ -245,8 +259,17 @@ pub struct Approval {
     pub reasons: Vec<String>,
     /// Who wants it done.
     pub requested_by: String,
+    /// Who changed the run's variables since, or retried or forked it: they count as who asked, too.
+    pub changed_by: Option<Vec<String>>,
+    /// Everybody who counts as having asked for it, `requested_by` first; `unnamed` stands for somebody without a name of
+    /// their own.
+    pub requesters: Vec<String>,
     /// Until when it can be decided.
     pub expires_at: Time,
+    /// The `approve` step on whose behalf another one asks.
+    pub by_step: Option<String>,
+    /// Why it is void, where it was withdrawn.
+    pub voided: Option<String>,
     /// What was decided.
     pub decisions: Vec<Decided>,
     /// What people are shown.
@@ -333,6 +356,43 @@ pub struct Item {
     pub attempts: u64,
     /// The fence of the last try.
     pub epoch: u64,
+    /// When it was taken the last time.
+    pub taken_at: Option<Time>,
+    /// When it came to its end.
+    pub completed_at: Option<Time>,
+    /// The run that works or worked on it, where a worker made one.
+    pub run: Option<String>,
+}
+
+/// What a step saved last, or a message on the run.
+#[derive(JsonSchema)]
+pub struct Checkpoint {
+    /// The step; none for a message on the run.
+    pub step: Option<String>,
+    /// The agent, or the tool, that carries it out.
+    pub agent: Option<String>,
+    /// Where the step is.
+    pub status: Option<String>,
+    /// The attempt that saved it.
+    pub epoch: Option<u64>,
+    /// What the step was given.
+    pub input: Option<Value>,
+    /// What was saved.
+    pub output: Option<Value>,
+    /// Why the step failed, or why its last attempt did.
+    pub error: Option<Failure>,
+    /// When it was saved.
+    pub at: Time,
+    /// Whether what was saved serves as the step's output, should its executor be lost.
+    pub resumable: Option<bool>,
+    /// Whether the step can be done again.
+    pub idempotent: Option<bool>,
+    /// The tokens that the attempt took so far: `input` and `output`.
+    pub tokens_used: Option<Object>,
+    /// How long the step had been at work.
+    pub duration_ms: Option<u64>,
+    /// What was said.
+    pub message: Option<String>,
 }
 
 /// What was pushed: an item, or as many as came in a list.
@@ -391,6 +451,12 @@ pub struct Lock {
     pub epoch: u64,
     /// Since when.
     pub acquired_at: Option<Time>,
+    /// When the holder was last heard of, where it beats.
+    pub last_heartbeat: Option<Time>,
+    /// Until when, unless a heartbeat comes.
+    pub expires_at: Option<Time>,
+    /// What the holder says about itself.
+    pub metadata: Option<Value>,
     /// Who waits, in their order.
     pub waiters: Vec<Object>,
 }
@@ -404,6 +470,8 @@ pub struct Semaphore {
     pub capacity: u32,
     /// How many are used.
     pub used: u32,
+    /// How many are free.
+    pub available: u32,
     /// By whom.
     pub holders: Vec<Object>,
     /// Who waits, in their order.
@@ -458,6 +526,8 @@ pub struct Undo {
     pub of: String,
     /// Its effects, latest first, with how each is taken back or why not.
     pub items: Vec<Object>,
+    /// Where nothing is done: which runs took something back before, and when they ended.
+    pub taken_back: Option<Vec<Object>>,
     /// The run that does it; absent where nothing is done.
     pub run: Option<Run>,
 }
@@ -524,6 +594,8 @@ pub struct Me {
 pub struct Health {
     /// `ok`.
     pub status: String,
+    /// Whether the process stays when nothing is left to do, as a server does.
+    pub stays: bool,
 }
 
 /// A page of a list.

@@ -20,8 +20,12 @@ use windlass_engine::port::Clock as _;
 
 /// A message to people.
 pub(super) struct Notice {
+    /// Where to.
+    pub(super) channel: String,
     pub(super) title: String,
     pub(super) message: String,
+    /// Whether another channel took it: this one is given up where it refuses for good.
+    pub(super) taken: bool,
 }
 
 impl Desk {
@@ -237,20 +241,21 @@ pub(super) async fn notice(desk: &Desk, id: NoticeId, notice: &Notice, unsure: b
         })
         .await;
     let Some((run, tenant)) = found.flatten() else { return Came::Done };
-    // Without a channel a message is delivered by being on record: the run itself shows it.
-    if let Some(to) = desk.config.slack(tenant.as_str()).channel {
-        let message = blocks::notice(&notice.title, run, &notice.message);
-        let mark = slack::mark(&id.to_string(), &to);
-        let posted = async {
-            let there = unsure && look_for(desk, &tenant, &to, None, &mark).await?.is_some();
-            if !there {
-                desk.slack.post(&tenant, &to, None, &message, &mark).await?;
-            }
-            Ok::<(), Trouble>(())
-        };
-        if let Err(trouble) = posted.await {
+    let to = &notice.channel;
+    let message = blocks::notice(&notice.title, run, &notice.message);
+    let mark = slack::mark(&id.to_string(), to);
+    let posted = async {
+        let there = unsure && look_for(desk, &tenant, to, None, &mark).await?.is_some();
+        if !there {
+            desk.slack.post(&tenant, to, None, &message, &mark).await?;
+        }
+        Ok::<(), Trouble>(())
+    };
+    match posted.await {
+        Err(trouble) if !(notice.taken && trouble.again == Again::Never) => {
             return Came::Failed { trouble, late: false };
         }
+        Err(_) | Ok(()) => {}
     }
     desk.engine.report(Actor::SYSTEM, Command::Noticed { run, notice: id, delivered: true });
     Came::Done

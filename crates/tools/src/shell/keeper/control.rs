@@ -134,6 +134,24 @@ impl Control {
         }
     }
 
+    /// Sends what is there and waits until it is sent, up to a time. Says whether it is.
+    pub(super) fn flush(&mut self, wait_max: Duration) -> bool {
+        let until = Instant::now() + wait_max;
+        loop {
+            self.send();
+            if !self.is_heard {
+                return false;
+            }
+            if self.unsent.is_empty() {
+                return true;
+            }
+            if Instant::now() >= until || wait(&[(self.stream.as_fd(), PollFlags::OUT)], Some(until)).is_err()
+            {
+                return false;
+            }
+        }
+    }
+
     /// Sends what is left, to whoever still listens.
     pub(super) fn finish(&mut self) {
         let patient =

@@ -71,6 +71,8 @@ struct Piece {
 #[derive(Debug, Default)]
 pub(in super::super) struct Closed {
     pub(in super::super) dropped_bytes: u64,
+    /// How many bytes the disk did not take.
+    pub(in super::super) lost_bytes: u64,
     pub(in super::super) error: Option<String>,
 }
 
@@ -158,7 +160,13 @@ impl Writer {
     /// Joins head and tail.
     pub(in super::super) fn close(mut self, at_ms: u64) -> Closed {
         self.flush();
+        let kept: u64 = self.pieces.iter().map(|piece| piece.len).sum();
+        // What was dropped for the bound stands between the head and the first piece.
         let dropped_bytes = self.pieces.front().map_or(0, |piece| piece.begin - self.head_len);
+        let mut lost_bytes = 0;
+        if self.error.is_some() {
+            lost_bytes = self.place.saturating_sub(self.head_len + dropped_bytes + kept);
+        }
         self.attempt(|writer| {
             if dropped_bytes > 0 {
                 let mut note = Vec::new();
@@ -170,6 +178,10 @@ impl Writer {
             }
             writer.pieces.drain(..).try_for_each(|piece| fs::remove_file(piece.path))
         });
-        Closed { dropped_bytes, error: self.error }
+        if self.error.is_some() && lost_bytes == 0 {
+            // Head and tail could not be joined: the tail is in pieces that nobody reads as a log.
+            lost_bytes = kept;
+        }
+        Closed { dropped_bytes, lost_bytes, error: self.error }
     }
 }

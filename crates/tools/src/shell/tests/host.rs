@@ -19,7 +19,7 @@ fn host_process() {
     };
     let mut spec = spec(Path::new(words[1]), "a", &command);
     spec.grace = Duration::from_millis(500);
-    shell.run(spec, move |event| drop(sender.send(event))).unwrap();
+    shell.run(&leave(), spec, move |event| drop(sender.send(event))).unwrap();
     let watch = Watch(receiver);
     if words[0] == "forest" {
         watch.ready(FOREST);
@@ -92,21 +92,39 @@ fn a_restarted_windlass_waits_for_the_keeper_of_the_killed_one() {
 }
 
 #[test]
-fn the_attempts_of_a_killed_keeper_are_lost_and_ended() {
+fn the_attempts_of_a_killed_keeper_are_lost_and_ended_and_another_keeper_is_started() {
     let bench = Bench::new();
     let word = unique("lost");
-    // One without an environment cannot be found once nobody is its keeper; the others can.
-    let sleeper = format!("echo ready; exec -a {word} sleep 1000");
-    let command =
-        format!("setsid bash -c '{sleeper}' & ( ( setsid bash -c 'trap \"\" TERM; {sleeper}' & ) & ); wait");
-    let watch = bench.watch(bench.spec("a", &command));
-    watch.ready(2);
-    kill(bench.shell.keeper_pid());
+    let watch = bench.watch(bench.spec("a", &format!("{} wait", forest(&word))));
+    watch.ready(FOREST);
+    let before = bench.shell.keeper_pid();
+    kill(before);
     assert_eq!(watch.ended().ending, Ending::Lost);
     assert_gone(&word);
-    let again = bench.shell.run(bench.spec("b", "true"), |_| {});
-    assert!(matches!(again, Err(Error::Gone)), "{again:?}");
-    assert!(matches!(bench.shell.stop("a", Duration::ZERO), Err(Error::Gone)));
+    until(|| bench.shell.is_ready() && bench.shell.keeper_pid() != before);
+    assert_eq!(bench.run(bench.spec("a", "true")).0.ending, Ending::Exited(0));
+}
+
+#[test]
+fn what_a_killed_keeper_had_not_begun_is_reported_as_not_started() {
+    let bench = Bench::new();
+    let word = unique("asked");
+    let keeper = process::look(bench.shell.keeper_pid() as i32).unwrap().identity;
+    process::signal(keeper, &[rustix::process::Signal::STOP]);
+    let watch = bench.watch(bench.spec("a", &format!("exec -a {word} sleep 1000")));
+    process::signal(keeper, &[rustix::process::Signal::KILL]);
+    let ending = watch.ended().ending;
+    assert!(matches!(&ending, Ending::NotStarted(error) if error.passes()), "{ending}");
+    assert_gone(&word);
+}
+
+#[test]
+fn a_shell_that_is_closed_while_its_keeper_is_dead_starts_no_other() {
+    let bench = Bench::new();
+    kill(bench.shell.keeper_pid());
+    let Bench { shell, dir } = bench;
+    shell.close();
+    until(|| lock::holder(dir.path()).unwrap().is_none());
 }
 
 #[test]
@@ -122,12 +140,7 @@ fn a_new_keeper_ends_what_a_killed_one_left() {
     process::signal(keeper, &[rustix::process::Signal::KILL]);
     assert!(!living(&word).is_empty());
     let shell = Shell::start(&std::env::current_exe().unwrap(), dir.path()).unwrap();
-    let left = living(&word);
-    // All but the one whose environment names nobody.
-    assert!(left.len() <= 1, "{left:?}");
-    for pid in left {
-        kill(pid as u32);
-    }
+    assert_gone(&word);
     shell.close();
 }
 
@@ -167,5 +180,5 @@ fn a_command_sees_nothing_of_the_parents_environment_but_what_is_allowed() {
 #[test]
 fn a_keeper_is_not_started_by_hand() {
     assert!(std::env::var_os(keeper::STARTED_BY).is_none());
-    assert_eq!(keeper::main(), std::process::ExitCode::from(2));
+    assert_eq!(keeper::main(), ExitCode::from(2));
 }

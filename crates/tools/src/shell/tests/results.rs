@@ -45,14 +45,24 @@ fn what_cannot_start_says_why() {
 }
 
 #[test]
+fn a_folder_for_scratch_files_that_was_removed_is_made_again() {
+    let bench = Bench::new();
+    let mut spec = bench.spec("a", "echo a=1 > \"$WL_OUTPUT\"");
+    spec.output_file = bench.dir.path().join("scratch/a.out");
+    assert_eq!(bench.run(spec.clone()).0.output, Ok(Some(json!({"a": "1"}))));
+    fs::remove_dir_all(bench.dir.path().join("scratch")).unwrap();
+    assert_eq!(bench.run(spec).0.output, Ok(Some(json!({"a": "1"}))));
+}
+
+#[test]
 fn bad_requests_are_refused_before_anything_runs() {
     let bench = Bench::new();
     let watch = bench.watch(bench.spec("a", "echo ready; sleep 1000"));
     watch.ready(1);
-    assert!(matches!(bench.shell.run(bench.spec("a", "true"), |_| {}), Err(Error::Running(_))));
-    assert!(matches!(bench.shell.run(bench.spec("", "true"), |_| {}), Err(Error::Id)));
+    assert!(matches!(bench.shell.run(&leave(), bench.spec("a", "true"), |_| {}), Err(Error::Running(_))));
+    assert!(matches!(bench.shell.run(&leave(), bench.spec("", "true"), |_| {}), Err(Error::Id)));
     let huge = bench.spec("b", &"x".repeat(wire::FRAME_MAX));
-    assert!(matches!(bench.shell.run(huge, |_| {}), Err(Error::TooLarge(_))));
+    assert!(matches!(bench.shell.run(&leave(), huge, |_| {}), Err(Error::TooLarge(_))));
     bench.shell.stop("a", Duration::ZERO).unwrap();
     watch.ended();
 }

@@ -69,6 +69,19 @@ fn a_process_that_listens_to_sigterm_has_its_grace_time() {
 }
 
 #[test]
+fn a_command_that_ends_with_0_within_its_grace_time_has_done_its_work() {
+    let bench = Bench::new();
+    let command = "trap 'echo done; exit 0' TERM; echo ready; while :; do read -r -t 0.05 <> <(:) || :; done";
+    let watch = bench.watch(bench.spec("a", command));
+    watch.ready(1);
+    bench.shell.stop("a", HANG).unwrap();
+    assert_eq!(watch.ended().ending, Ending::Exited(0));
+    let mut spec = bench.spec("b", command);
+    (spec.timeout, spec.grace) = (Some(Duration::from_millis(300)), HANG);
+    assert_eq!(bench.run(spec).0.ending, Ending::Exited(0), "its time was up, and it is done all the same");
+}
+
+#[test]
 fn a_second_stop_shortens_the_grace_time() {
     let bench = Bench::new();
     let watch = bench.watch(bench.spec("a", "trap '' TERM; echo ready; while :; do sleep 1000; done"));
@@ -90,28 +103,55 @@ fn the_end_of_one_attempt_does_not_touch_another() {
     bench.shell.stop("a", SOON).unwrap();
     watch_a.ended();
     assert_eq!(living(&word_b), before, "b lives");
-    // Only the one without session, parent and environment can be left, as nobody can say whose it is.
-    assert!(living(&word_a).len() <= 1);
+    assert_gone(&word_a);
     bench.shell.stop("b", SOON).unwrap();
     watch_b.ended();
     assert_gone(&word_b);
-    assert_gone(&word_a);
 }
 
 #[test]
-fn a_process_that_names_nobody_ends_with_the_last_that_ran_beside_it() {
+fn a_process_without_an_environment_ends_with_its_attempt_while_another_runs() {
     let bench = Bench::new();
     let word = unique("nobody");
     let watch_b = bench.watch(bench.spec("b", "echo ready; sleep 1000"));
     watch_b.ready(1);
-    let nameless = format!(
+    let daemon = format!(
         "( ( env -i setsid bash -c 'echo ready >&2; exec -a {word} sleep 1000' & ) & ) 2>&1 | head -n 1"
     );
-    let (ended, lines) = bench.run(bench.spec("a", &nameless));
+    // One that is left behind, and ones of an attempt that is stopped.
+    let (ended, lines) = bench.run(bench.spec("a", &daemon));
     assert_eq!((ended.ending, texts(&lines, Source::Out)), (Ending::Exited(0), vec!["ready"]));
+    assert_gone(&word);
+    let watch = bench.watch(bench.spec("c", &format!("{daemon}; {daemon}; sleep 1000")));
+    watch.ready(2);
+    bench.shell.stop("c", SOON).unwrap();
+    assert_eq!(watch.ended().ending, Ending::Stopped);
+    assert_gone(&word);
     bench.shell.stop("b", SOON).unwrap();
     watch_b.ended();
-    assert_gone(&word);
+}
+
+#[test]
+fn an_attempt_that_kills_or_stops_its_supervisor_ends_all_the_same() {
+    let bench = Bench::new();
+    let (killed, stopped) = (unique("killed-supervisor"), unique("stopped-supervisor"));
+    // It waits for all its processes before it kills the one that they belong to.
+    let fifo = bench.dir.path().join("fifo");
+    let fifo = fifo.display();
+    let command = format!(
+        "supervisor=$PPID; mkfifo '{fifo}'; exec 3<>'{fifo}'; {{ {} }} >&3; for i in 1 2 3 4 5 6 7; do read -r _ <&3; done; \
+         kill -KILL $supervisor; sleep 1000",
+        forest(&killed)
+    );
+    let (ended, _) = bench.run(bench.spec("a", &command));
+    assert_eq!(ended.ending, Ending::Signalled(9));
+    assert_gone(&killed);
+    let command = format!("{} kill -STOP $PPID; echo ready; wait", forest(&stopped));
+    let watch = bench.watch(bench.spec("b", &command));
+    watch.ready(FOREST + 1);
+    bench.shell.stop("b", SOON).unwrap();
+    assert_eq!(watch.ended().ending, Ending::Stopped);
+    assert_gone(&stopped);
 }
 
 #[test]
@@ -121,7 +161,7 @@ fn closing_ends_everything_and_reports_it() {
     let (sender, receiver) = channel();
     let mut spec = spec(dir.path(), "a", &format!("{} wait", forest(&word)));
     spec.grace = SOON;
-    shell.run(spec, move |event| drop(sender.send(event))).unwrap();
+    shell.run(&leave(), spec, move |event| drop(sender.send(event))).unwrap();
     let watch = Watch(receiver);
     watch.ready(FOREST);
     shell.close();

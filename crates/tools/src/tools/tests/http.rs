@@ -184,3 +184,22 @@ async fn headers_that_steer_the_connection_are_not_the_runbooks() {
     assert_eq!(bench.perform(&call).await.unwrap_err().code, Code::InvalidInput);
     assert_eq!(server.seen().len(), 0);
 }
+
+#[tokio::test]
+async fn a_name_that_is_listed_with_a_port_is_reached_at_that_port_alone() {
+    let (listed, other) =
+        (Server::start(|_| say(200, &json!("in"))), Server::start(|_| say(200, &json!("out"))));
+    let to = other.port;
+    let hop =
+        Server::start(move |_| say_with(302, "location", &format!("http://localhost:{to}/"), &json!(0)));
+    let host = |port: u16| Host::parse(&format!("localhost:{port}")).unwrap();
+    let settings = Settings { allow_private: vec![host(listed.port), host(hop.port)], ..Settings::default() };
+    let bench = bench(settings);
+    let get = |port: u16| json!({ "url": format!("http://localhost:{port}/") });
+    bench.perform(&bench.call("http", "get", get(listed.port))).await.unwrap();
+    for port in [other.port, hop.port] {
+        let trouble = bench.perform(&bench.call("http", "get", get(port))).await.unwrap_err();
+        assert_eq!((trouble.code, trouble.happened), (Code::PolicyDenied, Happened::No), "{trouble}");
+    }
+    assert_eq!((listed.seen().len(), other.seen().len()), (1, 0));
+}

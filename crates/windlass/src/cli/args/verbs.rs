@@ -22,9 +22,15 @@ pub(in crate::cli) struct TakeArgs {
 pub(in crate::cli) enum LockVerb {
     /// Take a lock
     #[command(
-        after_help = "examples:\n  windlass lock acquire deploy --wait 30s -- ./deploy\n  windlass lock acquire deploy --holder ci-7"
+        after_help = "examples:\n  windlass lock acquire deploy --wait 30s -- ./deploy\n  windlass lock acquire deploy --holder ci-7 --metadata '{\"job\":7}'"
     )]
-    Acquire(TakeArgs),
+    Acquire {
+        #[command(flatten)]
+        take: TakeArgs,
+        /// What the holder says about itself, as JSON
+        #[arg(long, value_name = "JSON")]
+        metadata: Option<String>,
+    },
     /// Give a lock back
     #[command(after_help = "examples:\n  windlass lock release deploy --holder ci-7")]
     Release {
@@ -82,6 +88,51 @@ pub(in crate::cli) enum SemaphoreVerb {
         /// The holder
         #[arg(long)]
         holder: String,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+#[derive(Subcommand, Debug)]
+pub(in crate::cli) enum RunbookVerb {
+    /// Show a version and its text
+    #[command(
+        after_help = "examples:\n  windlass runbooks show release\n  windlass runbooks show release@3f2a9c"
+    )]
+    Show {
+        /// The name of a deployed runbook, NAME@HASH, or a hash
+        #[arg(value_name = "NAME[@HASH]")]
+        runbook: String,
+    },
+    /// Show how two versions differ
+    #[command(
+        after_help = "examples:\n  windlass runbooks diff release           the active version and the one before it\n  windlass runbooks diff release@3f2a9c    that version and the active one"
+    )]
+    Diff {
+        /// The name of a deployed runbook, NAME@HASH, or a hash
+        #[arg(value_name = "NAME[@HASH]")]
+        from: String,
+        /// The version to compare it with
+        #[arg(value_name = "NAME[@HASH]")]
+        to: Option<String>,
+    },
+    /// Make an earlier version the active one again; runs under way keep theirs
+    #[command(
+        after_help = "examples:\n  windlass runbooks rollback release\n  windlass runbooks rollback release --to 3f2a9c"
+    )]
+    Rollback {
+        /// The name of the runbook
+        name: String,
+        /// The hash of the version, or its beginning; the one that was active before where absent
+        #[arg(long, value_name = "HASH")]
+        to: Option<String>,
+    },
+    /// Leave a name without an active version: its schedules and triggers end, its workers stop, runs under way go on
+    #[command(after_help = "examples:\n  windlass runbooks undeploy release --yes")]
+    Undeploy {
+        /// The name of the runbook
+        name: String,
         /// Do not ask
         #[arg(long)]
         yes: bool,
