@@ -254,6 +254,38 @@ impl Wire for Name {
 /// (`each[3]` for an item, `land#2` for a group's second attempt).
 pub type StepId = Name;
 
+/// One attempt at a step, under the lease that permits it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AttemptId {
+    /// The run.
+    pub run: RunId,
+    /// The step.
+    pub step: StepId,
+    /// The fence: what comes under an older one is refused.
+    pub epoch: u64,
+}
+
+impl AttemptId {
+    /// The attempt at a step of a run under an epoch.
+    #[must_use]
+    pub fn new(run: RunId, step: &StepId, epoch: u64) -> AttemptId {
+        AttemptId { run, step: step.clone(), epoch }
+    }
+
+    /// Whether it is an attempt at the same step.
+    #[must_use]
+    pub fn same_step(&self, other: &AttemptId) -> bool {
+        self.run == other.run && self.step == other.step
+    }
+
+    /// Whether `other` is a newer attempt at the same step, or the same.
+    #[must_use]
+    pub fn overtaken_by(&self, other: &AttemptId) -> bool {
+        self.same_step(other) && self.epoch <= other.epoch
+    }
+}
+
 /// A name within a tenant and a namespace, written `tenant/namespace/name`. The name may hold slashes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Scoped(Arc<str>);

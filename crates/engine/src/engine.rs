@@ -16,7 +16,7 @@ use crate::handle::{Answer, Handle, Inbox, Message};
 use crate::hold::{Holds, Over};
 use crate::port::{Batch, Clock, Decided, Fault, Ids, Outside, Policy, Store};
 use crate::release::{Waiting, Work};
-use crate::remote::{Place, Remote, Stop};
+use crate::remote::{Remote, Stop};
 use later::{Later, Rest, Slice};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -29,7 +29,7 @@ use windlass_core::cause::Causes;
 use windlass_core::command::{Command, Refusal, Reply};
 use windlass_core::effect::{Effect, Lease};
 use windlass_core::event::{Event, SystemRecovered};
-use windlass_core::id::{Name, RunId, StepId};
+use windlass_core::id::{AttemptId, Name, RunId, StepId};
 use windlass_core::index::Taker;
 use windlass_core::run::{Actor, Initiator, Run};
 use windlass_core::state::Body;
@@ -245,7 +245,7 @@ impl<S: Store + 'static> Engine<S> {
         }
         let quiet_since = found.last_at.unwrap_or(at);
         for lease in found.leases {
-            let place = Place { run: lease.run, step: lease.step, epoch: lease.epoch };
+            let place = AttemptId { run: lease.run, step: lease.step, epoch: lease.epoch };
             if lease.owner == self.options.executor {
                 // The executor in that process lived as long as the process did.
                 self.lose(place, (lease.since, quiet_since.max(lease.since)), &mut turn)?;

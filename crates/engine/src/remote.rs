@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use windlass_core::code::Code;
 use windlass_core::command::Refusal;
-use windlass_core::id::{Name, RunId, StepId};
+use windlass_core::id::{AttemptId, Name, RunId, StepId};
 use windlass_core::run::Home;
 use windlass_core::time::{Millis, Span};
 
@@ -88,17 +88,6 @@ pub struct Wish {
     pub answer: Granted,
 }
 
-/// One attempt of an executor elsewhere.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// The run.
-    pub run: RunId,
-    /// The step.
-    pub step: StepId,
-    /// The fence.
-    pub epoch: u64,
-}
-
 /// An attempt that goes on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lives {
@@ -116,7 +105,7 @@ pub struct Watch {
     /// Who speaks for it.
     pub client: Client,
     /// Its attempts.
-    pub places: Vec<Place>,
+    pub places: Vec<AttemptId>,
     /// How long it waits, unless there is something that it must know.
     pub until: Millis,
     /// Whether it is gone.
@@ -128,7 +117,7 @@ pub struct Watch {
 /// An attempt whose executor was not heard of in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Silent {
-    pub(crate) place: Place,
+    pub(crate) place: AttemptId,
     /// When it was last heard of, by this process or the one before.
     pub(crate) last_seen: Millis,
 }
@@ -179,7 +168,7 @@ impl Remote {
 
     /// An executor says that an attempt goes on, which may have to stop. It has its lease until then, unless it had its
     /// time to stop: then as long as before.
-    pub(crate) fn beat(&mut self, place: &Place, at: Millis, until: Millis, stop: Option<Stop>) {
+    pub(crate) fn beat(&mut self, place: &AttemptId, at: Millis, until: Millis, stop: Option<Stop>) {
         let known = self.known(place.run, &place.step, place.epoch);
         let until = match (known, stop) {
             (Some(known), Some(stop)) if stop.by <= at => known.until,
@@ -201,7 +190,7 @@ impl Remote {
     }
 
     /// When an attempt counts as lost.
-    pub(crate) fn until(&self, place: &Place) -> Option<Millis> {
+    pub(crate) fn until(&self, place: &AttemptId) -> Option<Millis> {
         self.known(place.run, &place.step, place.epoch).map(|attempt| attempt.until)
     }
 
@@ -231,7 +220,7 @@ impl Remote {
     }
 
     /// Whether an attempt was told to stop.
-    pub(crate) fn stopping(&self, place: &Place) -> Option<Stop> {
+    pub(crate) fn stopping(&self, place: &AttemptId) -> Option<Stop> {
         self.known(place.run, &place.step, place.epoch).and_then(|attempt| attempt.stop)
     }
 
@@ -243,7 +232,7 @@ impl Remote {
         {
             self.ends.pop_first();
             if let Some(attempt) = self.attempts.remove(&(run, step.clone())) {
-                let place = Place { run, step, epoch: attempt.epoch };
+                let place = AttemptId { run, step, epoch: attempt.epoch };
                 silent.push(Silent { place, last_seen: attempt.seen });
                 self.alarmed = true;
             }
@@ -305,7 +294,7 @@ mod tests {
     #[test]
     fn a_heartbeat_extends_until_the_time_to_stop_is_over() {
         let mut remote = Remote::default();
-        let place = Place { run: RunId(1), step: step(), epoch: 3 };
+        let place = AttemptId { run: RunId(1), step: step(), epoch: 3 };
         remote.note(RunId(1), &step(), 3, Millis(0), Millis(30));
         let stop = Some(Stop::new(Millis(10), Span(5)));
         remote.beat(&place, Millis(14), Millis(44), stop);
@@ -341,7 +330,7 @@ mod tests {
         assert!(remote.stop(RunId(1), &step(), 3, stop) && remote.alarmed);
         assert!(remote.stop(RunId(1), &step(), 3, Stop::new(Millis(3), Span(5))), "and again");
         remote.note(RunId(1), &step(), 3, Millis(1), Millis(31));
-        let place = |epoch| Place { run: RunId(1), step: step(), epoch };
+        let place = |epoch| AttemptId { run: RunId(1), step: step(), epoch };
         assert_eq!((remote.stopping(&place(3)), remote.stopping(&place(2))), (Some(stop), None));
         remote.note(RunId(1), &step(), 4, Millis(2), Millis(32));
         assert_eq!(remote.stopping(&place(4)), None, "the next attempt is another");

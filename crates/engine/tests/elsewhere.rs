@@ -12,7 +12,7 @@ use windlass_core::code::Code;
 use windlass_core::command::{Command, Refusal, Reply};
 use windlass_core::digest::Digest;
 use windlass_core::event::PolicyDecided;
-use windlass_core::id::{Holder, Name, RunId, Scoped};
+use windlass_core::id::{AttemptId, Holder, Name, RunId, Scoped};
 use windlass_core::lock;
 use windlass_core::policy::{Risk, Verdict};
 use windlass_core::run::{Actor, Initiator};
@@ -23,7 +23,7 @@ use windlass_engine::conformance::{BOOK, create, run};
 use windlass_engine::fake::{Always, Collected, Counting, Hands, Memory};
 use windlass_engine::handle::{Inbox, Message, inbox};
 use windlass_engine::hold::{Held, Leaving};
-use windlass_engine::remote::{Client, Lives, Place, Watch, Wish};
+use windlass_engine::remote::{Client, Lives, Watch, Wish};
 use windlass_engine::{Engine, Handle, Options, Parts, Permit};
 
 const POLICY: Digest = Digest([7; 32]);
@@ -150,13 +150,13 @@ impl Stage {
         (receive, gone)
     }
 
-    fn lease(&mut self, name: &str) -> Place {
+    fn lease(&mut self, name: &str) -> AttemptId {
         let (answer, _) = self.wish(name, 1, 0);
         let permits = answer.try_recv().unwrap().unwrap();
         place(permits.first().unwrap_or_else(|| panic!("{name} got nothing")))
     }
 
-    fn watch(&mut self, place: &Place, wait: u64) -> Receiver<Vec<Result<Lives, Refusal>>> {
+    fn watch(&mut self, place: &AttemptId, wait: u64) -> Receiver<Vec<Result<Lives, Refusal>>> {
         let (send, receive) = channel();
         self.handle.tell(Message::Extend(Watch {
             client: client("default", "default"),
@@ -169,7 +169,7 @@ impl Stage {
         receive
     }
 
-    fn beat(&mut self, place: &Place) -> Result<Lives, Refusal> {
+    fn beat(&mut self, place: &AttemptId) -> Result<Lives, Refusal> {
         self.watch(place, 0).try_recv().unwrap().remove(0)
     }
 
@@ -196,9 +196,9 @@ fn client(tenant: &str, namespace: &str) -> Client {
     Client { tenant: Name::clean(tenant), namespace: Name::clean(namespace), token: None }
 }
 
-fn place(permit: &Permit) -> Place {
+fn place(permit: &Permit) -> AttemptId {
     let lease = permit.lease();
-    Place { run: lease.run, step: lease.step.clone(), epoch: lease.epoch }
+    AttemptId { run: lease.run, step: lease.step.clone(), epoch: lease.epoch }
 }
 
 fn code(answer: Result<Lives, Refusal>) -> Option<Code> {
@@ -250,7 +250,7 @@ fn a_lease_runs_out_exactly_at_its_time_out_and_a_heartbeat_moves_it() {
     let second = stage.lease("f");
     assert_eq!(second.epoch, first.epoch + 1);
     let report = Report::Done { output: None, exit_code: None };
-    let Place { run, step, epoch } = first;
+    let AttemptId { run, step, epoch } = first;
     let late = stage.try_ask(Command::Report { run, step, epoch, report, receipt: None });
     assert_eq!(late.unwrap_err().code(), Some(Code::LeaseStaleEpoch));
 }
@@ -288,7 +288,7 @@ fn a_run_whose_executor_was_silent_for_long_is_an_orphan_first() {
 
 /// An executor that beats on and on although it is to stop has its lease for as long as it had it when its time to stop
 /// was over. Returns the last answers it got.
-fn beats_on(stage: &mut Stage, lease: &Place) -> Result<Lives, Refusal> {
+fn beats_on(stage: &mut Stage, lease: &AttemptId) -> Result<Lives, Refusal> {
     stage.pass(windlass_core::gate::GRACE.0 - 1);
     let last = stage.beat(lease).unwrap().expires_at;
     for _ in 0..3 {

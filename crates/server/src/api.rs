@@ -56,10 +56,10 @@ use std::time::Duration;
 use tower::Service as _;
 use windlass_core::code::Code;
 use windlass_core::command::{Command, Refusal, Reply};
-use windlass_core::id::{Holder, Name, RunId, Scoped};
+use windlass_core::id::{AttemptId, Holder, Name, RunId, Scoped};
 use windlass_core::run::{Actor, Initiator};
 use windlass_core::time::Millis;
-use windlass_engine::remote::{Client, Place};
+use windlass_engine::remote::Client;
 
 /// The media type of a problem.
 const PROBLEM: &str = "application/problem+json";
@@ -260,7 +260,7 @@ pub struct Caller {
     /// Whether the whole installation is its own, every tenant included.
     pub owns: bool,
     /// The attempt that asks, where one does: it reaches its own run only.
-    pub attempt: Option<Place>,
+    pub attempt: Option<AttemptId>,
 }
 
 impl Caller {

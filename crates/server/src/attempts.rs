@@ -16,10 +16,9 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::OnceLock;
-use windlass_core::id::{Name, RunId, StepId};
+use windlass_core::id::{AttemptId, Name, RunId, StepId};
 use windlass_core::run::{Actor, Initiator};
 use windlass_engine::port::Store as _;
-use windlass_engine::remote::Place;
 
 /// What a token begins with.
 pub const PREFIX: &str = "wla_";
@@ -82,7 +81,7 @@ impl Attempts {
 
     /// The attempt that a token is for, if this directory made it.
     #[must_use]
-    pub fn read(&self, token: &str) -> Option<Place> {
+    pub fn read(&self, token: &str) -> Option<AttemptId> {
         let (what, tag) =
             token.strip_prefix(PREFIX).filter(|t| t.len() <= TOKEN_LEN_MAX)?.rsplit_once('.')?;
         self.mac(what)?.verify_slice(&unhex(tag)?).ok()?;
@@ -90,7 +89,7 @@ impl Attempts {
         let run = RunId::parse(parts.next()?).ok()?;
         let step = StepId::new(&String::from_utf8(unhex(parts.next()?)?).ok()?).ok()?;
         let epoch = parts.next()?.parse().ok()?;
-        parts.next().is_none().then_some(Place { run, step, epoch })
+        parts.next().is_none().then_some(AttemptId { run, step, epoch })
     }
 }
 
@@ -126,7 +125,7 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
 /// Whether an attempt may use an address: it reads its own run, sends it events, emits custom events for it, and reports on
 /// itself.
 #[must_use]
-pub fn may(place: &Place, method: &Method, path: &str) -> bool {
+pub fn may(place: &AttemptId, method: &Method, path: &str) -> bool {
     // A custom event of its own run.
     if *method == Method::POST && path == "/v1/events" {
         return true;
@@ -171,7 +170,7 @@ impl App {
     }
 
     /// The same for an attempt that is known otherwise.
-    pub async fn attempt_at(&self, place: Place) -> Option<Caller> {
+    pub async fn attempt_at(&self, place: AttemptId) -> Option<Caller> {
         let (run, step, epoch) = (place.run, place.step.clone(), place.epoch);
         let home = self.look(move |store| {
             store.load(&[windlass_core::stream::StreamId::Run(run)]).ok()?;
@@ -197,8 +196,8 @@ impl App {
 mod tests {
     use super::*;
 
-    fn place() -> Place {
-        Place { run: RunId(7), step: Name::clean("build.x[1]"), epoch: 3 }
+    fn place() -> AttemptId {
+        AttemptId { run: RunId(7), step: Name::clean("build.x[1]"), epoch: 3 }
     }
 
     #[test]
@@ -206,7 +205,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let home = Home::make(dir.path()).unwrap();
         let attempts = Attempts::open(&home).unwrap();
-        let Place { run, step, epoch } = place();
+        let AttemptId { run, step, epoch } = place();
         let token = attempts.token(run, &step, epoch);
         assert_eq!(attempts.read(&token), Some(place()));
         assert_eq!(

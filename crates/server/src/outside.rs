@@ -46,7 +46,7 @@ use windlass_core::command::{Command, Refusal};
 use windlass_core::digest::Digest;
 use windlass_core::effect::Effect;
 use windlass_core::event::PolicyDecided;
-use windlass_core::id::{Name, RunId, Scoped, StepId};
+use windlass_core::id::{AttemptId, Name, RunId, Scoped, StepId};
 use windlass_core::receipt::{Action, Semantics};
 use windlass_core::run::{Actor, Initiator};
 use windlass_core::runbook::{Kind, StepDef};
@@ -57,7 +57,6 @@ use windlass_core::template::Template;
 use windlass_core::time::{Millis, Span};
 use windlass_core::trace;
 use windlass_engine::port::{Fault, Outside};
-use windlass_engine::remote::Place;
 use windlass_engine::{Handle, Leave, Permit, Released};
 
 /// How long the end of attempts is waited for beyond their grace time when the process stops.
@@ -114,7 +113,7 @@ pub enum Whose {
     /// No step's.
     Apart,
     /// This attempt's.
-    Attempt(Place),
+    Attempt(AttemptId),
     /// Some step's: it left the tree of its attempt.
     Step,
 }
@@ -224,7 +223,7 @@ impl Local {
         let running = self.hands.lock();
         // A step may have killed its keeper: what still lives of it is known by its supervisor.
         if let Some((run, step, epoch)) = line.iter().find_map(|process| running.leaders.get(process)) {
-            return Whose::Attempt(Place { run: *run, step: step.clone(), epoch: *epoch });
+            return Whose::Attempt(AttemptId::new(*run, step, *epoch));
         }
         let is_step = self.hands.shell.as_ref().is_some_and(|shell| shell.is_above(line));
         if is_step { Whose::Step } else { Whose::Apart }

@@ -24,7 +24,7 @@ use super::{Action, Outcome, Receipt, Reversal, Semantics, Settled, bounded};
 use crate::code::Code;
 use crate::digest::Digest;
 use crate::event::{IntentLost, IntentRecorded, IntentSettled, ReceiptRecorded, ReceiptReversed};
-use crate::id::{Name, ReceiptId, RunId, StepId};
+use crate::id::{AttemptId, Name, ReceiptId, RunId};
 use crate::machine::{Decision, Row, table};
 use crate::private::Private;
 use crate::time::Millis;
@@ -61,36 +61,12 @@ pub const TABLE: &[Row] = table! {
 /// are known. An older one's receipt is refused.
 pub const EARLIER_MAX: usize = 32;
 
-/// One try at the effect: a step's lease.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Attempt {
-    /// The run.
-    pub run: RunId,
-    /// The step.
-    pub step: StepId,
-    /// The fence.
-    pub epoch: u64,
-}
-
-impl Attempt {
-    /// Whether it is a try of the same step.
-    fn same_step(&self, other: &Attempt) -> bool {
-        self.run == other.run && self.step == other.step
-    }
-
-    /// Whether `other` is a newer try of the same step, or the same.
-    fn overtaken_by(&self, other: &Attempt) -> bool {
-        self.same_step(other) && self.epoch <= other.epoch
-    }
-}
-
 /// What is about to be done, or was.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Intent {
     /// Whose it is.
-    pub attempt: Attempt,
+    pub attempt: AttemptId,
     /// The tool.
     pub tool: Name,
     /// What it does.
@@ -103,17 +79,17 @@ pub struct Intent {
     pub semantics: Semantics,
     /// Attempts of this generation that went before and may still report a success, oldest first.
     #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
-    pub earlier: VecDeque<Attempt>,
+    pub earlier: VecDeque<AttemptId>,
 }
 
 impl Intent {
     /// An attempt of the same step that is as new or newer, if there was one.
-    fn overtakes(&self, attempt: &Attempt) -> Option<&Attempt> {
+    fn overtakes(&self, attempt: &AttemptId) -> Option<&AttemptId> {
         core::iter::once(&self.attempt).chain(&self.earlier).find(|other| attempt.overtaken_by(other))
     }
 
     /// Whether the attempt had this intent, or one that went before.
-    fn knows(&self, attempt: &Attempt) -> bool {
+    fn knows(&self, attempt: &AttemptId) -> bool {
         self.attempt == *attempt || self.earlier.contains(attempt)
     }
 }
@@ -129,7 +105,7 @@ pub enum State {
         reversed: Option<Box<Receipt>>,
         /// The last attempt of the generation before: it may not act again.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        last: Option<Attempt>,
+        last: Option<AttemptId>,
     },
     /// An attempt may be acting. Moved on by its receipt, or by its loss.
     Intended {
@@ -177,7 +153,7 @@ pub struct EffectKey {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proposal {
     /// Whose it is.
-    pub attempt: Attempt,
+    pub attempt: AttemptId,
     /// What it would do.
     pub action: Action,
     /// The hash that policy and humans decided about.
@@ -192,7 +168,7 @@ pub struct Report {
     /// The receipt's identity.
     pub receipt_id: ReceiptId,
     /// Whose it is.
-    pub attempt: Attempt,
+    pub attempt: AttemptId,
     /// How it came out.
     pub status: Outcome,
     /// Whether it can be taken back.
@@ -215,12 +191,12 @@ pub enum Input {
     /// An attempt died between intent and receipt.
     Lost {
         /// Which one.
-        attempt: Attempt,
+        attempt: AttemptId,
     },
     /// A probe or a human says what happened.
     Settle {
         /// Whose intent it is about.
-        attempt: Attempt,
+        attempt: AttemptId,
         /// What they say.
         outcome: Settled,
         /// Whether it was a probe.
@@ -309,7 +285,7 @@ impl Error {
 }
 
 /// A stranger is not known; an attempt of the same step that does not hold is stale.
-fn not_current(given: &Attempt, current: &Attempt) -> Error {
+fn not_current(given: &AttemptId, current: &AttemptId) -> Error {
     if given.same_step(current) {
         Error::Stale { given: given.epoch, current: current.epoch }
     } else {
@@ -486,7 +462,7 @@ impl EffectKey {
     }
 
     /// Grants an intent, unless `newer` overtook it.
-    fn grant(&self, wanted: &Proposal, newer: Option<&Attempt>) -> Result<Decision<Reply>, Error> {
+    fn grant(&self, wanted: &Proposal, newer: Option<&AttemptId>) -> Result<Decision<Reply>, Error> {
         let Proposal { attempt, action, action_hash, semantics } = wanted;
         if let Some(newer) = newer {
             return Err(Error::Stale { given: attempt.epoch, current: newer.epoch });
@@ -561,7 +537,7 @@ impl EffectKey {
     }
 
     /// Somebody settles what is settled: a repeat where they agree.
-    fn settled(&self, intent: &Intent, attempt: &Attempt, agrees: bool) -> Result<Decision<Reply>, Error> {
+    fn settled(&self, intent: &Intent, attempt: &AttemptId, agrees: bool) -> Result<Decision<Reply>, Error> {
         if intent.attempt != *attempt {
             return Err(not_current(attempt, &intent.attempt));
         }

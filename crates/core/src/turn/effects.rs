@@ -8,7 +8,7 @@ use crate::attempt::{self, Exit, Report};
 use crate::code::Code;
 use crate::command::{Receipted, Refusal};
 use crate::event::Event;
-use crate::id::{Name, Scoped};
+use crate::id::{AttemptId, Name, Scoped};
 use crate::machine::Given;
 use crate::receipt::{self, Outcome, Semantics, key};
 use crate::run::Run;
@@ -155,6 +155,6 @@ fn receipt_input(
 }
 
 /// The attempt as its effect key knows it.
-pub(super) fn attempt_of(run: &Run, step: &Step, epoch: u64) -> key::Attempt {
-    key::Attempt { run: run.id(), step: step.id.clone(), epoch }
+pub(super) fn attempt_of(run: &Run, step: &Step, epoch: u64) -> AttemptId {
+    AttemptId::new(run.id(), &step.id, epoch)
 }

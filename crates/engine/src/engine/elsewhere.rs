@@ -12,7 +12,7 @@ use crate::handle::Answers;
 use crate::hold::{self, Held, HoldAnswer, Leaving};
 use crate::port::{Fault, Store};
 use crate::release::Due;
-use crate::remote::{Client, Lives, Place, Stop, Watch, Wish};
+use crate::remote::{Client, Lives, Stop, Watch, Wish};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use windlass_core::attempt::{self, Report};
@@ -20,7 +20,7 @@ use windlass_core::budget::Amount;
 use windlass_core::code::Code;
 use windlass_core::command::{Command, Refusal};
 use windlass_core::gate;
-use windlass_core::id::{Holder, RunId, StepId};
+use windlass_core::id::{AttemptId, Holder, RunId, StepId};
 use windlass_core::index::Taker;
 use windlass_core::run::{Actor, Initiator, ORPHAN_AFTER, Run};
 use windlass_core::stream::StreamId;
@@ -107,7 +107,7 @@ impl<S: Store + 'static> Engine<S> {
 
     /// The run of an attempt that is a client's own. A run that belongs elsewhere is one that is not there; a lease that
     /// somebody else has, above all the executor in this process, is none of the client's.
-    fn attempted(&mut self, client: &Client, place: &Place) -> Result<&Run, Refusal> {
+    fn attempted(&mut self, client: &Client, place: &AttemptId) -> Result<&Run, Refusal> {
         let here = self.options.executor.clone();
         let run = self.run(place.run).filter(|run| client.is_home(&run.born.home));
         let run = run.ok_or_else(|| absent_run(place.run))?;
@@ -236,7 +236,7 @@ impl<S: Store + 'static> Engine<S> {
     }
 
     /// Whether an attempt goes on, and whether it is to be stopped.
-    fn goes_on(&mut self, client: &Client, place: &Place) -> Result<Option<Stop>, Refusal> {
+    fn goes_on(&mut self, client: &Client, place: &AttemptId) -> Result<Option<Stop>, Refusal> {
         let (at, told) = (self.at, self.remote.stopping(place));
         let run = self.attempted(client, place)?;
         let Some(step) = run.step(&place.step).filter(|step| step.is_executing()) else {
@@ -279,11 +279,11 @@ impl<S: Store + 'static> Engine<S> {
     /// Nobody knows what became of an attempt. One whose executor has been silent for long makes its run an orphan.
     pub(super) fn lose(
         &mut self,
-        place: Place,
+        place: AttemptId,
         (seen, last_sign): (Millis, Millis),
         turn: &mut Turning,
     ) -> Result<(), Fault> {
-        let Place { run, step, epoch } = place;
+        let AttemptId { run, step, epoch } = place;
         if last_sign + ORPHAN_AFTER <= self.at && self.is_under_way(run, &step, epoch) {
             let last_heartbeat_at = Some(last_sign);
             self.follow(&Actor::SYSTEM, Command::Orphan { run, last_heartbeat_at }, turn)?;
@@ -415,13 +415,13 @@ impl<S: Store + 'static> Engine<S> {
 }
 
 /// The attempt that a command tells of.
-fn place_of(command: &Command) -> Option<Place> {
+fn place_of(command: &Command) -> Option<AttemptId> {
     match command {
         Command::Report { run, step, epoch, .. } | Command::Secrets { run, step, epoch, .. } => {
-            Some(Place { run: *run, step: step.clone(), epoch: *epoch })
+            Some(AttemptId { run: *run, step: step.clone(), epoch: *epoch })
         }
         Command::Checkpoint(saved) => {
-            Some(Place { run: saved.pipeline_id, step: saved.step.clone()?, epoch: saved.epoch? })
+            Some(AttemptId { run: saved.pipeline_id, step: saved.step.clone()?, epoch: saved.epoch? })
         }
         // tidy: nothing else is told of an attempt by whoever carries it out elsewhere.
         _ => None,

@@ -29,7 +29,7 @@ use windlass_core::attempt::{Exit, Report};
 use windlass_core::code::Code;
 use windlass_core::command::{Command, Refusal, Reply};
 use windlass_core::event::CheckpointSaved;
-use windlass_core::id::{Name, RunId, StepId};
+use windlass_core::id::{AttemptId, Name, RunId, StepId};
 use windlass_core::private::Private;
 use windlass_core::run::{Actor, Initiator};
 use windlass_core::runbook::StepDef;
@@ -40,7 +40,7 @@ use windlass_core::trace;
 use windlass_engine::Permit;
 use windlass_engine::handle::Message;
 use windlass_engine::port::Clock as _;
-use windlass_engine::remote::{Gone, Lives, Place, Watch, Wish};
+use windlass_engine::remote::{Gone, Lives, Watch, Wish};
 
 /// How many steps one request leases, and how many items one reports on.
 const ITEMS_MAX: usize = 1_000;
@@ -262,14 +262,14 @@ pub(super) struct Item {
 }
 
 impl Item {
-    fn place(&self) -> Result<Place, Refusal> {
+    fn place(&self) -> Result<AttemptId, Refusal> {
         let absent = |what: &str| {
             let text = windlass_core::wire::shorten(what);
             Refusal::new(Code::NotFound, format!("there is no `{text}`"))
         };
         let run = RunId::parse(&self.run).map_err(|_| absent(&self.run))?;
         let step = StepId::new(&self.step).map_err(|_| absent(&self.step))?;
-        Ok(Place { run, step, epoch: self.epoch })
+        Ok(AttemptId { run, step, epoch: self.epoch })
     }
 
     /// The answer to an item: what it is about, and what came of it.
@@ -312,7 +312,7 @@ pub(super) struct Beats {
 
 async fn heartbeat(State(app): State<Arc<App>>, caller: Caller, Json(beats): Json<Beats>) -> Answer {
     bounded(beats.items.len())?;
-    let places: Vec<Result<Place, Refusal>> = beats.items.iter().map(Item::place).collect();
+    let places: Vec<Result<AttemptId, Refusal>> = beats.items.iter().map(Item::place).collect();
     let (send, receive) = tokio::sync::oneshot::channel();
     let present = Present::new();
     // One that cannot be is news.
@@ -393,7 +393,8 @@ async fn secrets(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<U
                 Err(Refusal::new(Code::InvalidInput, format!("an attempt has {SECRETS_MAX} secrets at most")))
             }
         };
-        let command = |used| move |Place { run, step, epoch }| Command::Secrets { run, step, epoch, used };
+        let command =
+            |used| move |AttemptId { run, step, epoch }| Command::Secrets { run, step, epoch, used };
         (Item { run, step, epoch }, used.map(command))
     };
     told(&app, &caller, body.items.into_iter().map(item).collect()).await
@@ -407,7 +408,7 @@ async fn report(app: &App, caller: &Caller, mut reports: Vec<(Item, Result<Repor
         }
     }
     let command = |report| {
-        move |Place { run, step, epoch }| Command::Report { run, step, epoch, report, receipt: None }
+        move |AttemptId { run, step, epoch }| Command::Report { run, step, epoch, report, receipt: None }
     };
     let each = reports.into_iter().map(|(item, report)| (item, report.map(command)));
     told(app, caller, each.collect()).await
@@ -447,7 +448,7 @@ async fn ask_own(
 }
 
 /// Takes what is told of attempts, all of it in one turn.
-async fn told<F: FnOnce(Place) -> Command>(
+async fn told<F: FnOnce(AttemptId) -> Command>(
     app: &App,
     caller: &Caller,
     all: Vec<(Item, Result<F, Refusal>)>,

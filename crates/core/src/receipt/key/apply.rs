@@ -1,8 +1,8 @@
 //! What the facts of an effect key do to it. Nothing is decided here.
 
-use super::{Attempt, EARLIER_MAX, EffectKey, Intent, State};
+use super::{EARLIER_MAX, EffectKey, Intent, State};
 use crate::event::{Event, IntentRecorded, ReceiptRecorded};
-use crate::id::RunId;
+use crate::id::{AttemptId, RunId};
 use crate::private::Private;
 use crate::receipt::{Outcome, Receipt, Settled};
 use crate::time::Millis;
@@ -50,7 +50,7 @@ impl Intent {
             earlier.pop_front();
         }
         Intent {
-            attempt: Attempt { run: e.pipeline_id, step: e.step.clone(), epoch: e.epoch },
+            attempt: AttemptId { run: e.pipeline_id, step: e.step.clone(), epoch: e.epoch },
             tool: e.tool.clone(),
             operation: e.operation.clone(),
             target: e.target.clone(),

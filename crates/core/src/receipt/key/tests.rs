@@ -21,8 +21,8 @@ fn action(n: u32) -> Action {
     }
 }
 
-fn attempt(run: u128, epoch: u64) -> Attempt {
-    Attempt { run: RunId(run), step: name("post"), epoch }
+fn attempt(run: u128, epoch: u64) -> AttemptId {
+    AttemptId { run: RunId(run), step: name("post"), epoch }
 }
 
 fn intend(run: u128, epoch: u64, semantics: Semantics) -> Input {

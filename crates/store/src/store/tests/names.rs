@@ -12,12 +12,12 @@ use std::sync::mpsc::channel;
 use windlass_core::command::Fact;
 use windlass_core::digest::Digest;
 use windlass_core::event::{Event, StreamCarried};
-use windlass_core::id::{Holder, Name, ReceiptId, RunId, Scoped};
+use windlass_core::id::{AttemptId, Holder, Name, ReceiptId, RunId, Scoped};
 use windlass_core::idempotency::{self, Key, Source};
 use windlass_core::lock::{self, Ask, Lock};
 use windlass_core::machine::Beats;
 use windlass_core::policy::Risk;
-use windlass_core::receipt::key::{self, Attempt, EffectKey, Proposal, Report};
+use windlass_core::receipt::key::{self, EffectKey, Proposal, Report};
 use windlass_core::receipt::{Action, Outcome, Semantics};
 use windlass_core::run::Actor;
 use windlass_core::state::Body;
@@ -174,7 +174,7 @@ impl World {
             Some(other) => panic!("{other:?} is no key"),
             None => EffectKey::new(name(which)),
         };
-        let attempt = Attempt { run: RunId(u128::from(self.at.0)), step: "act".parse_step(), epoch: 1 };
+        let attempt = AttemptId { run: RunId(u128::from(self.at.0)), step: "act".parse_step(), epoch: 1 };
         let fields = json!({ "n": 1 });
         let action = Action::new(name("http.post"), name("post"), name("there"), fields, Risk::Low).unwrap();
         let (action_hash, semantics) = (action.hash(), Semantics::Idempotent);
