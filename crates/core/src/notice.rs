@@ -10,9 +10,6 @@ use crate::id::{Name, NoticeId, StepId};
 use crate::machine::Decision;
 use crate::private::Private;
 use crate::run::Run;
-use crate::state::Body;
-use crate::stream::StreamId;
-use crate::turn::{Found, View};
 use alloc::format;
 use alloc::string::{String, ToString as _};
 use alloc::vec::Vec;
@@ -21,15 +18,12 @@ use alloc::vec::Vec;
 pub const WANTED: [Notice; 2] = [Notice::Approval, Notice::Failed];
 
 /// A decision about a run, with the notices that its tenant wants of it.
-pub(crate) fn told(view: &dyn View, run: &Run, mut decision: Decision) -> Decision {
+pub(crate) fn told<'a>(run: &Run, mut decision: Decision, wanted: impl FnOnce() -> &'a [Notice]) -> Decision {
     let about: Vec<NoticeRequested> = decision.facts.iter().filter_map(|fact| of_fact(run, fact)).collect();
     if about.is_empty() {
         return decision;
     }
-    let wanted = match view.find(&StreamId::Tenant(run.born.home.tenant.clone())) {
-        Found::Here(Body::Tenant(tenant)) => tenant.notices.as_slice(),
-        Found::Here(_) | Found::Absent | Found::Unloaded => &[],
-    };
+    let wanted = wanted();
     for notice in about.into_iter().filter(|notice| wanted.contains(&notice.kind)) {
         decision.effects.push(Effect::Notify {
             notice: notice.notice,

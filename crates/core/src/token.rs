@@ -10,8 +10,8 @@ use crate::event::{Event, TokenCreated, TokenRevoked};
 use crate::id::{Name, TokenId};
 use crate::machine::Given;
 use crate::origin::Actor;
-use crate::state::Tenant;
 use crate::stream::StreamId;
+use crate::tenant::Tenant;
 use crate::time::{Millis, Span};
 use crate::wire::shorten;
 use crate::word::words;
@@ -390,10 +390,11 @@ mod tests {
     #[test]
     fn tokens_that_an_earlier_version_recorded_still_count_and_are_revoked_where_they_are() {
         let (name, by) = (Name::clean("acme"), Actor::SYSTEM);
-        let mut state = crate::state::State::new();
+        let mut state = crate::turn::state::State::new();
         let own = StreamId::Tenant(name.clone());
         state.apply_fact(&own, &name, &Event::from(made("acme", &new()).unwrap()), AT).unwrap();
-        let Some(crate::state::Body::Tenant(tenant)) = state.stream(&own).map(|found| &found.body) else {
+        let Some(crate::turn::state::Body::Tenant(tenant)) = state.stream(&own).map(|found| &found.body)
+        else {
             panic!("there is no tenant")
         };
         let known = Known::new(None, Some(tenant));

@@ -55,10 +55,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tower::Service as _;
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Refusal, Reply};
 use windlass_core::id::{AttemptId, Holder, Name, RunId, Scoped};
 use windlass_core::run::{Actor, Initiator};
 use windlass_core::time::Millis;
+use windlass_core::turn::command::{Command, Refusal, Reply};
 use windlass_engine::remote::Client;
 
 /// The media type of a problem.

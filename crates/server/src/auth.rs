@@ -20,10 +20,10 @@ use tokio::sync::watch;
 use windlass_core::digest::Digest;
 use windlass_core::id::{Name, SessionId, TokenId};
 use windlass_core::run::{Actor, Initiator};
-use windlass_core::state::{Body, State};
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
 use windlass_core::token::Token;
+use windlass_core::turn::state::{Body, State};
 use windlass_engine::port::Clock as _;
 
 /// What a token begins with, so that people and scanners know one when they see it.

@@ -11,16 +11,16 @@ use crate::store::Embedded;
 use serde_json::Value;
 use std::path::Path;
 use windlass_core::canonical;
-use windlass_core::command::{Command, Pushed};
 use windlass_core::digest::Digest;
-use windlass_core::dispatch::PUSH_MAX;
 use windlass_core::effect::Effect;
 use windlass_core::id::{ItemId, Name, RunId};
 use windlass_core::policy::Purpose;
 use windlass_core::runbook::ExternalQueue;
-use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
+use windlass_core::turn::command::{Command, Pushed};
+use windlass_core::turn::dispatch::PUSH_MAX;
+use windlass_core::turn::state::Body;
 use windlass_engine::Handle;
 
 /// Carries an effect on an external queue out, and says what came of it. Nothing, where nobody waits for it any more.

@@ -25,9 +25,9 @@ use windlass_core::policy::Purpose;
 use windlass_core::run::Run;
 use windlass_core::scope;
 use windlass_core::small;
-use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_core::template::Evaluate;
+use windlass_core::turn::state::Body;
 use windlass_engine::port::Store as _;
 
 /// How many of the newest runs of a pipeline are looked at for the one that is meant.

@@ -42,7 +42,6 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use windlass_core::attempt::Report;
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Refusal};
 use windlass_core::digest::Digest;
 use windlass_core::effect::Effect;
 use windlass_core::event::PolicyDecided;
@@ -56,6 +55,7 @@ use windlass_core::step::Failure;
 use windlass_core::template::Template;
 use windlass_core::time::{Millis, Span};
 use windlass_core::trace;
+use windlass_core::turn::command::{Command, Refusal};
 use windlass_engine::port::{Fault, Outside};
 use windlass_engine::{Handle, Leave, Permit, Released};
 

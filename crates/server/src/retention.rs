@@ -20,12 +20,12 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, SystemTime};
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Refusal};
 use windlass_core::event::RetentionApplied;
 use windlass_core::id::{ItemId, Name, RunId};
 use windlass_core::item;
 use windlass_core::run::Actor;
 use windlass_core::time::{Millis, Span};
+use windlass_core::turn::command::{Command, Refusal};
 use windlass_engine::Handle;
 use windlass_engine::port::Clock;
 

@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use windlass_core::id::{Name, RunId};
-use windlass_core::state::State;
 use windlass_core::time::Millis;
+use windlass_core::turn::state::State;
 use windlass_engine::Handle;
 
 /// How long it is good what the paths were found to lead to.

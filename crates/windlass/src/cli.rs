@@ -35,7 +35,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use windlass_core::code::Code;
-use windlass_core::state::Body;
+use windlass_core::turn::state::Body;
 
 /// What a command comes to: the exit code, or a failure that has one.
 type Outcome = Result<u8, Failure>;

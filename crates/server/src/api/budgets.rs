@@ -11,7 +11,7 @@ use serde::Deserialize;
 use std::sync::Arc;
 use windlass_core::budget::{Amount, Dimension};
 use windlass_core::code::Code;
-use windlass_core::command::Command;
+use windlass_core::turn::command::Command;
 
 /// The most dollars.
 const USD_MAX: f64 = 1e9;

@@ -15,9 +15,9 @@ use std::sync::Arc;
 use windlass_core::code::Code;
 use windlass_core::id::{Name, RunId, Scoped};
 use windlass_core::idempotency::{self, Input, Key};
-use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
+use windlass_core::turn::state::Body;
 use windlass_engine::port::Clock as _;
 
 /// Looking at keys.

@@ -12,8 +12,8 @@ use serde::Deserialize;
 use std::sync::Arc;
 use windlass_core::id::{ItemId, Name, RunId};
 use windlass_core::run::Status;
-use windlass_core::state::State as Known;
 use windlass_core::time::Millis;
+use windlass_core::turn::state::State as Known;
 use windlass_core::wire::shorten;
 
 #[derive(Deserialize, JsonSchema)]

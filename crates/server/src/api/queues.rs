@@ -18,15 +18,15 @@ use serde_json::{Value, json as object};
 use std::sync::Arc;
 use std::time::Duration;
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Pushed, Reply};
-use windlass_core::dispatch::PUSH_MAX;
 use windlass_core::id::{ItemId, Name, Scoped};
 use windlass_core::item::{self, Grant, Item};
 use windlass_core::queue::{self, Queue};
-use windlass_core::state::{Body, State as Streams};
 use windlass_core::stream::StreamId;
 use windlass_core::time::{Millis, Span};
 use windlass_core::turn::View as _;
+use windlass_core::turn::command::{Command, Pushed, Reply};
+use windlass_core::turn::dispatch::PUSH_MAX;
+use windlass_core::turn::state::{Body, State as Streams};
 use windlass_engine::handle::Message;
 use windlass_engine::port::Clock;
 

@@ -15,16 +15,16 @@ use serde_json::{Map, Value, json as object};
 use std::sync::Arc;
 use windlass_core::canonical;
 use windlass_core::code::Code;
-use windlass_core::command::{Arrival, Command, Create, Reply, Signal};
 use windlass_core::digest::Digest;
 use windlass_core::id::{Name, RunId, Scoped, StepId};
 use windlass_core::idempotency::{self, Source as KeySource};
 use windlass_core::run::{Initiator, Run, Source, Status, Trigger};
 use windlass_core::runbook::Runbook;
-use windlass_core::state::{Body, State as Known};
 use windlass_core::step::Resolution;
 use windlass_core::stream::StreamId;
 use windlass_core::turn::View as _;
+use windlass_core::turn::command::{Arrival, Command, Create, Reply, Signal};
+use windlass_core::turn::state::{Body, State as Known};
 use windlass_core::wire::shorten;
 use windlass_engine::port::Store as _;
 

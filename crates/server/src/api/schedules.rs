@@ -10,12 +10,12 @@ use axum::http::StatusCode;
 use serde_json::{Value, json as object};
 use std::sync::Arc;
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Reply};
 use windlass_core::id::{RunId, Scoped};
 use windlass_core::schedule::{Input, Schedule, Settings, State as Stand};
-use windlass_core::state::{Body, State as Streams};
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
+use windlass_core::turn::command::{Command, Reply};
+use windlass_core::turn::state::{Body, State as Streams};
 use windlass_engine::port::Clock;
 
 /// How many times that come are shown.

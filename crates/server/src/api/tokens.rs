@@ -13,10 +13,10 @@ use serde::Deserialize;
 use serde_json::{Value, json as object};
 use std::sync::Arc;
 use windlass_core::code::Code;
-use windlass_core::command::Command;
 use windlass_core::id::{Name, TokenId};
 use windlass_core::time::Millis;
 use windlass_core::token::{GROUPS_MAX, Input, New, Scope as Allowed, Token};
+use windlass_core::turn::command::Command;
 use windlass_engine::port::Clock as _;
 
 /// Everything about tokens.

@@ -18,13 +18,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use windlass_core::command::Command;
 use windlass_core::event::{Event, EvidenceExported};
 use windlass_core::id::{Name, RunId};
 use windlass_core::policy::Verdict;
 use windlass_core::run::Actor;
 use windlass_core::runbook::Evidence;
 use windlass_core::stream::StreamId;
+use windlass_core::turn::command::Command;
 use windlass_engine::Handle;
 
 /// Where it is not known how far bundles were made, so many records before the last seal are looked at.

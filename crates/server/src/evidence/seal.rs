@@ -17,13 +17,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use windlass_core::audit::{INTERVAL, Input, LEAVES_MAX, Rotation, Sealer};
-use windlass_core::command::Command;
 use windlass_core::digest::Digest;
 use windlass_core::event::{Event, KeyRotated};
 use windlass_core::id::Name;
 use windlass_core::run::Actor;
-use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
+use windlass_core::turn::command::Command;
+use windlass_core::turn::state::Body;
 use windlass_engine::Handle;
 use windlass_engine::port::Clock as _;
 

@@ -21,13 +21,13 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
-use windlass_core::command::Command;
 use windlass_core::effect::Notice;
 use windlass_core::id::{Name, NoticeId, RunId, StepId};
 use windlass_core::policy::{Purpose, Risk};
 use windlass_core::receipt::Action;
 use windlass_core::run::Actor;
-use windlass_core::state::Body;
+use windlass_core::turn::command::Command;
+use windlass_core::turn::state::Body;
 use windlass_engine::Leave;
 
 /// The waits before a channel is tried again that did not take a message.

@@ -15,7 +15,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use windlass_core::attempt::Report;
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Receipted, Refusal};
 use windlass_core::id::{Name, RunId, StepId};
 use windlass_core::policy::Purpose;
 use windlass_core::receipt::{Action, Semantics};
@@ -25,6 +24,7 @@ use windlass_core::scope::{self, Reading};
 use windlass_core::step::{Resolution, Status, Step};
 use windlass_core::stream::StreamId;
 use windlass_core::template::{Evaluate, Template};
+use windlass_core::turn::command::{Command, Receipted, Refusal};
 use windlass_engine::Leave;
 use windlass_engine::port::Fault;
 

@@ -13,7 +13,7 @@ use windlass_core::event::{Event, PolicyDecided};
 use windlass_core::id::Name;
 use windlass_core::policy::Verdict;
 use windlass_core::record::Record;
-use windlass_core::state::State;
+use windlass_core::turn::state::State;
 
 /// The most flips that are shown with their details.
 pub const EXAMPLES_MAX: usize = 50;

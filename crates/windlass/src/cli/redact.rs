@@ -25,12 +25,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use windlass_core::code::Code;
-use windlass_core::command::Command;
 use windlass_core::event::{Event, ValueRedacted};
 use windlass_core::id::{Name, RunId};
 use windlass_core::private::DIGEST;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
+use windlass_core::turn::command::Command;
 use windlass_engine::port::{Clock as _, Store as _};
 
 /// The most values that one command takes out.

@@ -17,10 +17,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use windlass_core::code::Code;
-use windlass_core::command::Command;
 use windlass_core::event::SystemStarted;
 use windlass_core::id::Name;
 use windlass_core::run::Actor;
+use windlass_core::turn::command::Command;
 
 /// How long to wait for what a process before left running.
 const PATIENCE: Duration = Duration::from_secs(45);

@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
 use windlass_core::code::Code;
-use windlass_core::state::State;
 use windlass_core::time::Span;
+use windlass_core::turn::state::State;
 use windlass_engine::port::Clock as _;
 
 fn failed(error: &log::Error) -> Failure {
