@@ -563,7 +563,7 @@ pub fn signal(
         source: source.cloned(),
         event_id: event_id.cloned(),
         data: Private::New(data.clone()),
-        asked_by: requesters::new_to(run, asked_by),
+        asked_by: run.new_requesters(asked_by),
     });
     if let Some(step) = waiting {
         let (pipeline_id, id) = (run.id(), step.id.clone());

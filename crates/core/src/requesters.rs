@@ -9,9 +9,7 @@
 //! only grows. A slot that the clock made has no requester. Somebody who is not known by a name of their own (the sender of
 //! a hook, an executor) is [`UNNAMED`] in it.
 
-use crate::event::Event;
 use crate::id::Name;
-use crate::run::Run;
 use alloc::vec::Vec;
 
 /// Stands for somebody who asked and is not known by a name of their own.
@@ -29,31 +27,6 @@ pub(crate) fn add(known: &mut Vec<Name>, more: impl IntoIterator<Item = Name>) {
             known.push(name);
         }
     }
-}
-
-/// Who asked for a run so far.
-#[must_use]
-pub fn of_run(run: &Run) -> Vec<Name> {
-    let mut all: Vec<Name> = run.born.trigger.user.iter().cloned().collect();
-    add(&mut all, run.rare().changed_by.iter().cloned());
-    all
-}
-
-/// Those of them who are not requesters of the run yet, as a fact says it.
-pub(crate) fn new_to(run: &Run, more: Vec<Name>) -> Option<Vec<Name>> {
-    let known = of_run(run);
-    let new: Vec<Name> = more.into_iter().filter(|name| !known.contains(name)).collect();
-    Some(new).filter(|new| !new.is_empty())
-}
-
-/// Says of the steps that these facts complete whose data their output is.
-pub(crate) fn of_outputs(run: &Run, mut facts: Vec<Event>, from: &[Name]) -> Vec<Event> {
-    for fact in &mut facts {
-        if let Event::StepCompleted(e) = fact {
-            e.asked_by = new_to(run, from.to_vec());
-        }
-    }
-    facts
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 
 use crate::code::Code;
 use crate::digest::Digest;
+pub use crate::event::words::Scope;
 use crate::event::{Event, TokenCreated, TokenRevoked};
 use crate::id::{Name, TokenId};
 use crate::machine::Given;
@@ -14,7 +15,6 @@ use crate::stream::StreamId;
 use crate::tenant::Tenant;
 use crate::time::{Millis, Span};
 use crate::wire::shorten;
-use crate::word::words;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -28,24 +28,6 @@ pub const GROUPS_MAX: usize = 64;
 pub const NAME_LEN_MAX: usize = 128;
 /// How long a token that is good for nothing is still listed.
 const REMEMBERED: Span = Span::hours(30 * 24);
-
-words! {
-    /// What a token allows.
-    Scope {
-        /// Look.
-        Read = "read",
-        /// Start, resume and cancel runs of deployed runbooks.
-        Run = "run",
-        /// Bring runbooks: whoever may do that runs commands on the server.
-        Deploy = "deploy",
-        /// Decide on approvals and settle what is unknown.
-        Approve = "approve",
-        /// Lease steps and report on them.
-        Execute = "execute",
-        /// Break holds, hand out tokens.
-        Admin = "admin",
-    }
-}
 
 /// A token, as far as anybody but its bearer knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

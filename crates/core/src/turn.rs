@@ -20,6 +20,7 @@ mod holds;
 pub mod index;
 mod known;
 mod needs;
+mod notices;
 pub mod outstanding;
 mod requesters;
 mod reversal;
@@ -35,7 +36,7 @@ pub use effects::effect_key;
 use crate::attempt;
 use crate::code::Code;
 use crate::digest::Digest;
-use crate::effect::{Notice, Told};
+use crate::effect::Told;
 use crate::event::{Event, NoticeSent, PipelineDeleted, RunbookLoaded, StepOutputLost, SystemShutdown};
 use crate::gate;
 use crate::id::{ItemId, Name, RunId, Scoped, StepId};
@@ -425,14 +426,6 @@ pub(crate) fn suspend_called(caller: RunId, called: RunId) -> Command {
     Command::Suspend { run: called, reason: Some(alloc::format!("its caller {caller} is suspended")) }
 }
 
-/// Of what a tenant's people want to be told.
-fn notices_wanted<'a>(view: &'a dyn View, tenant: &Name) -> &'a [Notice] {
-    match view.find(&StreamId::Tenant(tenant.clone())) {
-        Found::Here(Body::Tenant(tenant)) => tenant.notices.as_slice(),
-        Found::Here(_) | Found::Absent | Found::Unloaded => &[],
-    }
-}
-
 /// The facts of one stream, and what follows from the effects.
 #[allow(clippy::needless_pass_by_value)] // The stream is made for this one call.
 pub(crate) fn of_stream(stream: StreamId, tenant: &Name, facts: Vec<Event>, reply: Reply) -> Outcome {
@@ -450,8 +443,7 @@ pub(crate) fn name_of(scoped: &Scoped) -> Name {
 
 /// The facts of a run's decision. Whatever changed, the flow looks at it next; and who waits for its end, hears of it.
 pub(crate) fn of_run(view: &dyn View, run: &Run, decision: Decision, reply: Reply) -> Outcome {
-    let Decision { facts, effects, reply: () } =
-        crate::notice::told(run, decision, || notices_wanted(view, &run.born.home.tenant));
+    let Decision { facts, effects, reply: () } = notices::told(view, run, decision);
     let facts = known::expecting(view, run, lifecycle::with_timers(run.id(), facts));
     let ended = facts.iter().find_map(|fact| match fact {
         Event::PipelineCompleted(e) => {
@@ -510,8 +502,7 @@ fn tell(view: &dyn View, id: RunId, told: &Told, given: &mut Given<'_>) -> Resul
     if let Told::RunEnded { run: called, step: Some(_), .. } = told
         && let Some(called) = run_of(view, called)?
     {
-        decision.facts =
-            crate::requesters::of_outputs(run, decision.facts, &crate::requesters::of_run(called));
+        decision.facts = requesters::of_outputs(run, decision.facts, &called.requesters());
     }
     Ok(of_run(view, run, decision, Reply::Done))
 }
@@ -676,7 +667,7 @@ fn resolve(
         None => Vec::new(),
     };
     let mut resolved = attempt::resolve(run, step, resolution, probed, reason, output, given)?;
-    resolved.facts = crate::requesters::of_outputs(run, resolved.facts, &asked_by);
+    resolved.facts = requesters::of_outputs(run, resolved.facts, &asked_by);
     let mut out = of_run(view, run, resolved, Reply::Done);
     if let Some(stream) = stream {
         out.facts

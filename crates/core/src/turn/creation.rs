@@ -105,7 +105,7 @@ pub(crate) fn new(
     if let Some(earlier) =
         inherited.as_ref().map(|inherited| run_of(view, &inherited.from)).transpose()?.flatten()
     {
-        requesters::add(&mut asked_by, requesters::of_run(earlier));
+        requesters::add(&mut asked_by, earlier.requesters());
     }
     let created = PipelineCreated { asked_by: beside_user(create, asked_by), ..created };
     let made = Decision::new().fact(created);
@@ -118,7 +118,7 @@ pub(crate) fn asked_by(view: &dyn View, create: &Create, given: &Given<'_>) -> R
     match &create.parent {
         Some((parent, _)) => {
             let caller = run_of(view, parent)?.ok_or_else(|| missing("run", parent))?;
-            Ok(requesters::of_run(caller))
+            Ok(caller.requesters())
         }
         None => super::requesters::of_delivery(view, given.by, create.trigger.user.as_ref()),
     }

@@ -3,10 +3,12 @@
 use super::command::Refusal;
 use super::{View, run_of};
 use crate::approval::is_unnamed;
+use crate::event::Event;
 use crate::id::{Name, RunId};
 use crate::machine::Given;
 use crate::origin::{Actor, Initiator};
-use crate::requesters::{UNNAMED, of_run};
+use crate::requesters::UNNAMED;
+use crate::run::Run;
 use alloc::vec::Vec;
 use serde_json::Value;
 
@@ -28,7 +30,7 @@ pub(crate) fn of_actor(view: &dyn View, by: &Actor) -> Result<Vec<Name>, Refusal
             by.id.as_ref().map_or_else(unnamed, |id| alloc::vec![id.clone()])
         }
         Initiator::Executor => match run_of_attempt(by).map(|run| run_of(view, &run)).transpose()? {
-            Some(Some(run)) => of_run(run),
+            Some(Some(run)) => run.requesters(),
             Some(None) | None => unnamed(),
         },
         Initiator::Webhook => unnamed(),
@@ -74,4 +76,14 @@ pub(crate) fn of_signal(
         Value::Bool(_) | Value::Number(_) => false,
     };
     if is_empty { Ok(Vec::new()) } else { of_delivery(view, given.by, user) }
+}
+
+/// Says of the steps that these facts complete whose data their output is.
+pub(crate) fn of_outputs(run: &Run, mut facts: Vec<Event>, from: &[Name]) -> Vec<Event> {
+    for fact in &mut facts {
+        if let Event::StepCompleted(e) = fact {
+            e.asked_by = run.new_requesters(from.to_vec());
+        }
+    }
+    facts
 }

@@ -42,7 +42,7 @@ pub(crate) fn create(
     let made = creation::created(&create, (runbook, caps), def, lineage, given)?;
     // It takes back what these shaped.
     let mut asked_by = asked_by;
-    requesters::add(&mut asked_by, requesters::of_run(run));
+    requesters::add(&mut asked_by, run.requesters());
     let asked_by = creation::beside_user(&create, asked_by);
     // It is not bound by the time that the work itself may take.
     let made =

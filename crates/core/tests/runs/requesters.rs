@@ -331,7 +331,6 @@ fn whoever_says_what_an_unknown_outcome_was_asked_for_what_follows() {
         output: Some(json!({ "x": 1 })),
     };
     world.send_by(&resolve, &user("bob")).unwrap();
-    let known: Vec<String> =
-        windlass_core::requesters::of_run(world.run(run)).iter().map(ToString::to_string).collect();
+    let known: Vec<String> = world.run(run).requesters().iter().map(ToString::to_string).collect();
     assert_eq!(known, ["ann", "bob"]);
 }
