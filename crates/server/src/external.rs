@@ -6,8 +6,6 @@
 
 use crate::outside::Hands;
 use crate::outside::beside::{self, For, NotRun};
-use crate::shell::Environment;
-use crate::store::Embedded;
 use serde_json::Value;
 use std::path::Path;
 use windlass_core::canonical;
@@ -22,6 +20,8 @@ use windlass_core::turn::command::{Command, Pushed};
 use windlass_core::turn::dispatch::PUSH_MAX;
 use windlass_core::turn::state::Body;
 use windlass_engine::Handle;
+use windlass_executor::shell::Environment;
+use windlass_store::store::Embedded;
 
 /// Carries an effect on an external queue out, and says what came of it. Nothing, where nobody waits for it any more.
 #[must_use]
@@ -81,7 +81,7 @@ fn commands(engine: &Handle<Embedded>, runbook: Digest, queue: &Name) -> Result<
 }
 
 fn now() -> Millis {
-    windlass_engine::port::Clock::now(&crate::clock::System)
+    windlass_engine::port::Clock::now(&windlass_executor::clock::System)
 }
 
 /// What a command prints, where it succeeds. None where nobody waits for it any more.
@@ -118,7 +118,14 @@ fn items(text: &[u8]) -> Result<Vec<Pushed>, String> {
         };
         let by_content = || Name::clean(&format!("sha256:{}", Digest::of(&[&canonical::bytes(&data)])));
         let dedupe = Some(dedupe.unwrap_or_else(by_content));
-        Pushed { id: ItemId(crate::clock::fresh()), data, priority: 0, not_before: None, dedupe, from: None }
+        Pushed {
+            id: ItemId(windlass_executor::clock::fresh()),
+            data,
+            priority: 0,
+            not_before: None,
+            dedupe,
+            from: None,
+        }
     };
     Ok(listed.into_iter().take(PUSH_MAX).map(item).collect())
 }

@@ -11,11 +11,6 @@
 //! way, and finds afterwards what was done.
 
 use crate::app::App;
-use crate::runbook::tools;
-use crate::secrets::Secrets;
-use crate::store::Embedded;
-use crate::tools::session::Session;
-use crate::tools::{Call, Current, TIME_MAX, Tools};
 use serde_json::{Map, Value, json};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -43,6 +38,11 @@ use windlass_core::turn::effect_key;
 use windlass_core::turn::state::Body;
 use windlass_core::turn::undone;
 use windlass_engine::Leave;
+use windlass_executor::secrets::Secrets;
+use windlass_executor::tools::session::Session;
+use windlass_executor::tools::{Call, Current, TIME_MAX, Tools};
+use windlass_runbook::tools;
+use windlass_store::store::Embedded;
 
 /// The name of the generated runbook and of its pipeline.
 const NAME: &str = "undo";
@@ -151,10 +151,16 @@ fn is_reversal(item: &Item) -> bool {
 }
 
 /// The call that would take something back, for looking at what it would find.
-fn question(reverse: &Reversal, session: &Session, leave: Leave) -> Result<Call, crate::tools::Trouble> {
+fn question(
+    reverse: &Reversal,
+    session: &Session,
+    leave: Leave,
+) -> Result<Call, windlass_executor::tools::Trouble> {
     let with = with_of(&reverse.fields);
     let (fields, secret_places) = session.resolve(&with, &reverse.fields)?;
-    let Value::Object(fields) = fields else { return Err(crate::tools::Trouble::input("no fields")) };
+    let Value::Object(fields) = fields else {
+        return Err(windlass_executor::tools::Trouble::input("no fields"));
+    };
     Ok(Call {
         tool: reverse.tool.to_string(),
         operation: reverse.operation.to_string(),

@@ -156,11 +156,12 @@ async fn wished(
     }
     // What all of them come to is known before any is made.
     let vars: Vec<&Map<String, Value>> = body.items.iter().map(|item| &item.vars).collect();
-    crate::runbook::admit_vars(def, &vars).map_err(|error| Problem::new(error.code(), error.to_string()))?;
+    windlass_runbook::admit_vars(def, &vars)
+        .map_err(|error| Problem::new(error.code(), error.to_string()))?;
     let name = Name::clean(&format!("{}/{pipeline}", runbook.name));
     let mut commands = Vec::with_capacity(body.items.len());
     for (n, item) in body.items.into_iter().enumerate() {
-        let fit = crate::runbook::fit_vars(def, &item.vars);
+        let fit = windlass_runbook::fit_vars(def, &item.vars);
         fit.map_err(|error| invalid(format!("item {n}: {error}")))?;
         let id = RunId(app.id());
         let (name_of_key, key) = keyed.map(|keyed| keyed.item(n)).transpose()?.unzip();

@@ -7,8 +7,6 @@
 use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Json, Problem, gone, invalid, json, outsider, scoped, stranger};
 use crate::app::App;
-use crate::clock::System;
-use crate::shape;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use schemars::JsonSchema;
@@ -27,6 +25,8 @@ use windlass_core::{lock, semaphore};
 use windlass_engine::handle::Message;
 use windlass_engine::hold::{Held, Leaving};
 use windlass_engine::port::Clock as _;
+use windlass_executor::clock::System;
+use windlass_store::shape;
 
 /// The longest that one request waits in line.
 const WAIT_MAX: u64 = 600_000;

@@ -3,7 +3,7 @@
 use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Json, Problem, json, runs};
 use crate::app::App;
-use crate::{shape, undo};
+use crate::undo;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use schemars::JsonSchema;
@@ -14,6 +14,7 @@ use windlass_core::code::Code;
 use windlass_core::id::{Name, RunId};
 use windlass_core::run::{Source, Trigger};
 use windlass_core::turn::command::{Claim, Command, Create, Reply, Undo};
+use windlass_store::shape;
 
 /// Everything about receipts and undo.
 pub(super) fn routes() -> Routes {

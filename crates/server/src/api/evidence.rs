@@ -4,7 +4,6 @@ use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Problem, Query, json};
 use crate::app::App;
 use crate::evidence::{self, archive, bundle, keys, period};
-use crate::store::Embedded;
 use axum::extract::{Path, State};
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::IntoResponse as _;
@@ -20,6 +19,7 @@ use windlass_core::id::RunId;
 use windlass_core::time::Millis;
 use windlass_core::turn::command::Command;
 use windlass_engine::port::Clock as _;
+use windlass_store::store::Embedded;
 
 /// Everything about evidence.
 pub(super) fn routes() -> Routes {
@@ -162,7 +162,7 @@ async fn export_period(State(app): State<Arc<App>>, caller: Caller, Query(wanted
     let maker = app.clone();
     let made = tokio::task::spawn_blocking(move || {
         maker.sealing.now()?;
-        let at = crate::clock::System.now();
+        let at = windlass_executor::clock::System.now();
         archive::write(&period::gather(&maker.log, asked, wanted.values, &key(&maker)?, at)?)
     });
     let bytes = made.await.map_err(|_| Problem::new(Code::Internal, "the bundle could not be made"))??;
@@ -193,7 +193,7 @@ async fn list(State(app): State<Arc<App>>, _: Caller) -> Answer {
         known = app.look(|store| evidence::seal::public_keys(store)).await?;
     }
     let items = known.iter().map(|(id, public)| object!({ "id": id, "public_key": public })).collect();
-    let mut body = crate::shape::list(items, None);
+    let mut body = windlass_store::shape::list(items, None);
     body["text"] = keys::public_text(&known).into();
     Ok(json(StatusCode::OK, &body))
 }

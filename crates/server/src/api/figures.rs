@@ -68,7 +68,7 @@ impl App {
     /// Tells of a key that was known, with the trace of its run where that is in memory still.
     pub(super) fn tell_hit(&self, key: &str, run: Option<RunId>) {
         let key = key.to_owned();
-        let look = move |store: &mut crate::store::Embedded| {
+        let look = move |store: &mut windlass_store::store::Embedded| {
             run.and_then(|run| store.state().run(run)).map(|run| run.born.trace())
         };
         self.engine.read_then(look, move |seen| {

@@ -14,9 +14,6 @@
 use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Json, Problem, gone, invalid, json, stranger};
 use crate::app::App;
-use crate::clock::System;
-use crate::redaction::Redactor;
-use crate::shape;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use schemars::JsonSchema;
@@ -41,6 +38,9 @@ use windlass_engine::Permit;
 use windlass_engine::handle::Message;
 use windlass_engine::port::Clock as _;
 use windlass_engine::remote::{Gone, Lives, Watch, Wish};
+use windlass_executor::clock::System;
+use windlass_executor::redaction::Redactor;
+use windlass_store::shape;
 
 /// How many steps one request leases, and how many items one reports on.
 const ITEMS_MAX: usize = 1_000;

@@ -3,7 +3,6 @@
 use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Json, PAGE_MAX, Problem, Query, holder_of, invalid, json, page_limit, scoped};
 use crate::app::App;
-use crate::shape;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use schemars::JsonSchema;
@@ -18,6 +17,7 @@ use windlass_core::turn::View as _;
 use windlass_core::turn::command::Command;
 use windlass_core::turn::state::Body;
 use windlass_core::{lock, semaphore};
+use windlass_store::shape;
 
 /// Locks and semaphores.
 pub(super) fn routes() -> Routes {

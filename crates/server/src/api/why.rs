@@ -3,7 +3,6 @@
 use super::leases::LOCAL;
 use super::{Answer, Caller, json};
 use crate::app::App;
-use crate::shape;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use serde_json::{Value, json as object};
@@ -16,6 +15,7 @@ use windlass_core::run::{BlockedOn, Run, Status};
 use windlass_core::step::{self, Step, Wait};
 use windlass_core::stream::StreamId;
 use windlass_core::turn::state::{Body, State as Whole};
+use windlass_store::shape;
 
 /// How many links the chain has at most.
 const LINKS_MAX: usize = 32;

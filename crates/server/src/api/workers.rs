@@ -3,7 +3,6 @@
 use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Json, Problem, json, scoped};
 use crate::app::App;
-use crate::shape;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use schemars::JsonSchema;
@@ -16,6 +15,7 @@ use windlass_core::stream::StreamId;
 use windlass_core::turn::command::Command;
 use windlass_core::turn::state::{Body, State as Streams};
 use windlass_core::worker::{self, Worker};
+use windlass_store::shape;
 
 /// Everything about workers.
 pub(super) fn routes() -> Routes {

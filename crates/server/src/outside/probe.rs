@@ -2,13 +2,6 @@
 
 use super::Hands;
 use crate::policy::question::{self, Question};
-use crate::secrets::OfRun;
-use crate::shell::Environment;
-use crate::store::Embedded;
-use crate::tools::Seen;
-use crate::tools::execute::{Job, Place};
-use crate::tools::probe::{Asked, NotAllowed, Read};
-use crate::tools::session::Witness;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -27,6 +20,13 @@ use windlass_core::template::{Evaluate, Template};
 use windlass_core::turn::command::{Command, Receipted, Refusal};
 use windlass_engine::Leave;
 use windlass_engine::port::Fault;
+use windlass_executor::secrets::OfRun;
+use windlass_executor::shell::Environment;
+use windlass_executor::tools::Seen;
+use windlass_executor::tools::execute::{Job, Place};
+use windlass_executor::tools::probe::{Asked, NotAllowed, Read};
+use windlass_executor::tools::session::Witness;
+use windlass_store::store::Embedded;
 
 impl Hands {
     /// Finds out what became of an attempt, and says so. Until then the step waits, and a human may say it too.

@@ -26,7 +26,7 @@ use windlass_engine::fake::{Collected, Hands, Kept};
 use windlass_engine::handle::{Handle, Inbox, inbox};
 use windlass_engine::port::{Batch, Fault, Found, Leased, Store};
 use windlass_engine::{Engine, Parts};
-use windlass_tools::clock::Sorted;
+use windlass_executor::clock::Sorted;
 
 /// The embedded store with the disk and the directory it is on.
 struct Disked {

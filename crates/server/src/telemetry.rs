@@ -18,7 +18,6 @@ pub(crate) use lines::lost;
 pub use otlp::Endpoint;
 pub use story::{Line, Story};
 
-use crate::log::Recovery;
 use crate::metrics::Metrics;
 use lines::Lines;
 use otlp::Exporter;
@@ -32,7 +31,8 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use windlass_core::trace;
-use windlass_tools::config::Config;
+use windlass_executor::config::Config;
+use windlass_store::log::Recovery;
 
 /// How many batches of lines may wait for the thread that writes them.
 const WAITING_MAX: usize = 4_096;
@@ -171,7 +171,7 @@ fn write(line: &Line) {
             );
         }
         What::Orphaned { last_heartbeat } => {
-            let last_heartbeat = last_heartbeat.map(crate::shape::time);
+            let last_heartbeat = last_heartbeat.map(windlass_store::shape::time);
             tracing::warn!(event = "orphan_detected", run_id, trace_id, last_heartbeat);
         }
         What::AttemptBegan { step, epoch } => {

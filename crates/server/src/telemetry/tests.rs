@@ -9,7 +9,7 @@ use windlass_core::digest::Digest;
 use windlass_core::id::{Name, RunId};
 use windlass_core::run::{Home, Status};
 use windlass_core::time::Millis;
-use windlass_tools::config::Env;
+use windlass_executor::config::Env;
 
 fn config(pairs: &'static [(&'static str, &'static str)], endpoint: Option<String>) -> Config {
     let env: Env = Arc::new(move |name: &str| match (name, &endpoint) {

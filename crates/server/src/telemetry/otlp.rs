@@ -17,7 +17,7 @@ use windlass_core::id::{RunId, StepId};
 use windlass_core::run::Status;
 use windlass_core::time::{Millis, Span as Length};
 use windlass_core::trace;
-use windlass_tools::config::Config;
+use windlass_executor::config::Config;
 
 /// How many spans are sent at once.
 const SPANS_MAX: usize = 512;

@@ -26,8 +26,6 @@ pub struct Noted {
     /// How long runs that ended took, in milliseconds.
     pub(super) ends: Map<RunId, u64>,
     pub(super) facts: u64,
-    /// What is told of runs, where somebody listens.
-    pub(crate) story: Vec<crate::telemetry::Line>,
 }
 
 /// A number for a step of a run. Two steps with the same one would only mix up two measurements.

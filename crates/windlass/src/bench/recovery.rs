@@ -1,9 +1,6 @@
 //! How long a start takes: the log alone, and with a snapshot.
 
 use super::{broken, steps};
-use crate::client::Failure;
-use crate::disk::Files;
-use crate::store::{self, Embedded};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -11,6 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use windlass_core::time::Millis;
 use windlass_engine::port::Store as _;
+use windlass_server::client::Failure;
+use windlass_store::disk::Files;
+use windlass_store::store::{self, Embedded};
 
 /// How many runs were under way when the log was cut off.
 const RUNS: usize = 1_000;

@@ -2,12 +2,12 @@
 
 use super::broken;
 use super::net::{Connection, Serving, Times, load};
-use crate::client::Failure;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
+use windlass_server::client::Failure;
 
 pub(super) fn measure(dir: &Path, time: Duration) -> Result<Value, Failure> {
     let serving = Serving::start(dir)?;

@@ -3,13 +3,13 @@
 use super::broken;
 use super::latency::done;
 use super::net::{Connection, Serving, Times, load};
-use crate::client::Failure;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use windlass_server::client::Failure;
 
 /// How many jobs may be on their way, so that a slow executor is not buried.
 const AHEAD_MAX: u64 = 10_000;

@@ -4,12 +4,6 @@
 //! until its batch is durable.
 
 use super::broken;
-use crate::client::Failure;
-use crate::clock::{Sorted, System, fresh};
-use crate::disk::Files;
-use crate::expr::Cel;
-use crate::policy::InForce;
-use crate::store::{self, Embedded};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
@@ -23,6 +17,12 @@ use windlass_core::turn::command::{Command, Pushed, Reply};
 use windlass_engine::handle::{Message, inbox};
 use windlass_engine::port::{Clock as _, Fault, Outside};
 use windlass_engine::{Engine, Handle, Options, Parts, Released};
+use windlass_executor::clock::{Sorted, System, fresh};
+use windlass_runbook::expr::Cel;
+use windlass_server::client::Failure;
+use windlass_server::policy::InForce;
+use windlass_store::disk::Files;
+use windlass_store::store::{self, Embedded};
 
 /// How many items one command pushes or takes.
 const ARRAY: u64 = 100;

@@ -1,10 +1,10 @@
 //! Plain requests over connections that are kept: what the way in costs by itself.
 
 use super::net::{Connection, Serving, Times};
-use crate::client::Failure;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::{Duration, Instant};
+use windlass_server::client::Failure;
 
 pub(super) fn measure(dir: &Path, clients: usize, time: Duration) -> Result<Value, Failure> {
     let serving = Serving::start(dir)?;

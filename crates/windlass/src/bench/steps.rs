@@ -1,12 +1,6 @@
 //! Steps that do nothing, carried out in process, so many runs at a time.
 
 use super::broken;
-use crate::client::Failure;
-use crate::clock::{Sorted, System, fresh};
-use crate::disk::Files;
-use crate::expr::Cel;
-use crate::policy::InForce;
-use crate::store::{self, Embedded};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::Write as _;
@@ -23,6 +17,12 @@ use windlass_core::turn::command::{Command, Create};
 use windlass_engine::handle::{Message, inbox};
 use windlass_engine::port::{Fault, Outside};
 use windlass_engine::{Engine, Handle, Options, Parts, Released};
+use windlass_executor::clock::{Sorted, System, fresh};
+use windlass_runbook::expr::Cel;
+use windlass_server::client::Failure;
+use windlass_server::policy::InForce;
+use windlass_store::disk::Files;
+use windlass_store::store::{self, Embedded};
 
 /// How many steps a run has.
 const STEPS: u64 = 10;
@@ -154,7 +154,7 @@ struct Bench {
     idle: Arc<Idle>,
     handle: Handle<Embedded>,
     thread: std::thread::JoinHandle<Result<(), Fault>>,
-    log: Arc<crate::log::Log>,
+    log: Arc<windlass_store::log::Log>,
 }
 
 impl Bench {

@@ -1,10 +1,6 @@
 //! A server on loopback for measurements, and a client that costs as little as one can.
 
 use super::broken;
-use crate::app::{App, Settings};
-use crate::client::Failure;
-use crate::home::Home;
-use crate::server::{Listen, Server, runtime};
 use serde_json::{Value, json};
 use std::future::Future;
 use std::io;
@@ -15,6 +11,10 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
+use windlass_executor::home::Home;
+use windlass_server::app::{App, Settings};
+use windlass_server::client::Failure;
+use windlass_server::server::{Listen, Server, runtime};
 
 /// The most bytes of an answer.
 const ANSWER_MAX: usize = 64 << 20;

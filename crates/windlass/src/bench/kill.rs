@@ -5,9 +5,6 @@
 //! compared: which steps were carried out twice, and were all of those under way when the process was killed?
 
 use super::{broken, steps};
-use crate::client::Failure;
-use crate::disk::Files;
-use crate::store::{self, Embedded};
 use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -16,6 +13,9 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use windlass_engine::fake;
+use windlass_server::client::Failure;
+use windlass_store::disk::Files;
+use windlass_store::store::{self, Embedded};
 
 /// How many runs are under way.
 const RUNS: usize = 1_000;
@@ -33,7 +33,7 @@ pub(super) fn victim(dir: &Path) -> Result<Value, Failure> {
 
 pub(super) fn measure(dir: &Path) -> Result<Value, Failure> {
     let dir = dir.join("killed");
-    crate::home::Home::make(&dir)?;
+    windlass_executor::home::Home::make(&dir)?;
     let ledger = dir.join("ledger");
     let mut child = Command::new(std::env::current_exe()?)
         .args(["bench", "__victim", "--dir"])

@@ -13,14 +13,14 @@ mod queue;
 mod recovery;
 mod steps;
 
-use crate::client::Failure;
-use crate::home::Home;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use windlass_core::code::Code;
+use windlass_executor::home::Home;
+use windlass_server::client::Failure;
 
 /// What to measure.
 #[derive(Args, Debug)]
@@ -137,7 +137,7 @@ struct Scratch(PathBuf);
 impl Scratch {
     fn new(dir: Option<&Path>) -> Result<Scratch, Failure> {
         let base = dir.map_or_else(std::env::temp_dir, Path::to_path_buf);
-        let path = base.join(format!("windlass-bench-{:032x}", crate::clock::fresh()));
+        let path = base.join(format!("windlass-bench-{:032x}", windlass_executor::clock::fresh()));
         Home::make(&path)?;
         Ok(Scratch(path))
     }
@@ -215,7 +215,7 @@ fn apart(measure: impl FnOnce() -> Result<Value, Failure> + Send) -> Result<Valu
 
 /// What the disk and the raw log do, here and now.
 fn limit(dir: &Path) -> Result<Value, Failure> {
-    let figures = crate::log::bench(&dir.join("raw"), 1_000, 2.0)
+    let figures = windlass_store::log::bench(&dir.join("raw"), 1_000, 2.0)
         .map_err(|error| Failure::new(error.code(), error.to_string()))?;
     Ok(json!({
         "disk_syncs_per_s": figures.syncs_per_s.round(),

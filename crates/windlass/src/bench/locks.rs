@@ -1,10 +1,10 @@
 //! Locks over HTTP: clients that take and give back, each its own or all the same one.
 
 use super::net::{Connection, Serving, Times};
-use crate::client::Failure;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::{Duration, Instant};
+use windlass_server::client::Failure;
 
 pub(super) fn measure(dir: &Path, clients: usize, shared: bool, time: Duration) -> Result<Value, Failure> {
     let serving = Serving::start(dir)?;

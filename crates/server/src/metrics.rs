@@ -13,9 +13,11 @@ pub mod expose;
 mod noted;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 pub use counts::{Histogram, LABELS_MAX, OTHER};
 pub use noted::Noted;
+pub use watch::Watch;
 
 use counts::Counts;
 use std::collections::BTreeMap;
