@@ -6,6 +6,7 @@
 
 mod documents;
 mod maps;
+mod modules;
 mod purity;
 mod rust;
 mod source;
@@ -34,7 +35,8 @@ impl Finding {
 const USAGE: &str = "usage: cargo run -p xtask -- tidy | purity | docs
 
   tidy     style rules of sources and documents
-  purity   the core reaches no clock, thread, randomness or I/O, and depends on nothing that does
+  purity   the core reaches no clock, thread, randomness or I/O, and depends on nothing that does; nothing in it
+           looks up to `turn/`, and few of its modules need each other
   docs     write the maps in the crates' READMEs
 ";
 
