@@ -7,18 +7,18 @@ use serde_json::{Value, json};
 use windlass_core::attempt::Report;
 use windlass_core::budget::{Amount, Cost, Total};
 use windlass_core::caps::Caps;
-use windlass_core::command::{Arrival, Claim, Command, Create, Deploy, Pushed, Receipted, Signal, Undo};
+use windlass_core::command::{Arrival, Claim, Command, Create, Deploy, Receipted, Signal, Undo};
 use windlass_core::digest::Digest;
 use windlass_core::event::{CheckpointSaved, Custom};
 use windlass_core::guard::{CommandResult, FileInfo, GuardInputs};
-use windlass_core::id::{AgentId, ApprovalId, Holder, ItemId, NoticeId, ReceiptId, RunId, SessionId, StepId};
+use windlass_core::id::{AgentId, ApprovalId, Holder, NoticeId, ReceiptId, RunId, SessionId, StepId};
 use windlass_core::policy::Verdict;
 use windlass_core::receipt::{Outcome, Reversal};
 use windlass_core::run::{Actor, Initiator, Source, Trigger};
 use windlass_core::step::{Failure, Resolution, Step};
 use windlass_core::stream::StreamId;
 use windlass_core::time::Span;
-use windlass_core::{approval, idempotency, item, lock, queue, schedule, semaphore, small, task, worker};
+use windlass_core::{approval, idempotency, schedule, small, task};
 
 /// A story under way: the stage, and the runbook that it is about.
 pub struct Play {
@@ -117,17 +117,17 @@ impl Play {
         }
     }
 
-    fn full(&self, told: &str) -> String {
+    pub fn full(&self, told: &str) -> String {
         let full = self.stage.names.full(told);
         full.unwrap_or_else(|| panic!("the story has told of no `{told}`")).to_owned()
     }
 
-    fn run(&self, told: &str) -> RunId {
+    pub fn run(&self, told: &str) -> RunId {
         RunId::parse(&self.full(told)).unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// A step, as `R1/build` names it.
-    fn place(&self, told: &str) -> (RunId, StepId) {
+    pub fn place(&self, told: &str) -> (RunId, StepId) {
         let (run, step) = told.split_once('/').unwrap_or_else(|| panic!("`{told}` is no step of a run"));
         (self.run(run), name(step))
     }
@@ -176,7 +176,7 @@ impl Play {
             policy,
             takes_back: None,
         };
-        (create, person(by))
+        (create, person(by.as_deref()))
     }
 
     /// Runs, executors and their reports.
@@ -318,7 +318,7 @@ impl Play {
                 let run = self.run(&words.next());
                 let usd_micros = micros(&words.option("usd").expect("usd=…"));
                 let to = Amount { usd_micros, ..Amount::default() };
-                self.stage.ask(&person(by), &Command::Raise { run, to });
+                self.stage.ask(&person(by.as_deref()), &Command::Raise { run, to });
                 return;
             }
             _ => {}
@@ -337,7 +337,7 @@ impl Play {
                 let output = words.option("output").map(|output| value(&output));
                 let reason = words.option("reason");
                 let resolve = Command::Resolve { run, step, resolution, probed, reason, output };
-                let by = if probed { Actor::SYSTEM } else { person(by) };
+                let by = if probed { Actor::SYSTEM } else { person(by.as_deref()) };
                 self.stage.ask(&by, &resolve);
             }
             _ => self.decide(verb, (run, step), by, words),
@@ -373,14 +373,14 @@ impl Play {
 
     fn decide(&mut self, verb: &str, (run, step): (RunId, StepId), by: Option<String>, words: &mut Words) {
         let which = words.option("approval").map(|told| self.full(&told));
-        let approvals = self.stage.state.run(run).expect("a run").rare().approvals.values();
+        let known = self.stage.state.run(run).expect("a run").rare();
         let of = |open: &&approval::Approval| match &which {
             Some(id) => open.id.to_string() == *id,
             None => open.step == step,
         };
         // The newest one of the step: an older one was settled or is void.
         let open =
-            approvals.filter(of).next_back().unwrap_or_else(|| panic!("nobody asks about {step}")).clone();
+            known.approvals.values().rfind(of).unwrap_or_else(|| panic!("nobody asks about {step}")).clone();
         let input = if verb == "void" {
             approval::Input::Void { reason: words.option("reason").expect("reason=…") }
         } else {
@@ -398,7 +398,7 @@ impl Play {
                 card: None,
             })
         };
-        let by = person(Some(by.unwrap_or_else(|| "bob".to_owned())));
+        let by = person(Some(by.as_deref().unwrap_or("bob")));
         self.stage.ask(&by, &Command::Decide { run, approval: ApprovalId(open.id.0), input });
     }
 
@@ -413,7 +413,7 @@ impl Play {
             self.stage.ask(&by, &Command::Undo(Box::new(undo)));
             return;
         }
-        let by = person(words.option("by"));
+        let by = person(words.option("by").as_deref());
         let reason = words.option("reason");
         let vars = words.option("vars").map(|vars| value(&vars));
         let user = by.id.clone();
@@ -480,132 +480,6 @@ impl Play {
             }
         }
     }
-
-    /// Locks and semaphores from outside.
-    fn coordinate(&mut self, verb: &str, words: &mut Words) {
-        let subject = words.next();
-        let (kind, subject) = subject.split_once('/').expect("lock/NAME or semaphore/NAME");
-        let who = words.option("by").unwrap_or_else(|| "ci".to_owned());
-        let (by, holder) = (Actor::new(Initiator::Service, &who), Holder::Outside(name(&who)));
-        let epoch = words.option("epoch").map(|epoch| value(&epoch).as_u64().expect("an epoch"));
-        let of = words.option("of").map(|step| {
-            let (run, step) = self.place(&step);
-            Holder::Step(run, step)
-        });
-        let wait = words.takes("wait");
-        let weight = words.option("weight").map_or(1, |weight| weight.parse().expect("a number"));
-        let (scoped, give_up_at) = (scoped(subject), None);
-        let command = if kind == "lock" {
-            let input = match verb {
-                "acquire" => lock::Input::Acquire(lock::Ask {
-                    holder: holder.clone(),
-                    metadata: None,
-                    wait,
-                    give_up_at,
-                }),
-                "release" => lock::Input::Release { holder: holder.clone(), epoch },
-                "hold" => lock::Input::Heartbeat { holder: holder.clone(), epoch: epoch.expect("epoch=N") },
-                _ => lock::Input::Break { epoch },
-            };
-            Command::Lock { lock: scoped, input }
-        } else {
-            let input = match verb {
-                "acquire" => semaphore::Input::Acquire(semaphore::Ask {
-                    holder: holder.clone(),
-                    weight,
-                    wait,
-                    give_up_at,
-                }),
-                "release" => semaphore::Input::Release { holder: holder.clone(), epoch },
-                "hold" => {
-                    semaphore::Input::Heartbeat { holder: holder.clone(), epoch: epoch.expect("epoch=N") }
-                }
-                _ => semaphore::Input::Break { holder: of.unwrap_or(holder.clone()), epoch },
-            };
-            Command::Semaphore { semaphore: scoped, input }
-        };
-        let lives = self.stage.ask(&by, &command);
-        if lives && matches!(verb, "hold" | "acquire") {
-            let at = self.stage.at;
-            self.stage.state.beat(holder, at);
-        }
-    }
-
-    /// Queues, workers and schedules.
-    fn queues(&mut self, verb: &str, words: &mut Words) {
-        let by = person(words.option("by"));
-        let subject = words.next();
-        let command = match verb {
-            "push" => {
-                let item = Pushed {
-                    id: ItemId(self.stage.id()),
-                    data: value(&words.next()),
-                    priority: words
-                        .option("priority")
-                        .map_or(0, |priority| priority.parse().expect("a number")),
-                    not_before: None,
-                    dedupe: words.option("key").map(|key| name(&key)),
-                    from: None,
-                };
-                Command::Push { queue: scoped(&subject), item: Box::new(item) }
-            }
-            "take" => {
-                let holder = Holder::Outside(by.id.clone().unwrap_or_else(|| name("ci")));
-                Command::Take { queue: scoped(&subject), holder }
-            }
-            "queue" => {
-                let input = match words.next().as_str() {
-                    "pause" => queue::Input::Pause,
-                    "resume" => queue::Input::Resume,
-                    other => panic!("a queue does not {other}"),
-                };
-                Command::Queue { queue: scoped(&subject), input }
-            }
-            "item" => {
-                let item = ItemId::parse(&self.full(&subject)).expect("an item");
-                Command::Item { item, input: item_input(words) }
-            }
-            "worker" => {
-                let input = match words.next().as_str() {
-                    "stop" => worker::Input::Stop { reason: words.option("reason") },
-                    "resize" => {
-                        worker::Input::Resize { concurrency: words.next().parse().expect("a number") }
-                    }
-                    "wake" => worker::Input::Wake { cause: None },
-                    other => panic!("a worker does not {other}"),
-                };
-                Command::Worker { worker: scoped(&subject), input }
-            }
-            "listed" => {
-                let listed = value(&words.next());
-                let mut pushed = Vec::new();
-                for item in listed.as_array().expect("a list of items") {
-                    let dedupe = item["id"].as_str().map(name);
-                    let id = ItemId(self.stage.id());
-                    let (data, priority) = (item.clone(), 0);
-                    pushed.push(Pushed { id, data, priority, not_before: None, dedupe, from: None });
-                }
-                let listed = words.option("error").map_or(Ok(pushed), Err);
-                Command::Polled { worker: scoped(&subject), listed }
-            }
-            "took" => {
-                let item = ItemId::parse(&self.full(&words.next())).expect("an item");
-                let run = self.run(&words.next());
-                Command::TookOutside { worker: scoped(&subject), item, run, error: words.option("error") }
-            }
-            _ => {
-                let input = match words.next().as_str() {
-                    "run-now" => {
-                        schedule::Input::RunNow { run: RunId(self.stage.id()), asked_by: Vec::new() }
-                    }
-                    "pause" => schedule::Input::Pause,
-                    other => panic!("a schedule does not {other}"),
-                };
-                Command::Schedule { schedule: scoped(&subject), input }
-            }
-        };
-        self.stage.ask(&by, &command);
-    }
 }
 
 fn micros(usd: &str) -> u64 {
@@ -663,22 +537,6 @@ fn guard_inputs(words: &mut Words) -> GuardInputs {
         }
     }
     inputs
-}
-
-fn item_input(words: &mut Words) -> item::Input {
-    let word = words.next();
-    let mut epoch = || value(&words.option("epoch").expect("epoch=N")).as_u64().expect("an epoch");
-    match word.as_str() {
-        "complete" => item::Input::Complete { epoch: epoch() },
-        "return" => item::Input::Return { epoch: epoch() },
-        "fail" => {
-            let (epoch, error) = (epoch(), words.option("error").unwrap_or_else(|| "no".to_owned()));
-            item::Input::Fail { epoch, error, retryable: !words.takes("final") }
-        }
-        "retry" => item::Input::Retry { data: None },
-        "drop" => item::Input::Drop { reason: words.option("reason") },
-        other => panic!("an item does not {other}"),
-    }
 }
 
 fn arrival(key: &str, body: &str, creates: Vec<Create>, event: Option<Custom>) -> Arrival {

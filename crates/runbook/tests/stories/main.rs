@@ -41,6 +41,7 @@
 
 mod acts;
 mod names;
+mod resources;
 mod script;
 mod stage;
 mod tell;

@@ -462,6 +462,6 @@ fn drive(
 }
 
 /// Who asks for something, where a story says who.
-pub fn person(who: Option<String>) -> Actor {
-    Actor::new(Initiator::User, who.as_deref().unwrap_or("ann"))
+pub fn person(who: Option<&str>) -> Actor {
+    Actor::new(Initiator::User, who.unwrap_or("ann"))
 }

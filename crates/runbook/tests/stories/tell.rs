@@ -54,7 +54,7 @@ pub fn fact(names: &mut Names, line: &str) -> String {
             !UNTOLD.contains(&key.as_str()) && !key.ends_with("_salt") && !key.ends_with("_digest")
         })
         .filter(|(key, value)| {
-            !is_empty(value) && !(key.as_str() == "duration_ms" && value.as_u64() == Some(0))
+            !(is_empty(value) || key.as_str() == "duration_ms" && value.as_u64() == Some(0))
         })
         // What the stream is called says it already.
         .filter(|(_, value)| value.as_str().is_none_or(|text| text.is_empty() || !stream.ends_with(text)))
