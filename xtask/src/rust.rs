@@ -17,14 +17,14 @@ const OUTWARD: &[(&[&str], &[&str])] = &[
     (
         &["Command::new", "process::Command", "tokio::process", "posix_spawn"],
         &[
-            "crates/tools/src/shell.rs",            // the keeper
-            "crates/tools/src/shell/supervisor.rs", // an attempt's supervisor
-            "crates/tools/src/shell/command.rs",    // an attempt's command
-            "crates/windlass/src/cli/executor.rs",  // itself anew, without its token among its words
-            "crates/windlass/src/cli/holds.rs",     // `windlass lock … -- CMD`, typed by a person
-            "crates/windlass/src/cli/run.rs",       // the holder that `run --detach` leaves behind
-            "crates/windlass/src/cli/work.rs",      // what `doctor` looks at, and an editor
-            "crates/server/src/bench/kill.rs",      // `windlass bench`
+            "crates/executor/src/shell.rs",            // the keeper
+            "crates/executor/src/shell/supervisor.rs", // an attempt's supervisor
+            "crates/executor/src/shell/command.rs",    // an attempt's command
+            "crates/windlass/src/cli/executor.rs",     // itself anew, without its token among its words
+            "crates/windlass/src/cli/holds.rs",        // `windlass lock … -- CMD`, typed by a person
+            "crates/windlass/src/cli/run.rs",          // the holder that `run --detach` leaves behind
+            "crates/windlass/src/cli/work.rs",         // what `doctor` looks at, and an editor
+            "crates/windlass/src/bench/kill.rs",       // `windlass bench`
         ],
     ),
     (
@@ -41,12 +41,12 @@ const OUTWARD: &[(&[&str], &[&str])] = &[
             "object_store::",
         ],
         &[
-            "crates/tools/src/tools/wire.rs",       // requests of tools and messages
-            "crates/tools/src/home.rs",             // the data directory's own socket
+            "crates/executor/src/tools/wire.rs",    // requests of tools and messages
+            "crates/executor/src/home.rs",          // the data directory's own socket
             "crates/server/src/client.rs",          // the client of the API
-            "crates/server/src/bench/net.rs",       // `windlass bench`
+            "crates/windlass/src/bench/net.rs",     // `windlass bench`
             "crates/server/src/evidence/bucket.rs", // bundles to an S3 store
-            "crates/store/src/telemetry/otlp.rs",   // traces
+            "crates/server/src/telemetry/otlp.rs",  // traces
         ],
     ),
     (
@@ -59,7 +59,7 @@ const OUTWARD: &[(&[&str], &[&str])] = &[
     (&["Leave::recorded"], &["crates/engine/src/handle.rs"]),
     (
         &["Launch::prepare", "Supervisor::start"],
-        &["crates/tools/src/shell/attempt.rs", "crates/tools/src/shell/keeper.rs"],
+        &["crates/executor/src/shell/attempt.rs", "crates/executor/src/shell/keeper.rs"],
     ),
 ];
 
@@ -270,7 +270,7 @@ mod unit {
         for code in [
             "use std::process::{Child, ExitCode};",
             "use reqwest::{Method, Url};",
-            "use windlass_core::command::Command;",
+            "use windlass_core::turn::command::Command;",
             "#[cfg(test)]\nmod t { use std::process::Command; }",
         ] {
             assert_eq!(messages(path, &format!("//! Purpose.\n{code}\n")), Vec::<String>::new(), "{code}");

@@ -1,13 +1,13 @@
 //! What steps run behind: nothing while all that happens is the owner's doing, and a wall where others may start or approve
 //! runs. A server and a remote executor decide it here, with the same words.
 
-use crate::config::Config;
-use crate::secrets::{self, Vault};
-use crate::shell::Wall;
-use crate::shell::walls::{self, Sandbox, User};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use windlass_executor::config::Config;
+use windlass_executor::secrets::{self, Vault};
+use windlass_executor::shell::Wall;
+use windlass_executor::shell::walls::{self, Sandbox, User};
 
 /// What was chosen.
 #[derive(Clone, Debug, Default)]

@@ -36,10 +36,7 @@ mod why;
 mod workers;
 
 use crate::app::App;
-use crate::history;
 use crate::metrics::OTHER;
-use crate::shape;
-use crate::store::{Embedded, Lookup, RunFilter};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Request, State};
@@ -55,11 +52,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tower::Service as _;
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Refusal, Reply};
 use windlass_core::id::{AttemptId, Holder, Name, RunId, Scoped};
 use windlass_core::run::{Actor, Initiator};
 use windlass_core::time::Millis;
+use windlass_core::turn::command::{Command, Refusal, Reply};
 use windlass_engine::remote::Client;
+use windlass_store::history;
+use windlass_store::shape;
+use windlass_store::store::{Embedded, Lookup, RunFilter};
 
 /// The media type of a problem.
 const PROBLEM: &str = "application/problem+json";
@@ -129,7 +129,7 @@ impl From<Refusal> for Problem {
 
 /// When it is worth asking again: the time, and the whole seconds until then.
 fn retry_after(at: Millis) -> Value {
-    let wait = at.since(windlass_engine::port::Clock::now(&crate::clock::System));
+    let wait = at.since(windlass_engine::port::Clock::now(&windlass_executor::clock::System));
     serde_json::json!({ "retry_at": shape::time(at), "retry_after": wait.0.div_ceil(1_000) })
 }
 

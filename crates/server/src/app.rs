@@ -5,31 +5,19 @@ use crate::api::Caller;
 use crate::attempts::Attempts;
 use crate::auth::Tokens;
 use crate::cards::sender::Sender;
-use crate::clock::{Sorted, System, fresh};
-use crate::config::Config;
-use crate::disk::Files;
 use crate::evidence::handed::HandedOut;
 use crate::evidence::keep::Place;
 use crate::evidence::keys::Keys;
 use crate::evidence::proofs::Proofs;
 use crate::evidence::seal::Sealing;
 use crate::evidence::shelf::Shelf;
-use crate::expr::Cel;
-use crate::home::Home;
-use crate::log::{Log, Recovery};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Watch};
 use crate::outside::{Local, Whose};
 use crate::policy::{FOLDER, InForce};
-use crate::redaction::Redactor;
 use crate::retention::{self, Retention};
 use crate::roots::Roots;
-use crate::secrets::Vault;
-use crate::shell::{Author, Shell, Wall};
 use crate::standing::Standing;
-use crate::store::{self, Embedded};
 use crate::telemetry;
-use crate::tools::execute::Executor;
-use crate::tools::settings::Settings as ToolSettings;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -38,14 +26,26 @@ use std::time::Duration;
 use tokio::sync::watch;
 use windlass_core::caps::Caps;
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Refusal};
 use windlass_core::effect::Notice;
 use windlass_core::id::{Name, RunId, StepId};
 use windlass_core::receipt::Action;
 use windlass_core::run::Actor;
+use windlass_core::turn::command::{Command, Refusal};
 use windlass_engine::handle::{Message, inbox};
 use windlass_engine::port::{Clock as _, Fault};
 use windlass_engine::{Engine, Handle, Leave, Options, Parts, Permit};
+use windlass_executor::clock::{Sorted, System, fresh};
+use windlass_executor::config::Config;
+use windlass_executor::home::Home;
+use windlass_executor::redaction::Redactor;
+use windlass_executor::secrets::Vault;
+use windlass_executor::shell::{Author, Shell, Wall};
+use windlass_executor::tools::execute::Executor;
+use windlass_executor::tools::settings::Settings as ToolSettings;
+use windlass_runbook::expr::Cel;
+use windlass_store::disk::Files;
+use windlass_store::log::{Log, Recovery};
+use windlass_store::store::{self, Embedded};
 
 /// How often is looked whether the data directory is still its owner's alone.
 const LOOK: Duration = Duration::from_secs(1);
@@ -58,7 +58,7 @@ pub enum Error {
     Store(#[from] store::Error),
     /// The keeper of shell steps.
     #[error("the keeper of shell steps cannot be started: {0}")]
-    Shell(#[from] crate::shell::Error),
+    Shell(#[from] windlass_executor::shell::Error),
     /// What is stored cannot be taken up.
     #[error(transparent)]
     Fault(#[from] Fault),
@@ -186,18 +186,19 @@ impl App {
                 Arc::new(ToolSettings::of(&settings.config).map_err(|error| Error::Tools(error.to_string()))?)
             }
         };
-        crate::tools::described::announce(&tools).map_err(|error| Error::Tools(error.to_string()))?;
+        windlass_executor::tools::described::announce(&tools)
+            .map_err(|error| Error::Tools(error.to_string()))?;
         let named = settings.config.var("WINDLASS_ARTIFACTS");
         let shelf = Shelf::find(named.as_deref(), &home.evidence()).map_err(Error::Evidence)?;
         let (mut store, recovery) = Embedded::open(Arc::new(Files), home.root(), &settings.store)?;
-        let (log, tail, metrics) = (store.log(), store.tail(), store.metrics());
-        let mut telling = None;
+        let (log, tail, metrics) = (store.log(), store.tail(), Arc::new(Metrics::default()));
+        let (mut telling, mut teller) = (None, None);
         if settings.tells {
             telemetry::recovered(&recovery);
-            let (teller, thread) = telemetry::start(&settings.config, metrics.clone())?;
-            store.tell(teller);
-            telling = Some(thread);
+            let (told, thread) = telemetry::start(&settings.config, metrics.clone())?;
+            (telling, teller) = (Some(thread), Some(told));
         }
+        store.observe(Box::new(Watch { metrics: metrics.clone(), teller }));
         // Keys and secrets are in this process's memory, and steps run under the same user.
         rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
             .map_err(std::io::Error::from)?;
@@ -262,7 +263,9 @@ impl App {
                 closed.extend(places(&home).iter().map(|place| place.join(FOLDER)));
             }
             if !settings.names_config {
-                closed.extend(std::env::current_dir().map(|here| here.join(crate::config::FILE_NAME)));
+                closed.extend(
+                    std::env::current_dir().map(|here| here.join(windlass_executor::config::FILE_NAME)),
+                );
             }
             // A tool is the owner's own, and works in its folder. Nobody else writes there.
             let closed_to_tools = closed.clone();
@@ -491,10 +494,10 @@ impl App {
 
     /// Whose a process with these ancestors is.
     #[must_use]
-    pub fn whose(&self, line: &[crate::shell::Identity]) -> Whose {
+    pub fn whose(&self, line: &[windlass_executor::shell::Identity]) -> Whose {
         match self.outside.whose(line) {
             // Where others may act, so may those behind the steps of an executor on this machine.
-            Whose::Apart if self.has_others() && crate::shell::is_kept(line) => Whose::Step,
+            Whose::Apart if self.has_others() && windlass_executor::shell::is_kept(line) => Whose::Step,
             whose => whose,
         }
     }

@@ -7,7 +7,6 @@
 use crate::api::Caller;
 use crate::api::routes::Scope;
 use crate::app::App;
-use crate::home::Home;
 use axum::http::Method;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
@@ -19,6 +18,7 @@ use std::sync::OnceLock;
 use windlass_core::id::{AttemptId, Name, RunId, StepId};
 use windlass_core::run::{Actor, Initiator};
 use windlass_engine::port::Store as _;
+use windlass_executor::home::Home;
 
 /// What a token begins with.
 pub const PREFIX: &str = "wla_";
@@ -104,7 +104,7 @@ fn read_key(path: &Path) -> io::Result<Option<[u8; KEY_LEN]>> {
 }
 
 fn make_key(path: &Path) -> io::Result<[u8; KEY_LEN]> {
-    let key = crate::random::bytes()?;
+    let key = windlass_executor::random::bytes()?;
     let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
     file.write_all(&key)?;
     file.sync_all()?;

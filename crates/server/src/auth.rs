@@ -6,8 +6,6 @@
 
 use crate::api::Caller;
 use crate::api::routes::Scope;
-use crate::clock::System;
-use crate::home::Home;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::fs;
@@ -20,11 +18,13 @@ use tokio::sync::watch;
 use windlass_core::digest::Digest;
 use windlass_core::id::{Name, SessionId, TokenId};
 use windlass_core::run::{Actor, Initiator};
-use windlass_core::state::{Body, State};
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
 use windlass_core::token::Token;
+use windlass_core::turn::state::{Body, State};
 use windlass_engine::port::Clock as _;
+use windlass_executor::clock::System;
+use windlass_executor::home::Home;
 
 /// What a token begins with, so that people and scanners know one when they see it.
 const PREFIX: &str = "wl_";
@@ -38,7 +38,7 @@ const FILE_MAX: u64 = 4_096;
 /// # Errors
 /// The system has no random numbers.
 pub fn fresh_token() -> io::Result<String> {
-    Ok(format!("{PREFIX}{}", Digest(crate::random::bytes()?)))
+    Ok(format!("{PREFIX}{}", Digest(windlass_executor::random::bytes()?)))
 }
 
 /// What is kept of a token.

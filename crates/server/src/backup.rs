@@ -1,12 +1,12 @@
 //! A copy of a data directory: its log, while it is written, and what belongs to it beside the log.
 
-use crate::log::{self, Log, Verified};
-use crate::secrets::Vault;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use windlass_core::code::Code;
+use windlass_executor::secrets::Vault;
+use windlass_store::log::{self, Log, Verified};
 
 /// The keys that the log is sealed with.
 pub const KEYS: &str = "keys";

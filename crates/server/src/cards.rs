@@ -19,7 +19,6 @@ pub mod text;
 mod tests;
 
 use crate::policy::builtin;
-use crate::shape;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -30,9 +29,10 @@ use windlass_core::id::{ApprovalId, Name};
 use windlass_core::policy::Risk;
 use windlass_core::run::Run;
 use windlass_core::runbook::{Kind, Runbook};
-use windlass_core::state::{Body, State};
 use windlass_core::step::Status as StepStatus;
 use windlass_core::stream::StreamId;
+use windlass_core::turn::state::{Body, State};
+use windlass_store::shape;
 
 /// The most bytes of the whole text. An action's own bound keeps it far below.
 const TEXT_LEN_MAX: usize = windlass_core::approval::CARD_LEN_MAX / 2;

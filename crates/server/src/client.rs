@@ -3,7 +3,6 @@
 use crate::api::Caller;
 use crate::app::{self, App, Settings};
 use crate::auth::Credential;
-use crate::home::Home;
 use crate::server;
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -11,6 +10,7 @@ use axum::http::{HeaderMap, Method, Request, StatusCode, header};
 use futures_util::StreamExt as _;
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
+use windlass_executor::home::Home;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use tokio::net::TcpStream;
 use tower::ServiceExt as _;
 use windlass_core::code::Code;
 use windlass_engine::handle::Message;
-use windlass_tools::tls;
+use windlass_executor::tls;
 
 /// How long to wait for a process that holds the data directory and does not answer yet.
 const PATIENCE: Duration = Duration::from_secs(45);
@@ -77,8 +77,8 @@ impl From<crate::retention::Error> for Failure {
     }
 }
 
-impl From<crate::runbook::Problems> for Failure {
-    fn from(problems: crate::runbook::Problems) -> Failure {
+impl From<windlass_runbook::Problems> for Failure {
+    fn from(problems: windlass_runbook::Problems) -> Failure {
         Failure::new(problems.code(), problems.render(false).trim_end().to_owned())
     }
 }

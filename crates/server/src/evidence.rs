@@ -42,7 +42,7 @@ pub enum Error {
     },
     /// The log cannot be read.
     #[error(transparent)]
-    Log(#[from] crate::log::Error),
+    Log(#[from] windlass_store::log::Error),
     /// The engine has ended, or refuses.
     #[error("{0}")]
     Engine(String),

@@ -13,9 +13,6 @@ mod report;
 
 use crate::apart::Apart;
 use crate::client::{Client, Failure};
-use crate::config::Config;
-use crate::home::Home;
-use crate::shell::Shell;
 use attempt::Attempt;
 use report::Outcome;
 use serde_json::{Value, json};
@@ -25,6 +22,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc, watch};
 use windlass_core::code::Code;
+use windlass_executor::config::Config;
+use windlass_executor::home::Home;
+use windlass_executor::shell::Shell;
 
 /// How long one request for work waits.
 const WAIT_MS: u64 = 20_000;
@@ -150,7 +150,7 @@ async fn hand_back(executor: &Arc<Executor>) {
         let mut state = executor.state();
         state.stopping = true;
         for attempt in state.running.values_mut() {
-            attempt.stop(&executor.shell, crate::shell::spec::GRACE);
+            attempt.stop(&executor.shell, windlass_executor::shell::spec::GRACE);
         }
     }
     let over = async {

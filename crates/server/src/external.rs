@@ -6,22 +6,22 @@
 
 use crate::outside::Hands;
 use crate::outside::beside::{self, For, NotRun};
-use crate::shell::Environment;
-use crate::store::Embedded;
 use serde_json::Value;
 use std::path::Path;
 use windlass_core::canonical;
-use windlass_core::command::{Command, Pushed};
 use windlass_core::digest::Digest;
-use windlass_core::dispatch::PUSH_MAX;
 use windlass_core::effect::Effect;
 use windlass_core::id::{ItemId, Name, RunId};
 use windlass_core::policy::Purpose;
 use windlass_core::runbook::ExternalQueue;
-use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
+use windlass_core::turn::command::{Command, Pushed};
+use windlass_core::turn::dispatch::PUSH_MAX;
+use windlass_core::turn::state::Body;
 use windlass_engine::Handle;
+use windlass_executor::shell::Environment;
+use windlass_store::store::Embedded;
 
 /// Carries an effect on an external queue out, and says what came of it. Nothing, where nobody waits for it any more.
 #[must_use]
@@ -81,7 +81,7 @@ fn commands(engine: &Handle<Embedded>, runbook: Digest, queue: &Name) -> Result<
 }
 
 fn now() -> Millis {
-    windlass_engine::port::Clock::now(&crate::clock::System)
+    windlass_engine::port::Clock::now(&windlass_executor::clock::System)
 }
 
 /// What a command prints, where it succeeds. None where nobody waits for it any more.
@@ -118,7 +118,14 @@ fn items(text: &[u8]) -> Result<Vec<Pushed>, String> {
         };
         let by_content = || Name::clean(&format!("sha256:{}", Digest::of(&[&canonical::bytes(&data)])));
         let dedupe = Some(dedupe.unwrap_or_else(by_content));
-        Pushed { id: ItemId(crate::clock::fresh()), data, priority: 0, not_before: None, dedupe, from: None }
+        Pushed {
+            id: ItemId(windlass_executor::clock::fresh()),
+            data,
+            priority: 0,
+            not_before: None,
+            dedupe,
+            from: None,
+        }
     };
     Ok(listed.into_iter().take(PUSH_MAX).map(item).collect())
 }

@@ -8,8 +8,6 @@
 use crate::outside::Hands;
 use crate::outside::beside::{self, For, NotRun, Ran};
 use crate::roots;
-use crate::shell::Environment;
-use crate::store::{Embedded, RunFilter};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -25,10 +23,12 @@ use windlass_core::policy::Purpose;
 use windlass_core::run::Run;
 use windlass_core::scope;
 use windlass_core::small;
-use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_core::template::Evaluate;
+use windlass_core::turn::state::Body;
 use windlass_engine::port::Store as _;
+use windlass_executor::shell::Environment;
+use windlass_store::store::{Embedded, RunFilter};
 
 /// How many of the newest runs of a pipeline are looked at for the one that is meant.
 const NEWEST_MAX: usize = 20;

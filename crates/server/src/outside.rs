@@ -14,23 +14,10 @@ mod reported;
 use crate::app::App;
 use crate::attempts::Attempts;
 use crate::cards::sender::Sender as Cards;
-use crate::config::Config;
-use crate::cron;
-use crate::expr::Cel;
 use crate::external;
 use crate::guards;
-use crate::home::Home;
 use crate::policy::pool::Pool;
 use crate::policy::{self, Edition, InForce, Question};
-use crate::room::postponed;
-use crate::runbook::tools::EMIT;
-use crate::secrets::{OfRun, Registered, Secrets};
-use crate::shell::{self, Author, Environment, Shell, ShellEvent, Spec, StartError};
-use crate::store::Embedded;
-use crate::tools::Trouble;
-use crate::tools::execute::{Executor, Finished, Job};
-use crate::tools::session::{Session, Witness};
-use crate::tools::settings::Settings as ToolSettings;
 use beside::For;
 pub(crate) use reported::report_of;
 use serde_json::{Map, Value};
@@ -42,7 +29,6 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use windlass_core::attempt::Report;
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Refusal};
 use windlass_core::digest::Digest;
 use windlass_core::effect::Effect;
 use windlass_core::event::PolicyDecided;
@@ -56,8 +42,22 @@ use windlass_core::step::Failure;
 use windlass_core::template::Template;
 use windlass_core::time::{Millis, Span};
 use windlass_core::trace;
+use windlass_core::turn::command::{Command, Refusal};
 use windlass_engine::port::{Fault, Outside};
 use windlass_engine::{Handle, Leave, Permit, Released};
+use windlass_executor::config::Config;
+use windlass_executor::home::Home;
+use windlass_executor::room::postponed;
+use windlass_executor::secrets::{OfRun, Registered, Secrets};
+use windlass_executor::shell::{self, Author, Environment, Shell, ShellEvent, Spec, StartError};
+use windlass_executor::tools::Trouble;
+use windlass_executor::tools::execute::{Executor, Finished, Job};
+use windlass_executor::tools::session::{Session, Witness};
+use windlass_executor::tools::settings::Settings as ToolSettings;
+use windlass_runbook::cron;
+use windlass_runbook::expr::Cel;
+use windlass_runbook::tools::EMIT;
+use windlass_store::store::Embedded;
 
 /// How long the end of attempts is waited for beyond their grace time when the process stops.
 const STOP_EXTRA: Duration = Duration::from_secs(5);
@@ -602,7 +602,7 @@ impl Hands {
     fn compute_slots(&self, schedule: Scoped, settings: &schedule::Settings, after: Millis, until: Millis) {
         let input = match cron::due(&schedule, settings, after, until) {
             Ok(cron::Due { slots, next_at }) => {
-                let runs = slots.iter().map(|_| RunId(crate::clock::fresh())).collect();
+                let runs = slots.iter().map(|_| RunId(windlass_executor::clock::fresh())).collect();
                 schedule::Input::Due { slots, next_at, runs }
             }
             Err(error) => schedule::Input::Defer { until: until + SLOTS_AGAIN, reason: error.to_string() },

@@ -2,7 +2,6 @@
 
 use crate::app::App;
 use crate::policy::{About, Edition, Question, question};
-use crate::secrets::{self, Secrets};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use windlass_core::id::{Name, RunId};
@@ -10,6 +9,7 @@ use windlass_core::policy::{Risk, Scope, scope};
 use windlass_core::receipt::Action;
 use windlass_core::runbook::{Compensate, Kind, Node, Pipeline, StepDef};
 use windlass_core::template::{Evaluate, Part, Template};
+use windlass_executor::secrets::{self, Secrets};
 
 /// The steps in the order of the file, groups before their members, each with its resolved fields, policy's verdict
 /// and the secrets it names, with those that are missing.

@@ -23,7 +23,6 @@ pub mod schema;
 pub use question::{About, Question};
 pub use rules::Rules;
 
-use crate::runbook::problem::{Problems, Source};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
@@ -34,9 +33,10 @@ use windlass_core::id::{Name, RunId};
 use windlass_core::policy::{Decision, Outcome};
 use windlass_core::private::Private;
 use windlass_core::runbook::Runbook;
-use windlass_core::state::{Body, State};
 use windlass_core::stream::StreamId;
+use windlass_core::turn::state::{Body, State};
 use windlass_engine::port;
+use windlass_runbook::problem::{Problems, Source};
 
 /// The name of the folder that is looked for where none is named.
 pub const FOLDER: &str = "policy";

@@ -8,11 +8,6 @@
 //! record twice as deleted. It costs a copy of what stays, so it waits until a tenth can go.
 
 use crate::app::App;
-use crate::config::Retention as Kept;
-use crate::history;
-use crate::home::Home;
-use crate::log::Compacted;
-use crate::store::{Before, Embedded, Retiring};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -20,14 +15,19 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, SystemTime};
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Refusal};
 use windlass_core::event::RetentionApplied;
 use windlass_core::id::{ItemId, Name, RunId};
 use windlass_core::item;
 use windlass_core::run::Actor;
 use windlass_core::time::{Millis, Span};
+use windlass_core::turn::command::{Command, Refusal};
 use windlass_engine::Handle;
 use windlass_engine::port::Clock;
+use windlass_executor::config::Retention as Kept;
+use windlass_executor::home::Home;
+use windlass_store::history;
+use windlass_store::log::Compacted;
+use windlass_store::store::{Before, Embedded, Retiring};
 
 /// When it is looked at first, and how often then at the most and at the least.
 const FIRST: Duration = Duration::from_secs(60);
@@ -80,7 +80,7 @@ pub enum Error {
     History(#[from] history::Error),
     /// The log.
     #[error(transparent)]
-    Log(#[from] crate::log::Error),
+    Log(#[from] windlass_store::log::Error),
     /// A file.
     #[error("{path} cannot be removed: {error}")]
     File {
@@ -129,7 +129,7 @@ fn serve(place: &Place, stopped: &Receiver<()>) {
     let mut wait = FIRST.min(every);
     while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(wait) {
         wait = every;
-        let now = crate::clock::System.now();
+        let now = windlass_executor::clock::System.now();
         match place.look(now, SHARE) {
             // An engine that has ended has nothing to let go.
             Ok(_) | Err(Error::Engine(_)) => {}
@@ -333,7 +333,7 @@ pub fn at_once<E: From<Error>>(
     while engine.read(|store| store.let_all_leave()).map_err(Error::from)? {
         std::thread::sleep(PAUSE);
     }
-    let now = crate::clock::System.now();
+    let now = windlass_executor::clock::System.now();
     let place = Place { engine: engine.clone(), home: app.home.clone(), kept };
     let before = now - kept.runs;
     let runs = engine.read(move |store| store.ended_before(before)).map_err(Error::from)?;

@@ -9,17 +9,17 @@
 //! of a symbolic link comes after those that are not, because who made the link can point it elsewhere at any time.
 //! What everybody has (the system's directories, `/srv`, `/tmp`, what `sandbox:` gives) is no tenant's.
 
-use crate::shell::Author;
-use crate::shell::walls::{self, Sandbox};
-use crate::store::Embedded;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use windlass_core::id::{Name, RunId};
-use windlass_core::state::State;
 use windlass_core::time::Millis;
+use windlass_core::turn::state::State;
 use windlass_engine::Handle;
+use windlass_executor::shell::Author;
+use windlass_executor::shell::walls::{self, Sandbox};
+use windlass_store::store::Embedded;
 
 /// How long it is good what the paths were found to lead to.
 const GOOD: Duration = Duration::from_secs(1);

@@ -25,7 +25,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener};
-use windlass_tools::tls::{self, Acceptor};
+use windlass_executor::tls::{self, Acceptor};
 
 /// How many connections are open at a time.
 const CONNECTIONS_MAX: u32 = 1_024;
@@ -215,7 +215,7 @@ impl Server {
     }
 
     /// The address it has.
-    pub(crate) fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> SocketAddr {
         self.address
     }
 
@@ -242,7 +242,7 @@ impl Server {
     }
 
     /// Serves the address as if the owner came in there. For measurements: nothing else is left out.
-    pub(crate) async fn serve_owner(self, app: Arc<App>, user: &str) {
+    pub async fn serve_owner(self, app: Arc<App>, user: &str) {
         let pool = Pool::new(&app, CONNECTIONS_MAX);
         let door = Door::Owner { app, caller: Arc::new(Caller::owner(user)) };
         self.accept(&pool, |_| door.clone()).await;

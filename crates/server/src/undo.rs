@@ -7,15 +7,10 @@
 //!
 //! A step with a `compensate` of its own is taken back by that; any other by what its receipt says. The plan is made of
 //! records alone, and the run that carries it out is like any other: pinned by a hash, under policy, with receipts. It claims
-//! the runs that it takes back ([`windlass_core::undone`]), so a second undo is answered with the first while that is under
+//! the runs that it takes back ([`windlass_core::turn::undone`]), so a second undo is answered with the first while that is under
 //! way, and finds afterwards what was done.
 
 use crate::app::App;
-use crate::runbook::tools;
-use crate::secrets::Secrets;
-use crate::store::Embedded;
-use crate::tools::session::Session;
-use crate::tools::{Call, Current, TIME_MAX, Tools};
 use serde_json::{Map, Value, json};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -23,7 +18,6 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use windlass_core::canonical;
 use windlass_core::code::Code;
-use windlass_core::command::Claim;
 use windlass_core::digest::Digest;
 use windlass_core::id::{Name, RunId, Scoped, StepId};
 use windlass_core::policy::Risk;
@@ -35,14 +29,20 @@ use windlass_core::runbook::{
 };
 use windlass_core::scope;
 use windlass_core::small;
-use windlass_core::state::Body;
 use windlass_core::step::{Status, Step};
 use windlass_core::stream::StreamId;
 use windlass_core::template::{Evaluate, Template};
 use windlass_core::time::Millis;
+use windlass_core::turn::command::Claim;
 use windlass_core::turn::effect_key;
-use windlass_core::undone;
+use windlass_core::turn::state::Body;
+use windlass_core::turn::undone;
 use windlass_engine::Leave;
+use windlass_executor::secrets::Secrets;
+use windlass_executor::tools::session::Session;
+use windlass_executor::tools::{Call, Current, TIME_MAX, Tools};
+use windlass_runbook::tools;
+use windlass_store::store::Embedded;
 
 /// The name of the generated runbook and of its pipeline.
 const NAME: &str = "undo";
@@ -151,10 +151,16 @@ fn is_reversal(item: &Item) -> bool {
 }
 
 /// The call that would take something back, for looking at what it would find.
-fn question(reverse: &Reversal, session: &Session, leave: Leave) -> Result<Call, crate::tools::Trouble> {
+fn question(
+    reverse: &Reversal,
+    session: &Session,
+    leave: Leave,
+) -> Result<Call, windlass_executor::tools::Trouble> {
     let with = with_of(&reverse.fields);
     let (fields, secret_places) = session.resolve(&with, &reverse.fields)?;
-    let Value::Object(fields) = fields else { return Err(crate::tools::Trouble::input("no fields")) };
+    let Value::Object(fields) = fields else {
+        return Err(windlass_executor::tools::Trouble::input("no fields"));
+    };
     Ok(Call {
         tool: reverse.tool.to_string(),
         operation: reverse.operation.to_string(),

@@ -1,10 +1,8 @@
-//! What keeps the facts and tells of them: the log on its disk, the store over it, the history of what ended, figures and
-//! traces.
+//! What keeps the facts: the log on its disk, the store over it, and the history of what ended.
 
 pub mod disk;
 pub mod history;
 pub mod log;
-pub mod metrics;
+pub mod observer;
 pub mod shape;
 pub mod store;
-pub mod telemetry;

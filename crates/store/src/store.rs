@@ -29,8 +29,7 @@ pub use retention::{Before, FailedItems, Retiring};
 use crate::disk::Disk;
 use crate::history::{self, History, Row};
 use crate::log::{self, Entry, Line, Log, Recovery, Seqs};
-use crate::metrics::{Metrics, Noted};
-use crate::telemetry::{Story, Teller};
+use crate::observer::{Durable, Observed, Observer};
 use live::{Live, is_named};
 use names::Resting;
 use std::collections::{BTreeSet, VecDeque};
@@ -43,12 +42,12 @@ use tokio::sync::watch;
 use windlass_core::audit::Head;
 use windlass_core::event::Event;
 use windlass_core::id::{Holder, ItemId, RunId, StepId};
-use windlass_core::index::Taker;
 use windlass_core::item::Item;
-use windlass_core::state::{Body, State};
 use windlass_core::stream::StreamId;
 use windlass_core::time::{Millis, Span};
 use windlass_core::turn::Overlay;
+use windlass_core::turn::index::Taker;
+use windlass_core::turn::state::{Body, State};
 use windlass_engine::fake;
 use windlass_engine::fast::{Map, Set};
 use windlass_engine::port::{Batch, Fault, Found, Leased, Store};
@@ -149,8 +148,7 @@ pub struct Embedded {
     part: Arc<Part>,
     /// When the last snapshot was begun.
     snapshot_at: Millis,
-    metrics: Arc<Metrics>,
-    teller: Option<Teller>,
+    observer: Option<Box<dyn Observer>>,
     /// How many streams one look goes through.
     scan_max: usize,
     /// The time of the newest record that was there at the start.
@@ -234,8 +232,7 @@ impl Embedded {
             saving: None,
             part: Arc::default(),
             snapshot_at: Millis(0),
-            metrics: Arc::default(),
-            teller: None,
+            observer: None,
             scan_max: SCAN_MAX,
             newest,
         };
@@ -272,15 +269,9 @@ impl Embedded {
         self.log.clone()
     }
 
-    /// What is counted of committed batches.
-    #[must_use]
-    pub fn metrics(&self) -> Arc<Metrics> {
-        self.metrics.clone()
-    }
-
-    /// From now on somebody is told what happens to runs.
-    pub fn tell(&mut self, teller: Teller) {
-        self.teller = Some(teller);
+    /// From now on this observer is told of each batch.
+    pub fn observe(&mut self, observer: Box<dyn Observer>) {
+        self.observer = Some(observer);
     }
 
     /// A seq before which no record of a run stands.
@@ -374,8 +365,7 @@ impl Embedded {
     }
 
     /// The versions of a batch's facts, which the state has applied already.
-    fn entries(&mut self, batch: &mut Batch, noted: &mut Noted) -> Vec<Entry> {
-        let mut story = self.teller.as_ref().map(|_| Story::default());
+    fn entries(&mut self, batch: &mut Batch) -> (Vec<Entry>, Option<Durable>) {
         let mut vers = Vec::with_capacity(batch.facts.len());
         let mut left: Map<&StreamId, u64> = Map::default();
         let mut over = Vec::new();
@@ -408,10 +398,6 @@ impl Embedded {
             self.remember.drain(..).map(|(stream, head)| Entry::Remember(stream, head)).collect();
         for (decided, ver) in batch.facts.iter().zip(&vers) {
             let fact = &decided.fact;
-            noted.see(&fact.event);
-            if let Some(story) = &mut story {
-                story.see(&self.live.state, &fact.event, &decided.by, batch.at);
-            }
             if let (StreamId::Run(run), 1) = (&fact.stream, ver) {
                 // Its records stand after what is durable now.
                 self.first_seqs.insert(*run, self.log.durable_seq());
@@ -427,14 +413,13 @@ impl Embedded {
                 self.done_items.push_back((item, batch.at, self.batches));
             }
         }
-        entries.push(Entry::Facts { facts: std::mem::take(&mut batch.facts), vers });
         self.list_again(&over);
-        noted.moved(self.live.state.indexes_mut().take_moves());
-        if let Some(mut story) = story {
-            story.moved(&self.live.state, noted.moves(), batch.at);
-            noted.story = story.into_lines();
-        }
-        entries
+        let moves = self.live.state.indexes_mut().take_moves();
+        let observed = self.observer.as_mut().map(|observer| {
+            observer.batch(Observed { state: &self.live.state, facts: &batch.facts, moves, at: batch.at })
+        });
+        entries.push(Entry::Facts { facts: std::mem::take(&mut batch.facts), vers });
+        (entries, observed)
     }
 
     /// Facts came to runs that have ended. Where they were listed before, that is done anew: a listing says how far the
@@ -639,11 +624,9 @@ impl Store for Embedded {
 
     fn commit(&mut self, mut batch: Batch, soon: bool) {
         self.batches += 1;
-        let mut noted = Noted::default();
         self.since_snapshot += batch.facts.len() as u64;
-        let entries = self.entries(&mut batch, &mut noted);
-        let (metrics, teller, at, began) =
-            (self.metrics.clone(), self.teller.clone(), batch.at, Instant::now());
+        let (entries, observed) = self.entries(&mut batch);
+        let began = Instant::now();
         let (number, durable, tail, done) =
             (self.batches, self.durable.clone(), self.tail.clone(), batch.done);
         let finished = move |result: Result<log::Durable, log::Error>| match result {
@@ -652,10 +635,9 @@ impl Store for Embedded {
                 tail.send_replace(written.last_seq);
                 done(Ok(()));
                 // Callers and effects come first.
-                if let Some(teller) = teller {
-                    teller.tell(std::mem::take(&mut noted.story));
+                if let Some(observed) = observed {
+                    observed(began.elapsed());
                 }
-                metrics.committed(&noted, at, began.elapsed());
             }
             Err(error) => done(Err(fault(&error))),
         };

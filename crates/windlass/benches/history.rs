@@ -8,12 +8,12 @@
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
-use windlass::history::{Filter, History, Row};
 use windlass_core::digest::Digest;
 use windlass_core::event::{Event, PipelineCompleted, PipelineCreated, PipelineFailed};
 use windlass_core::id::{Name, RunId};
 use windlass_core::run::{Lineage, Run, Source, Status, Subject, Trigger};
 use windlass_core::time::Millis;
+use windlass_store::history::{Filter, History, Row};
 
 /// When the first run was created.
 const EPOCH_MS: u64 = 1_760_000_000_000;

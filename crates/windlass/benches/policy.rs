@@ -7,8 +7,6 @@
 
 use divan::{Bencher, black_box};
 use serde_json::json;
-use windlass::policy::{About, Question, Rules};
-use windlass::runbook::problem::Source;
 use windlass_core::budget::Amount;
 use windlass_core::digest::Digest;
 use windlass_core::id::{Name, RunId};
@@ -16,6 +14,8 @@ use windlass_core::policy::{Risk, Verdict};
 use windlass_core::receipt::Action;
 use windlass_core::run::Source as Trigger;
 use windlass_core::time::Millis;
+use windlass_runbook::problem::Source;
+use windlass_server::policy::{About, Question, Rules};
 
 fn main() {
     divan::main();

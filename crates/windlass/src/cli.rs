@@ -23,10 +23,6 @@ mod tokens;
 mod undo;
 mod work;
 
-use crate::app::Settings;
-use crate::client::{Client, Failure, Need};
-use crate::config::Config;
-use crate::home::Home;
 use args::{Args, QueueVerb, RunbookVerb, ScheduleVerb, Verb, WorkerVerb};
 use clap::Parser as _;
 use say::Say;
@@ -35,7 +31,11 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use windlass_core::code::Code;
-use windlass_core::state::Body;
+use windlass_core::turn::state::Body;
+use windlass_executor::config::Config;
+use windlass_executor::home::Home;
+use windlass_server::app::Settings;
+use windlass_server::client::{Client, Failure, Need};
 
 /// What a command comes to: the exit code, or a failure that has one.
 type Outcome = Result<u8, Failure>;
@@ -48,7 +48,7 @@ const AGAIN_MAX: usize = 10;
 /// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
-    if let Some(code) = crate::shell::main_of(std::env::args_os()) {
+    if let Some(code) = windlass_executor::shell::main_of(std::env::args_os()) {
         return code;
     }
     let args = match Args::try_parse_from(args::renamed(std::env::args_os())) {
@@ -56,12 +56,12 @@ pub fn main() -> ExitCode {
         Err(error) => return usage(&error),
     };
     let say = Say::new(args.global.json, args.global.quiet, args.global.no_color);
-    let runtime = match crate::server::runtime() {
+    let runtime = match windlass_server::server::runtime() {
         Ok(runtime) => runtime,
         Err(error) => return say.failure(&Failure::new(Code::Internal, error.to_string())),
     };
     let outcome = runtime.block_on(dispatch(args, &say));
-    crate::telemetry::flush_logs();
+    windlass_server::telemetry::flush_logs();
     match (outcome, say::unwritten()) {
         (Err(failure), _) | (Ok(0), Some(failure)) => say.failure(&failure),
         (Ok(code), _) => ExitCode::from(code),
@@ -91,7 +91,7 @@ fn usage(error: &clap::Error) -> ExitCode {
 fn root(args: &Args) -> Result<std::path::PathBuf, Failure> {
     Ok(match &args.global.data {
         Some(root) => root.clone(),
-        None => Home::nearest().map_err(|error| crate::client::unusable(None, &error))?,
+        None => Home::nearest().map_err(|error| windlass_server::client::unusable(None, &error))?,
     })
 }
 
@@ -99,7 +99,7 @@ fn root(args: &Args) -> Result<std::path::PathBuf, Failure> {
 async fn connect(args: &Args, need: Need, say: &Say) -> Result<Client, Failure> {
     let root = root(args)?;
     if let Some(url) = &args.global.server {
-        let (url, token) = crate::client::at(url, args.global.token.as_deref(), &root);
+        let (url, token) = windlass_server::client::at(url, args.global.token.as_deref(), &root);
         if args.global.policy.is_some() && !asks_history(args) {
             say.note("--policy has no effect here: the server's own policy is in force");
         }
@@ -107,7 +107,7 @@ async fn connect(args: &Args, need: Need, say: &Say) -> Result<Client, Failure> 
     }
     let exe = std::env::current_exe()?;
     let config = Config::load(args.global.config.as_deref(), &root)?;
-    let tells = crate::telemetry::is_asked_for(&config)?;
+    let tells = windlass_server::telemetry::is_asked_for(&config)?;
     let policy = args.global.policy.clone();
     let mut settings = Settings { config: Arc::new(config), tells, policy, ..Settings::default() };
     if matches!(args.verb, Verb::Cancel { .. } | Verb::Resume { .. }) {
@@ -279,8 +279,9 @@ async fn finish(client: Client, outcome: &Outcome, say: &Say) {
 fn announce_tools(args: &Args) -> Result<(), Failure> {
     let wrong = |text: String| Failure::new(Code::InvalidInput, text);
     let config = Config::load(args.global.config.as_deref(), &root(args)?)?;
-    let settings = crate::tools::settings::Settings::of(&config).map_err(|error| wrong(error.to_string()))?;
-    crate::tools::described::announce(&settings).map_err(|error| wrong(error.to_string()))
+    let settings = windlass_executor::tools::settings::Settings::of(&config)
+        .map_err(|error| wrong(error.to_string()))?;
+    windlass_executor::tools::described::announce(&settings).map_err(|error| wrong(error.to_string()))
 }
 
 async fn ask(args: &Args, client: &mut Client, say: &Say) -> Outcome {

@@ -5,8 +5,6 @@ use super::hooks::signature;
 use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Json, PAGE_MAX, Problem, Query, invalid, json, page_limit};
 use crate::app::App;
-use crate::shape;
-use crate::store::ApprovalFilter;
 use axum::extract::{Path, State};
 use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::IntoResponse as _;
@@ -15,9 +13,11 @@ use serde::Deserialize;
 use std::sync::Arc;
 use windlass_core::approval::{self, Approval, Attempt, Channel, Status, Verdict};
 use windlass_core::code::Code;
-use windlass_core::command::Command;
 use windlass_core::digest::Digest;
 use windlass_core::id::ApprovalId;
+use windlass_core::turn::command::Command;
+use windlass_store::shape;
+use windlass_store::store::ApprovalFilter;
 
 /// Everything about approvals.
 pub(super) fn routes() -> Routes {

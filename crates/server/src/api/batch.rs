@@ -11,11 +11,11 @@ use serde_json::{Map, Value, json as object};
 use std::sync::Arc;
 use windlass_core::canonical;
 use windlass_core::code::Code;
-use windlass_core::command::{self as core, Command, Create, Refusal};
 use windlass_core::digest::Digest;
 use windlass_core::id::{Name, RunId, Scoped};
 use windlass_core::idempotency::{Input, RESPONSE_LEN_MAX, Reply, Source as KeySource};
 use windlass_core::run::{Source, Trigger};
+use windlass_core::turn::command::{self as core, Command, Create, Refusal};
 
 /// How many runs one request makes.
 const RUNS_MAX: usize = 1_000;
@@ -156,11 +156,12 @@ async fn wished(
     }
     // What all of them come to is known before any is made.
     let vars: Vec<&Map<String, Value>> = body.items.iter().map(|item| &item.vars).collect();
-    crate::runbook::admit_vars(def, &vars).map_err(|error| Problem::new(error.code(), error.to_string()))?;
+    windlass_runbook::admit_vars(def, &vars)
+        .map_err(|error| Problem::new(error.code(), error.to_string()))?;
     let name = Name::clean(&format!("{}/{pipeline}", runbook.name));
     let mut commands = Vec::with_capacity(body.items.len());
     for (n, item) in body.items.into_iter().enumerate() {
-        let fit = crate::runbook::fit_vars(def, &item.vars);
+        let fit = windlass_runbook::fit_vars(def, &item.vars);
         fit.map_err(|error| invalid(format!("item {n}: {error}")))?;
         let id = RunId(app.id());
         let (name_of_key, key) = keyed.map(|keyed| keyed.item(n)).transpose()?.unzip();

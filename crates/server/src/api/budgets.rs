@@ -3,7 +3,6 @@
 use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Json, Problem, json, runs};
 use crate::app::App;
-use crate::runbook::span;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use schemars::JsonSchema;
@@ -11,7 +10,8 @@ use serde::Deserialize;
 use std::sync::Arc;
 use windlass_core::budget::{Amount, Dimension};
 use windlass_core::code::Code;
-use windlass_core::command::Command;
+use windlass_core::turn::command::Command;
+use windlass_runbook::span;
 
 /// The most dollars.
 const USD_MAX: f64 = 1e9;

@@ -4,7 +4,6 @@ use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Json, Problem, json};
 use crate::app::App;
 use crate::backup;
-use crate::shape;
 use axum::extract::State;
 use axum::http::StatusCode;
 use schemars::JsonSchema;
@@ -13,6 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use windlass_core::code::Code;
+use windlass_store::shape;
 
 /// How long reading a whole log may take before whoever waits is told that it does.
 pub const PATIENCE: Duration = Duration::from_secs(3_600);

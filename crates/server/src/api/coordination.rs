@@ -7,8 +7,6 @@
 use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Json, Problem, gone, invalid, json, outsider, scoped, stranger};
 use crate::app::App;
-use crate::clock::System;
-use crate::shape;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use schemars::JsonSchema;
@@ -18,15 +16,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Reply};
 use windlass_core::id::{Holder, Scoped};
-use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Span;
+use windlass_core::turn::command::{Command, Reply};
+use windlass_core::turn::state::Body;
 use windlass_core::{lock, semaphore};
 use windlass_engine::handle::Message;
 use windlass_engine::hold::{Held, Leaving};
 use windlass_engine::port::Clock as _;
+use windlass_executor::clock::System;
+use windlass_store::shape;
 
 /// The longest that one request waits in line.
 const WAIT_MAX: u64 = 600_000;

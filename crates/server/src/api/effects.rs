@@ -3,7 +3,7 @@
 use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Json, Problem, json, runs};
 use crate::app::App;
-use crate::{shape, undo};
+use crate::undo;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use schemars::JsonSchema;
@@ -11,9 +11,10 @@ use serde::Deserialize;
 use serde_json::{Value, json as object};
 use std::sync::Arc;
 use windlass_core::code::Code;
-use windlass_core::command::{Claim, Command, Create, Reply, Undo};
 use windlass_core::id::{Name, RunId};
 use windlass_core::run::{Source, Trigger};
+use windlass_core::turn::command::{Claim, Command, Create, Reply, Undo};
+use windlass_store::shape;
 
 /// Everything about receipts and undo.
 pub(super) fn routes() -> Routes {

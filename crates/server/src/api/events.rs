@@ -7,11 +7,7 @@ use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Problem, Query};
 use crate::app::App;
 use crate::aside;
-use crate::shape;
-use crate::shell::Source;
-use crate::shell::output::{self, Follow};
 use crate::standing::Stand;
-use crate::store::{Attempts, Embedded, Followed};
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderValue, header};
@@ -34,6 +30,10 @@ use windlass_core::record::Record;
 use windlass_core::step::OutputLost;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
+use windlass_executor::shell::Source;
+use windlass_executor::shell::output::{self, Follow};
+use windlass_store::shape;
+use windlass_store::store::{Attempts, Embedded, Followed};
 
 /// Records and output, as they come.
 pub(super) fn routes() -> Routes {
@@ -331,7 +331,7 @@ impl Reading {
                 wanted.seen.insert(record.stream.clone(), made.namespace == wanted.caller.namespace);
             }
             over |= run.is_some_and(|run| record.stream == StreamId::Run(run))
-                && crate::store::ends(&record.event);
+                && windlass_store::store::ends(&record.event);
             if wanted.may_take(&record) {
                 records.push((record.stream.clone(), written(&record, line, sse)));
             }

@@ -4,7 +4,6 @@ use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Problem, Query, json};
 use crate::app::App;
 use crate::evidence::{self, archive, bundle, keys, period};
-use crate::store::Embedded;
 use axum::extract::{Path, State};
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::IntoResponse as _;
@@ -13,13 +12,14 @@ use serde::Deserialize;
 use serde_json::json as object;
 use std::sync::Arc;
 use windlass_core::code::Code;
-use windlass_core::command::Command;
 use windlass_core::digest::Digest;
 use windlass_core::event::EvidenceExported;
 use windlass_core::evidence::{About, Period};
 use windlass_core::id::RunId;
 use windlass_core::time::Millis;
+use windlass_core::turn::command::Command;
 use windlass_engine::port::Clock as _;
+use windlass_store::store::Embedded;
 
 /// Everything about evidence.
 pub(super) fn routes() -> Routes {
@@ -88,7 +88,7 @@ impl From<evidence::Error> for Problem {
 /// # Errors
 /// As [`bundle::gather`] says.
 fn make(app: &App, run: RunId, values: bool, owns: bool) -> Result<Vec<u8>, evidence::Error> {
-    let gone = |refusal: windlass_core::command::Refusal| evidence::Error::Engine(refusal.to_string());
+    let gone = |refusal: windlass_core::turn::command::Refusal| evidence::Error::Engine(refusal.to_string());
     let look = move |store: &mut Embedded| (store.first_seq(run), evidence::seal::sealed_through(store));
     let (first_seq, mut through) = app.engine.read(look).map_err(gone)?;
     if !bundle::is_sealed(&app.log, run, first_seq, through)? {
@@ -113,7 +113,7 @@ fn make(app: &App, run: RunId, values: bool, owns: bool) -> Result<Vec<u8>, evid
 
 /// The key that signs bundles.
 fn key(app: &App) -> Result<keys::Key, evidence::Error> {
-    let gone = |refusal: windlass_core::command::Refusal| evidence::Error::Engine(refusal.to_string());
+    let gone = |refusal: windlass_core::turn::command::Refusal| evidence::Error::Engine(refusal.to_string());
     let id = app.engine.read(|store| evidence::seal::key_in_force(store)).map_err(gone)?;
     app.keys.load(&id.ok_or_else(|| evidence::Error::Unprovable("nothing was sealed yet".to_owned()))?)
 }
@@ -162,7 +162,7 @@ async fn export_period(State(app): State<Arc<App>>, caller: Caller, Query(wanted
     let maker = app.clone();
     let made = tokio::task::spawn_blocking(move || {
         maker.sealing.now()?;
-        let at = crate::clock::System.now();
+        let at = windlass_executor::clock::System.now();
         archive::write(&period::gather(&maker.log, asked, wanted.values, &key(&maker)?, at)?)
     });
     let bytes = made.await.map_err(|_| Problem::new(Code::Internal, "the bundle could not be made"))??;
@@ -193,7 +193,7 @@ async fn list(State(app): State<Arc<App>>, _: Caller) -> Answer {
         known = app.look(|store| evidence::seal::public_keys(store)).await?;
     }
     let items = known.iter().map(|(id, public)| object!({ "id": id, "public_key": public })).collect();
-    let mut body = crate::shape::list(items, None);
+    let mut body = windlass_store::shape::list(items, None);
     body["text"] = keys::public_text(&known).into();
     Ok(json(StatusCode::OK, &body))
 }

@@ -12,9 +12,9 @@ use axum::response::IntoResponse as _;
 use std::path::Path;
 use std::sync::Arc;
 use windlass_core::code::Code;
-use windlass_core::command::Reply;
 use windlass_core::id::{RunId, Scoped};
 use windlass_core::idempotency::Source as KeySource;
+use windlass_core::turn::command::Reply;
 
 /// The figures.
 pub(super) fn routes() -> Routes {
@@ -68,7 +68,7 @@ impl App {
     /// Tells of a key that was known, with the trace of its run where that is in memory still.
     pub(super) fn tell_hit(&self, key: &str, run: Option<RunId>) {
         let key = key.to_owned();
-        let look = move |store: &mut crate::store::Embedded| {
+        let look = move |store: &mut windlass_store::store::Embedded| {
             run.and_then(|run| store.state().run(run)).map(|run| run.born.trace())
         };
         self.engine.read_then(look, move |seen| {

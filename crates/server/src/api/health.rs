@@ -28,7 +28,7 @@ pub(super) fn routes() -> Routes {
 
 async fn look<T: Send + 'static>(
     app: &App,
-    look: impl FnOnce(&mut crate::store::Embedded) -> T + Send + 'static,
+    look: impl FnOnce(&mut windlass_store::store::Embedded) -> T + Send + 'static,
 ) -> Result<T, Problem> {
     let stuck = || Problem::new(Code::Unavailable, "the loop does not turn: commands wait for their turn");
     tokio::time::timeout(TURN, app.look(look)).await.map_err(|_| stuck())?

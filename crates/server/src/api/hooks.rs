@@ -240,7 +240,7 @@ async fn read(place: Option<Place>, request: Request) -> Result<Raw, Response> {
         }
         Err(Late::Crowded) => return Err(super::crowded().into_response()),
     };
-    let tenant = word("tenant").unwrap_or_else(|| crate::config::DEFAULT_TENANT.to_owned());
+    let tenant = word("tenant").unwrap_or_else(|| windlass_executor::config::DEFAULT_TENANT.to_owned());
     Ok(Raw { tenant, source: word("source").unwrap_or_default(), head, bytes, _room: room })
 }
 

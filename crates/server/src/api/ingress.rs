@@ -5,9 +5,6 @@
 use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Problem, json};
 use crate::app::App;
-use crate::clock::System;
-use crate::shape;
-use crate::store::Embedded;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use serde_json::{Map, Value, json as object};
@@ -15,10 +12,13 @@ use std::sync::Arc;
 use windlass_core::code::Code;
 use windlass_core::id::{Name, RunId, Scoped};
 use windlass_core::idempotency::{self, Input, Key};
-use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
+use windlass_core::turn::state::Body;
 use windlass_engine::port::Clock as _;
+use windlass_executor::clock::System;
+use windlass_store::shape;
+use windlass_store::store::Embedded;
 
 /// Looking at keys.
 pub(super) fn routes() -> Routes {

@@ -4,14 +4,14 @@
 
 use super::Problem;
 use crate::app::App;
-use crate::clock::System;
 use crate::metrics::Hit;
 use windlass_core::digest::Digest;
 use windlass_core::id::Scoped;
 use windlass_core::idempotency::{Input, Key, Reply, Source};
-use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
+use windlass_core::turn::state::Body;
 use windlass_engine::port::Clock as _;
+use windlass_executor::clock::System;
 
 impl App {
     /// What a claim of a key would be answered, where the key is known. A repeat is counted here, and told of; a key that

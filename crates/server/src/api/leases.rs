@@ -14,9 +14,6 @@
 use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Json, Problem, gone, invalid, json, stranger};
 use crate::app::App;
-use crate::clock::System;
-use crate::redaction::Redactor;
-use crate::shape;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use schemars::JsonSchema;
@@ -27,7 +24,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use windlass_core::attempt::{Exit, Report};
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Refusal, Reply};
 use windlass_core::event::CheckpointSaved;
 use windlass_core::id::{AttemptId, Name, RunId, StepId};
 use windlass_core::private::Private;
@@ -37,10 +33,14 @@ use windlass_core::step::Failure;
 use windlass_core::template::Template;
 use windlass_core::time::{Millis, Span};
 use windlass_core::trace;
+use windlass_core::turn::command::{Command, Refusal, Reply};
 use windlass_engine::Permit;
 use windlass_engine::handle::Message;
 use windlass_engine::port::Clock as _;
 use windlass_engine::remote::{Gone, Lives, Watch, Wish};
+use windlass_executor::clock::System;
+use windlass_executor::redaction::Redactor;
+use windlass_store::shape;
 
 /// How many steps one request leases, and how many items one reports on.
 const ITEMS_MAX: usize = 1_000;

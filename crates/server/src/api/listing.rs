@@ -3,8 +3,6 @@
 use super::runs::versions;
 use super::{Answer, Caller, Problem, Query, invalid, json, page_limit};
 use crate::app::App;
-use crate::shape;
-use crate::store::{RunFilter, RunOrigin};
 use axum::extract::State;
 use axum::http::StatusCode;
 use schemars::JsonSchema;
@@ -12,9 +10,11 @@ use serde::Deserialize;
 use std::sync::Arc;
 use windlass_core::id::{ItemId, Name, RunId};
 use windlass_core::run::Status;
-use windlass_core::state::State as Known;
 use windlass_core::time::Millis;
+use windlass_core::turn::state::State as Known;
 use windlass_core::wire::shorten;
+use windlass_store::shape;
+use windlass_store::store::{RunFilter, RunOrigin};
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

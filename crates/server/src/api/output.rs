@@ -4,9 +4,6 @@ use super::leases::LOCAL;
 use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Json, Problem, invalid, json};
 use crate::app::App;
-use crate::shell::output;
-use crate::shell::spec::OUTPUT_MAX;
-use crate::shell::{Line, Source};
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use schemars::JsonSchema;
@@ -15,6 +12,9 @@ use serde_json::json as object;
 use std::sync::Arc;
 use windlass_core::code::Code;
 use windlass_core::id::StepId;
+use windlass_executor::shell::output;
+use windlass_executor::shell::spec::OUTPUT_MAX;
+use windlass_executor::shell::{Line, Source};
 
 /// How many lines one request brings, and how many bytes one has.
 const LINES_MAX: usize = 20_000;

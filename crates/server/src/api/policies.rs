@@ -5,12 +5,12 @@ use super::runbooks::Files;
 use super::{Answer, Caller, Json, Problem, json};
 use crate::app::App;
 use crate::policy::{Edition, Rules, folder, past};
-use crate::runbook::problem::Source;
-use crate::shape;
 use axum::extract::State;
 use axum::http::StatusCode;
 use std::sync::Arc;
 use windlass_core::code::Code;
+use windlass_runbook::problem::Source;
+use windlass_store::shape;
 
 /// Everything about policies.
 pub(super) fn routes() -> Routes {

@@ -8,8 +8,6 @@ use super::{
     Answer, Caller, Document, Json, Problem, Query, invalid, json, outsider, page_limit, scoped, stranger,
 };
 use crate::app::App;
-use crate::shape;
-use crate::store::Embedded;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use schemars::JsonSchema;
@@ -18,17 +16,19 @@ use serde_json::{Value, json as object};
 use std::sync::Arc;
 use std::time::Duration;
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Pushed, Reply};
-use windlass_core::dispatch::PUSH_MAX;
 use windlass_core::id::{ItemId, Name, Scoped};
 use windlass_core::item::{self, Grant, Item};
 use windlass_core::queue::{self, Queue};
-use windlass_core::state::{Body, State as Streams};
 use windlass_core::stream::StreamId;
 use windlass_core::time::{Millis, Span};
 use windlass_core::turn::View as _;
+use windlass_core::turn::command::{Command, Pushed, Reply};
+use windlass_core::turn::dispatch::PUSH_MAX;
+use windlass_core::turn::state::{Body, State as Streams};
 use windlass_engine::handle::Message;
 use windlass_engine::port::Clock;
+use windlass_store::shape;
+use windlass_store::store::Embedded;
 
 const SCAN_MAX: usize = 20_000;
 /// How long a consumer may wait for items.
@@ -311,7 +311,7 @@ fn pushed(new: NewItem, now: Millis) -> Result<Pushed, Problem> {
         return Err(invalid("`delay_ms` is longer than 30 days"));
     }
     Ok(Pushed {
-        id: ItemId(crate::clock::fresh()),
+        id: ItemId(windlass_executor::clock::fresh()),
         data: new.data,
         priority: new.priority,
         not_before: new.delay_ms.filter(|delay| *delay > 0).map(|delay| now + Span(delay)),
@@ -332,7 +332,7 @@ async fn push(
     if news.is_empty() || news.len() > PUSH_MAX {
         return Err(invalid(format!("push between 1 and {PUSH_MAX} items at once")));
     }
-    let now = Clock::now(&crate::clock::System);
+    let now = Clock::now(&windlass_executor::clock::System);
     let items = news.into_iter().map(|new| pushed(new, now)).collect::<Result<Vec<_>, _>>()?;
     let answers = match app.ask(&caller, Command::PushAll { queue: queue.clone(), items }).await? {
         Reply::PushedAll(answers) => answers,
@@ -568,7 +568,7 @@ async fn take(
     Json(wish): Json<TakeWish>,
 ) -> Answer {
     let queue = scoped(&caller, &name)?;
-    let made = || format!("consumer-{:032x}", crate::clock::fresh());
+    let made = || format!("consumer-{:032x}", windlass_executor::clock::fresh());
     let holder = outsider(&caller, &wish.holder.unwrap_or_else(made))?;
     let max = wish.max.unwrap_or(1).clamp(1, PUSH_MAX as u32);
     let wait = Duration::from_millis(wish.wait_ms.unwrap_or(0)).min(WAIT_MAX);
@@ -594,7 +594,7 @@ async fn take(
             let queue = queue.clone();
             app.look(move |store| store.state().indexes().queue(&queue).and_then(queue::Index::due)).await?
         };
-        let now = Clock::now(&crate::clock::System);
+        let now = Clock::now(&windlass_executor::clock::System);
         let due = due.map(|due| tokio::time::Instant::now() + Duration::from_millis(due.since(now).0.max(1)));
         tokio::select! {
             biased;

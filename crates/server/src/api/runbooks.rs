@@ -3,12 +3,7 @@
 use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Json, Problem, Query, Raw, json, runs};
 use crate::app::App;
-use crate::cron;
-use crate::log::Seqs;
 use crate::policy::About;
-use crate::runbook::{self, Loaded, Problems};
-use crate::shape;
-use crate::store::Embedded;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
@@ -20,8 +15,6 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Deploy};
-use windlass_core::deployment::Active;
 use windlass_core::digest::Digest;
 use windlass_core::event::Event;
 use windlass_core::id::{Name, Scoped};
@@ -29,12 +22,19 @@ use windlass_core::private::Private;
 use windlass_core::runbook::{Pipeline, Runbook};
 use windlass_core::schedule;
 use windlass_core::small;
-use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
 use windlass_core::turn::View as _;
+use windlass_core::turn::command::{Command, Deploy};
+use windlass_core::turn::deployment::Active;
+use windlass_core::turn::state::Body;
 use windlass_core::wire::shorten;
 use windlass_engine::port::Clock;
+use windlass_runbook::cron;
+use windlass_runbook::{self, Loaded, Problems};
+use windlass_store::log::Seqs;
+use windlass_store::shape;
+use windlass_store::store::Embedded;
 
 /// Everything about runbooks.
 pub(super) fn routes() -> Routes {
@@ -103,9 +103,9 @@ pub(super) struct How {
 /// Included files that came with the runbook.
 struct Sent(BTreeMap<PathBuf, String>);
 
-impl runbook::Files for Sent {
-    fn text(&self, name: &std::path::Path) -> Result<String, runbook::Problem> {
-        let missing = || runbook::Problem::whole(format!("`{}` was not sent along", name.display()));
+impl windlass_runbook::Files for Sent {
+    fn text(&self, name: &std::path::Path) -> Result<String, windlass_runbook::Problem> {
+        let missing = || windlass_runbook::Problem::whole(format!("`{}` was not sent along", name.display()));
         self.0.get(name).cloned().ok_or_else(missing)
     }
 }
@@ -134,7 +134,7 @@ fn read(headers: &HeaderMap, body: &Bytes) -> Result<Loaded, Problem> {
     let mut files = files.into_iter();
     let first = files.next().ok_or_else(|| Problem::new(Code::InvalidInput, "there is no file"))?;
     let included = Sent(files.map(|file| (PathBuf::from(file.name), file.text)).collect());
-    runbook::parse(&first.name, &first.text, &included).map_err(|problems| invalid(&problems))
+    windlass_runbook::parse(&first.name, &first.text, &included).map_err(|problems| invalid(&problems))
 }
 
 pub(super) async fn load(
@@ -283,7 +283,7 @@ async fn versions(app: &App, deployment: &Scoped) -> Result<Vec<Version>, Proble
 
 /// What somebody reads from the log, apart from those who wait for nothing.
 async fn scanned<T: Send + 'static>(
-    read: impl FnOnce() -> Result<T, crate::log::Error> + Send + 'static,
+    read: impl FnOnce() -> Result<T, windlass_store::log::Error> + Send + 'static,
 ) -> Result<T, Problem> {
     let scanned = tokio::task::spawn_blocking(read).await;
     let scanned = scanned.map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
@@ -305,7 +305,7 @@ fn first_slots(
     runbook: &Runbook,
     hash: Digest,
 ) -> Result<small::Map<Name, Millis>, Problem> {
-    let now = Clock::now(&crate::clock::System);
+    let now = Clock::now(&windlass_executor::clock::System);
     let mut next = small::Map::new();
     for (name, def) in &runbook.schedules {
         let scoped = Scoped::new(&caller.tenant, &caller.namespace, name);
@@ -428,7 +428,7 @@ pub(super) async fn plan(State(app): State<Arc<App>>, caller: Caller, Json(asked
     let pipeline = runs::pick(&runbook, asked.pipeline.as_deref())?;
     let def =
         runbook.pipelines.get(&pipeline).ok_or_else(|| Problem::missing("pipeline", pipeline.as_str()))?;
-    let vars = runbook::check_vars(def, &asked.vars)
+    let vars = windlass_runbook::check_vars(def, &asked.vars)
         .map_err(|error| Problem::new(Code::InvalidInput, error.to_string()))?;
     let about = About {
         tenant: caller.tenant.clone(),
@@ -440,7 +440,7 @@ pub(super) async fn plan(State(app): State<Arc<App>>, caller: Caller, Json(asked
         source: windlass_core::run::Source::Api,
         requester: Some(caller.user()),
         parent: None,
-        at: Clock::now(&crate::clock::System),
+        at: Clock::now(&windlass_executor::clock::System),
         spent: windlass_core::budget::Amount::default(),
     };
     let steps = crate::plan::steps(&app, about, def, &vars);

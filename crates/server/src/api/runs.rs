@@ -4,8 +4,6 @@ use super::listing;
 use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Json, Problem, invalid, json};
 use crate::app::App;
-use crate::shape;
-use crate::store::{self, Embedded, RunFilter};
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
@@ -15,18 +13,20 @@ use serde_json::{Map, Value, json as object};
 use std::sync::Arc;
 use windlass_core::canonical;
 use windlass_core::code::Code;
-use windlass_core::command::{Arrival, Command, Create, Reply, Signal};
 use windlass_core::digest::Digest;
 use windlass_core::id::{Name, RunId, Scoped, StepId};
 use windlass_core::idempotency::{self, Source as KeySource};
 use windlass_core::run::{Initiator, Run, Source, Status, Trigger};
 use windlass_core::runbook::Runbook;
-use windlass_core::state::{Body, State as Known};
 use windlass_core::step::Resolution;
 use windlass_core::stream::StreamId;
 use windlass_core::turn::View as _;
+use windlass_core::turn::command::{Arrival, Command, Create, Reply, Signal};
+use windlass_core::turn::state::{Body, State as Known};
 use windlass_core::wire::shorten;
 use windlass_engine::port::Store as _;
+use windlass_store::shape;
+use windlass_store::store::{self, Embedded, RunFilter};
 
 /// Everything about runs.
 pub(super) fn routes() -> Routes {
@@ -208,7 +208,7 @@ async fn wish(
         let text = "the pipeline has a `workspace`, which this version cannot make yet";
         return Err(Problem::new(Code::RunbookInvalid, text));
     }
-    crate::runbook::fit_vars(def, &body.vars).map_err(invalid)?;
+    windlass_runbook::fit_vars(def, &body.vars).map_err(invalid)?;
     let mut needs = Vec::new();
     for text in &body.after {
         needs.push(app.find_run(caller, text).await?);
@@ -365,7 +365,7 @@ impl App {
             let look = move |store: &mut Embedded| {
                 let (mut page, next) = store.list_runs(&asked)?;
                 page.iter_mut().for_each(|run| name_runbook(store.state(), run));
-                Ok::<_, crate::history::Error>((page, next))
+                Ok::<_, windlass_store::history::Error>((page, next))
             };
             let (page, next) = self.look(look).await??;
             items.extend(page);

@@ -3,20 +3,20 @@
 use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Problem, json, runs, scoped};
 use crate::app::App;
-use crate::cron;
-use crate::shape;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use serde_json::{Value, json as object};
 use std::sync::Arc;
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Reply};
 use windlass_core::id::{RunId, Scoped};
 use windlass_core::schedule::{Input, Schedule, Settings, State as Stand};
-use windlass_core::state::{Body, State as Streams};
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
+use windlass_core::turn::command::{Command, Reply};
+use windlass_core::turn::state::{Body, State as Streams};
 use windlass_engine::port::Clock;
+use windlass_runbook::cron;
+use windlass_store::shape;
 
 /// How many times that come are shown.
 const NEXT: usize = 5;
@@ -96,7 +96,7 @@ async fn list(State(app): State<Arc<App>>, caller: Caller) -> Answer {
         })
         .await?;
     // What comes next is computed here, where nobody waits for it.
-    let now = Clock::now(&crate::clock::System);
+    let now = Clock::now(&windlass_executor::clock::System);
     let items = schedules.iter().map(|schedule| describe(schedule, now)).collect();
     Ok(json(StatusCode::OK, &shape::list(items, None)))
 }
@@ -108,7 +108,7 @@ async fn fetch(app: &App, schedule: &Scoped) -> Result<Schedule, Problem> {
 }
 
 async fn shown(app: &App, schedule: &Scoped) -> Result<Value, Problem> {
-    Ok(describe(&fetch(app, schedule).await?, Clock::now(&crate::clock::System)))
+    Ok(describe(&fetch(app, schedule).await?, Clock::now(&windlass_executor::clock::System)))
 }
 
 async fn show(State(app): State<Arc<App>>, caller: Caller, Path(name): Path<String>) -> Answer {
@@ -143,7 +143,7 @@ async fn pause(State(app): State<Arc<App>>, caller: Caller, Path(name): Path<Str
 async fn resume(State(app): State<Arc<App>>, caller: Caller, Path(name): Path<String>) -> Answer {
     let schedule = scoped(&caller, &name)?;
     let known = fetch(&app, &schedule).await?;
-    let now = Clock::now(&crate::clock::System);
+    let now = Clock::now(&windlass_executor::clock::System);
     let next_at = match settings(&known) {
         Some(settings) => cron::first(&schedule, settings, now)
             .map_err(|error| Problem::new(error.code(), error.to_string()))?,

@@ -60,7 +60,7 @@ async fn what_a_library_refuses_is_a_problem_too() {
 
 /// An application on a directory of its own, that carries out nothing.
 fn app(dir: &std::path::Path) -> Arc<App> {
-    let home = crate::home::Home::make(&dir.join("data")).unwrap();
+    let home = windlass_executor::home::Home::make(&dir.join("data")).unwrap();
     App::start(home, &std::env::current_exe().unwrap(), crate::app::Settings::default()).unwrap()
 }
 

@@ -3,7 +3,6 @@
 use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Json, PAGE_MAX, Problem, Query, holder_of, invalid, json, page_limit, scoped};
 use crate::app::App;
-use crate::shape;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use schemars::JsonSchema;
@@ -11,13 +10,14 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::sync::Arc;
 use windlass_core::code::Code;
-use windlass_core::command::Command;
 use windlass_core::id::Scoped;
 use windlass_core::machine::Beats;
-use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_core::turn::View as _;
+use windlass_core::turn::command::Command;
+use windlass_core::turn::state::Body;
 use windlass_core::{lock, semaphore};
+use windlass_store::shape;
 
 /// Locks and semaphores.
 pub(super) fn routes() -> Routes {

@@ -4,8 +4,6 @@ use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Json, Problem, invalid, json};
 use crate::app::App;
 use crate::auth;
-use crate::clock::System;
-use crate::shape;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use schemars::JsonSchema;
@@ -13,11 +11,13 @@ use serde::Deserialize;
 use serde_json::{Value, json as object};
 use std::sync::Arc;
 use windlass_core::code::Code;
-use windlass_core::command::Command;
 use windlass_core::id::{Name, TokenId};
 use windlass_core::time::Millis;
 use windlass_core::token::{GROUPS_MAX, Input, New, Scope as Allowed, Token};
+use windlass_core::turn::command::Command;
 use windlass_engine::port::Clock as _;
+use windlass_executor::clock::System;
+use windlass_store::shape;
 
 /// Everything about tokens.
 pub(super) fn routes() -> Routes {
@@ -80,7 +80,7 @@ fn expiry(wish: &Wish) -> Result<Option<Millis>, Problem> {
         (Some(_), Some(_)) => Err(invalid("either `expires_at` or `expires_in`, not both")),
         (Some(at), None) => time(at).map(Some),
         (None, Some(span)) => {
-            let span = crate::runbook::span::parse(span)
+            let span = windlass_runbook::span::parse(span)
                 .map_err(|_| invalid("`expires_in` is not a duration such as 30d"))?;
             Ok(Some(System.now() + span))
         }

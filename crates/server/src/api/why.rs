@@ -3,7 +3,6 @@
 use super::leases::LOCAL;
 use super::{Answer, Caller, json};
 use crate::app::App;
-use crate::shape;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use serde_json::{Value, json as object};
@@ -13,9 +12,10 @@ use windlass_core::code::Code;
 use windlass_core::id::{Holder, Name, RunId};
 use windlass_core::lock;
 use windlass_core::run::{BlockedOn, Run, Status};
-use windlass_core::state::{Body, State as Whole};
 use windlass_core::step::{self, Step, Wait};
 use windlass_core::stream::StreamId;
+use windlass_core::turn::state::{Body, State as Whole};
+use windlass_store::shape;
 
 /// How many links the chain has at most.
 const LINKS_MAX: usize = 32;

@@ -3,7 +3,6 @@
 use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Json, Problem, json, scoped};
 use crate::app::App;
-use crate::shape;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use schemars::JsonSchema;
@@ -11,11 +10,12 @@ use serde::Deserialize;
 use serde_json::{Value, json as object};
 use std::sync::Arc;
 use windlass_core::code::Code;
-use windlass_core::command::Command;
 use windlass_core::id::{Name, Scoped};
-use windlass_core::state::{Body, State as Streams};
 use windlass_core::stream::StreamId;
+use windlass_core::turn::command::Command;
+use windlass_core::turn::state::{Body, State as Streams};
 use windlass_core::worker::{self, Worker};
+use windlass_store::shape;
 
 /// Everything about workers.
 pub(super) fn routes() -> Routes {

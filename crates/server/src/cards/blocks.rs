@@ -6,10 +6,10 @@
 
 use super::text::{mrkdwn, split, units, visible};
 use super::{Card, Part};
-use crate::shape;
 use serde_json::{Value, json};
 use windlass_core::approval::{Approval, Decided, Status, Tier};
 use windlass_core::id::RunId;
+use windlass_store::shape;
 
 /// The most blocks of a message.
 pub const BLOCKS_MAX: usize = 50;

@@ -14,12 +14,6 @@
 mod bring;
 
 use super::slack::Slack;
-use crate::clock::System;
-use crate::config::Config;
-use crate::secrets::Secrets;
-use crate::store::Embedded;
-use crate::tools::settings::Settings;
-use crate::tools::{Again, Happened, Trouble};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -31,6 +25,12 @@ use windlass_core::id::{ApprovalId, NoticeId, RunId};
 use windlass_core::time::Millis;
 use windlass_engine::Handle;
 use windlass_engine::port::Clock as _;
+use windlass_executor::clock::System;
+use windlass_executor::config::Config;
+use windlass_executor::secrets::Secrets;
+use windlass_executor::tools::settings::Settings;
+use windlass_executor::tools::{Again, Happened, Trouble};
+use windlass_store::store::Embedded;
 
 /// How many jobs are under way at once.
 const AT_ONCE: usize = 4;

@@ -1,11 +1,6 @@
 //! What cards ask of Slack: to post, to change, to find again, to open a window, to say something to one person.
 
 use super::blocks::Message;
-use crate::secrets::Secrets;
-use crate::tools::session::Session;
-use crate::tools::settings::Settings;
-use crate::tools::wire::Wire;
-use crate::tools::{Trouble, slack};
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -13,6 +8,11 @@ use std::time::Duration;
 use windlass_core::digest::Digest;
 use windlass_core::id::Name;
 use windlass_engine::{Leave, Own};
+use windlass_executor::secrets::Secrets;
+use windlass_executor::tools::session::Session;
+use windlass_executor::tools::settings::Settings;
+use windlass_executor::tools::wire::Wire;
+use windlass_executor::tools::{Trouble, slack};
 
 /// The kind of metadata by which our messages are found.
 const EVENT: &str = "windlass_card";

@@ -11,7 +11,7 @@ use object_store::{
     BackoffConfig, ClientOptions, ObjectStore as _, ObjectStoreExt as _, PutMode, PutOptions, RetryConfig,
 };
 use std::time::Duration;
-use windlass_tools::tls;
+use windlass_executor::tls;
 
 /// How often a request is tried again, and for how long in all.
 const RETRIES_MAX: usize = 4;

@@ -3,7 +3,6 @@
 use super::Error;
 use super::keys::Key;
 use super::proofs::Proofs;
-use crate::log::{Log, Seqs};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use windlass_core::audit::{Head, Leaf, Rotation, Seal, root};
@@ -12,6 +11,7 @@ use windlass_core::evidence::{About, Bundle, Contents, Inclusion, Segment};
 use windlass_core::id::{Name, RunId, Scoped};
 use windlass_core::redact::redact;
 use windlass_core::stream::StreamId;
+use windlass_store::log::{Log, Seqs};
 
 /// Private values that are there whatever the exporter chose: what a reader of the report has to see as it was.
 const SHOWN: [&str; 6] = ["action", "card", "message", "reason", "source", "text"];

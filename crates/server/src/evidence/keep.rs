@@ -8,8 +8,6 @@ use super::keys::Keys;
 use super::proofs::Proofs;
 use super::shelf::{Kept, Shelf};
 use super::{Error, archive};
-use crate::log::{Log, Seqs};
-use crate::store::{Embedded, ends};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -18,14 +16,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use windlass_core::command::Command;
 use windlass_core::event::{Event, EvidenceExported};
 use windlass_core::id::{Name, RunId};
 use windlass_core::policy::Verdict;
 use windlass_core::run::Actor;
 use windlass_core::runbook::Evidence;
 use windlass_core::stream::StreamId;
+use windlass_core::turn::command::Command;
 use windlass_engine::Handle;
+use windlass_store::log::{Log, Seqs};
+use windlass_store::store::{Embedded, ends};
 
 /// Where it is not known how far bundles were made, so many records before the last seal are looked at.
 const LOOK_BACK: u64 = 10_000;

@@ -82,7 +82,7 @@ impl Keys {
     /// # Errors
     /// There are no random numbers, or it cannot be kept.
     pub fn make(&self) -> Result<Key, Error> {
-        let seed = crate::random::bytes().map_err(|error| unusable(&self.dir, error))?;
+        let seed = windlass_executor::random::bytes().map_err(|error| unusable(&self.dir, error))?;
         let key = Key::new(&seed);
         let path = self.path(&key.id);
         let write = || {

@@ -4,7 +4,6 @@
 use super::Error;
 use super::bundle::{Taken, seals, take, unsealed};
 use super::keys::Key;
-use crate::log::{Log, Seqs};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use windlass_core::audit::{Head, Leaf, Tree};
@@ -14,6 +13,7 @@ use windlass_core::evidence::{About, Bundle, Contents, Inclusion, Opened, Period
 use windlass_core::id::{Name, Scoped};
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
+use windlass_store::log::{Log, Seqs};
 
 /// The most seals of a period: more than a month of one every ten seconds.
 const SEALS_MAX: u64 = 300_000;

@@ -3,13 +3,13 @@
 
 use super::Error;
 use super::bundle::{Taken, What, take};
-use crate::log::{Log, Seqs};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use windlass_core::audit::{Head, Leaf, Rotation, Seal, Tree};
 use windlass_core::event::Event;
 use windlass_core::stream::StreamId;
+use windlass_store::log::{Log, Seqs};
 
 /// How many leaves of opened seals are kept: two seals of the largest size.
 const LEAVES_KEPT: u64 = 1 << 17;

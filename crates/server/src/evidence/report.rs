@@ -4,11 +4,11 @@
 mod period;
 
 use crate::cards::text::visible;
-use crate::shape;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use windlass_core::evidence::{Gap, Override, Place, Population, Verdict};
 use windlass_core::time::Millis;
+use windlass_store::shape;
 
 /// What a browser may do with the page: show it, and nothing else.
 const CSP: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";

@@ -7,8 +7,6 @@
 use super::Error;
 use super::keep::{Keeping, Place};
 use super::keys::{Key, Keys};
-use crate::log::Log;
-use crate::store::Embedded;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -17,15 +15,17 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use windlass_core::audit::{INTERVAL, Input, LEAVES_MAX, Rotation, Sealer};
-use windlass_core::command::Command;
 use windlass_core::digest::Digest;
 use windlass_core::event::{Event, KeyRotated};
 use windlass_core::id::Name;
 use windlass_core::run::Actor;
-use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
+use windlass_core::turn::command::Command;
+use windlass_core::turn::state::Body;
 use windlass_engine::Handle;
 use windlass_engine::port::Clock as _;
+use windlass_store::log::Log;
+use windlass_store::store::Embedded;
 
 /// Who is told that everything is sealed, or why it is not.
 type Sealed = Sender<Result<(), String>>;
@@ -243,7 +243,7 @@ impl Worker {
                 return Ok(());
             }
             let key = self.key()?;
-            let at = crate::clock::System.now();
+            let at = windlass_executor::clock::System.now();
             let sealer = self.sealer()?;
             let Some(proposal) = sealer.propose(at) else { return Ok(()) };
             let signature = key.sign(&proposal.seal.signed_bytes());
@@ -299,7 +299,7 @@ impl Worker {
         let fact = KeyRotated { key_id, public_key, replaces, signature };
         self.call(Command::RotateKey(Box::new(fact.clone())))?;
         if let Some(sealer) = &mut self.sealer {
-            *sealer = std::mem::take(sealer).apply(&fact.into(), crate::clock::System.now());
+            *sealer = std::mem::take(sealer).apply(&fact.into(), windlass_executor::clock::System.now());
         }
         Ok(key)
     }

@@ -3,9 +3,6 @@
 use super::report::Outcome;
 use super::{Executor, key};
 use crate::outside::report_of;
-use crate::room::postponed;
-use crate::shell::{Environment, Secret, Shell, ShellEvent, Spec, StartError};
-use crate::tools::Trouble;
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,6 +14,9 @@ use windlass_core::runbook::ValueType;
 use windlass_core::small;
 use windlass_core::step::Failure;
 use windlass_engine::{Leave, Own};
+use windlass_executor::room::postponed;
+use windlass_executor::shell::{Environment, Secret, Shell, ShellEvent, Spec, StartError};
+use windlass_executor::tools::Trouble;
 
 /// Where a secret is looked for: an environment variable with its name after this.
 const SECRET_PREFIX: &str = "WINDLASS_SECRET_";

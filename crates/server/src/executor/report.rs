@@ -5,8 +5,6 @@
 
 use super::{Executor, PATIENCE, PAUSE, PAUSE_MAX, passes};
 use crate::attempts::escape;
-use crate::shell::Source;
-use crate::shell::output::{self, Follow};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
@@ -15,6 +13,8 @@ use tokio::sync::{mpsc, watch};
 use windlass_core::attempt::{Exit, Report};
 use windlass_core::code::Code;
 use windlass_core::id::Name;
+use windlass_executor::shell::Source;
+use windlass_executor::shell::output::{self, Follow};
 
 /// How often output is looked for.
 const LOOK: Duration = Duration::from_millis(100);

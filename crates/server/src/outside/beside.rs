@@ -11,20 +11,22 @@ use super::Hands;
 use crate::policy::question::command as action_of;
 use crate::policy::{self, Question, pool};
 use crate::roots;
-use crate::shell::{self, Author, Ended, Ending, Environment, ShellEvent, Source, Spec, StartError, Wall};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 use windlass_core::code::Code;
-use windlass_core::command::Refusal;
 use windlass_core::digest::Digest;
 use windlass_core::id::{Name, RunId, Scoped, StepId};
 use windlass_core::policy::Purpose;
 use windlass_core::receipt::Action;
 use windlass_core::time::Millis;
+use windlass_core::turn::command::Refusal;
 use windlass_engine::Leave;
+use windlass_executor::shell::{
+    self, Author, Ended, Ending, Environment, ShellEvent, Source, Spec, StartError, Wall,
+};
 
 /// How long a command may take.
 const TIME_MAX: Duration = Duration::from_secs(60);
@@ -257,14 +259,20 @@ impl Hands {
         };
         let id = match whom {
             For::Step { run, step, .. } => {
-                format!("{run}/{step}/{}/{:x}", command.purpose, crate::clock::fresh())
+                format!("{run}/{step}/{}/{:x}", command.purpose, windlass_executor::clock::fresh())
             }
-            For::Notice { run } => format!("{run}/{}/{:x}", command.purpose, crate::clock::fresh()),
-            For::Queue { worker, .. } => format!("{worker}/{}/{:x}", command.purpose, crate::clock::fresh()),
+            For::Notice { run } => {
+                format!("{run}/{}/{:x}", command.purpose, windlass_executor::clock::fresh())
+            }
+            For::Queue { worker, .. } => {
+                format!("{worker}/{}/{:x}", command.purpose, windlass_executor::clock::fresh())
+            }
         };
         let files = self.home.scratch();
         std::fs::create_dir_all(&files).map_err(|error| Unstarted::from(StartError::file(&files, &error)))?;
-        let file = |end: &str| -> PathBuf { files.join(format!("beside-{:x}.{end}", crate::clock::fresh())) };
+        let file = |end: &str| -> PathBuf {
+            files.join(format!("beside-{:x}.{end}", windlass_executor::clock::fresh()))
+        };
         let (log, typed) = (file("log"), file("out"));
         let mut spec = Spec::new(
             &id,

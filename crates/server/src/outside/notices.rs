@@ -9,11 +9,7 @@
 
 use super::Hands;
 use super::beside::{self, For, NotRun};
-use crate::config::Notices;
 use crate::policy::Question;
-use crate::shell::Environment;
-use crate::tools::settings::Settings;
-use crate::tools::wire::{Ask, Wire};
 use reqwest::header::{HeaderName, HeaderValue};
 use reqwest::{Method, Url};
 use serde_json::{Value, json};
@@ -21,14 +17,18 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
-use windlass_core::command::Command;
 use windlass_core::effect::Notice;
 use windlass_core::id::{Name, NoticeId, RunId, StepId};
 use windlass_core::policy::{Purpose, Risk};
 use windlass_core::receipt::Action;
 use windlass_core::run::Actor;
-use windlass_core::state::Body;
+use windlass_core::turn::command::Command;
+use windlass_core::turn::state::Body;
 use windlass_engine::Leave;
+use windlass_executor::config::Notices;
+use windlass_executor::shell::Environment;
+use windlass_executor::tools::settings::Settings;
+use windlass_executor::tools::wire::{Ask, Wire};
 
 /// The waits before a channel is tried again that did not take a message.
 const AGAIN: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(5)];
@@ -185,7 +185,7 @@ impl Hands {
                     env.add(name, &value)?;
                 }
             }
-            Ok::<(), crate::shell::environment::Error>(())
+            Ok::<(), windlass_executor::shell::environment::Error>(())
         };
         set().map_err(|error| NotRun::Because(error.to_string()))?;
         let file = self.config.path.as_deref().and_then(Path::parent).unwrap_or_else(|| Path::new(""));
@@ -215,7 +215,7 @@ impl Hands {
         let because = |error: &dyn std::fmt::Display| NotRun::Because(error.to_string());
         let at = Url::parse(url).map_err(|error| because(&error))?;
         // The path of an address of a chat is often its password.
-        let target = crate::tools::wire::place(&at);
+        let target = windlass_executor::tools::wire::place(&at);
         let leave = self.may_send(
             about,
             Action {

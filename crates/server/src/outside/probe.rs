@@ -2,20 +2,12 @@
 
 use super::Hands;
 use crate::policy::question::{self, Question};
-use crate::secrets::OfRun;
-use crate::shell::Environment;
-use crate::store::Embedded;
-use crate::tools::Seen;
-use crate::tools::execute::{Job, Place};
-use crate::tools::probe::{Asked, NotAllowed, Read};
-use crate::tools::session::Witness;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use windlass_core::attempt::Report;
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Receipted, Refusal};
 use windlass_core::id::{Name, RunId, StepId};
 use windlass_core::policy::Purpose;
 use windlass_core::receipt::{Action, Semantics};
@@ -25,8 +17,16 @@ use windlass_core::scope::{self, Reading};
 use windlass_core::step::{Resolution, Status, Step};
 use windlass_core::stream::StreamId;
 use windlass_core::template::{Evaluate, Template};
+use windlass_core::turn::command::{Command, Receipted, Refusal};
 use windlass_engine::Leave;
 use windlass_engine::port::Fault;
+use windlass_executor::secrets::OfRun;
+use windlass_executor::shell::Environment;
+use windlass_executor::tools::Seen;
+use windlass_executor::tools::execute::{Job, Place};
+use windlass_executor::tools::probe::{Asked, NotAllowed, Read};
+use windlass_executor::tools::session::Witness;
+use windlass_store::store::Embedded;
 
 impl Hands {
     /// Finds out what became of an attempt, and says so. Until then the step waits, and a human may say it too.

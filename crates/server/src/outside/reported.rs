@@ -1,7 +1,5 @@
 //! What is reported of an attempt, by how its command ended.
 
-use crate::room::postponed;
-use crate::shell::{self, Ended, Ending};
 use serde_json::Value;
 use std::path::Path;
 use windlass_core::attempt::{Exit, Report};
@@ -9,6 +7,8 @@ use windlass_core::code::Code;
 use windlass_core::id::Name;
 use windlass_core::small;
 use windlass_core::step::Failure;
+use windlass_executor::room::postponed;
+use windlass_executor::shell::{self, Ended, Ending};
 
 /// How many lines of what a command said last stand in its failure, and how many bytes at most.
 const LAST_LINES: usize = 8;

@@ -12,8 +12,6 @@
 
 use super::Edition;
 use super::question::{About, Question};
-use crate::runbook::problem::{Notes, Place, Problem, Problems, Source};
-use crate::runbook::{tools, yaml};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use windlass_core::approval::Tier;
@@ -25,6 +23,8 @@ use windlass_core::policy::{Decision, Risk, Scope, Verdict, scope};
 use windlass_core::receipt::Action;
 use windlass_core::run;
 use windlass_core::time::Millis;
+use windlass_runbook::problem::{Notes, Place, Problem, Problems, Source};
+use windlass_runbook::{tools, yaml};
 
 /// The most bytes of a file of cases.
 pub const FILE_LEN_MAX: usize = 1024 * 1024;

@@ -4,11 +4,11 @@
 //! The strictest of several holds: the highest tier, the most humans, two persons where one of them says so, the shortest
 //! time, and only approvers that all of them name.
 
-use crate::runbook::problem::did_you_mean;
-use crate::runbook::span;
 use windlass_core::approval::{COUNT_MAX, Tier};
 use windlass_core::id::Name;
 use windlass_core::time::Span;
+use windlass_runbook::problem::did_you_mean;
+use windlass_runbook::span;
 
 /// The most approvers in one annotation.
 const APPROVERS_MAX: usize = 32;

@@ -1,11 +1,11 @@
 //! A policy folder: which files are read, within which bounds, and the hash that names what they say.
 
-use crate::runbook::problem::{Problem, Problems, Source};
 use std::fs;
 use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use windlass_core::digest::Digest;
+use windlass_runbook::problem::{Problem, Problems, Source};
 
 /// How the names of policy files end.
 const ENDING: &str = ".cedar";

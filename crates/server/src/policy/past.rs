@@ -5,7 +5,6 @@
 
 use super::Edition;
 use super::question::Question;
-use crate::log::{Error, Log};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -13,7 +12,8 @@ use windlass_core::event::{Event, PolicyDecided};
 use windlass_core::id::Name;
 use windlass_core::policy::Verdict;
 use windlass_core::record::Record;
-use windlass_core::state::State;
+use windlass_core::turn::state::State;
+use windlass_store::log::{Error, Log};
 
 /// The most flips that are shown with their details.
 pub const EXAMPLES_MAX: usize = 50;
@@ -88,7 +88,7 @@ impl Comparison {
             self.examples.push(json!({
                 "run": decided.pipeline_id.to_string(), "step": decided.step, "tool": decided.tool,
                 "operation": action.map(|action| &action.operation), "target": action.map(|action| &action.target),
-                "at": crate::shape::time(record.at), "was": decided.verdict, "would_be": now.verdict,
+                "at": windlass_store::shape::time(record.at), "was": decided.verdict, "would_be": now.verdict,
                 "was_because": decided.reasons, "would_be_because": now.reasons, "rules": now.rules,
             }));
         }

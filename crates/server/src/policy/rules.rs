@@ -7,7 +7,6 @@
 
 use super::demand::Demand;
 use super::{folder, schema};
-use crate::runbook::problem::{Notes, Place, Problem, Problems, Source, did_you_mean, suggest};
 use cedar_policy::ffi::DetailedError;
 use cedar_policy::{
     ActionConstraint, Effect, Entities, Entity, EntityTypeName, EntityUid, Policy, PolicyId, PolicySet,
@@ -21,6 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use windlass_core::approval::COUNT_MAX;
 use windlass_core::code::Code;
 use windlass_core::digest::Digest;
+use windlass_runbook::problem::{Notes, Place, Problem, Problems, Source, did_you_mean, suggest};
 
 /// The most rules in a folder.
 pub const RULES_MAX: usize = 2_000;

@@ -4,10 +4,10 @@
 //! on this machine), and in the group of its family, the part before the dot (`github`, `slack`). A tool's fields are typed where their type is known before a run; every
 //! value, however deep, is also a tag of the target under its path.
 
-use crate::runbook::shape::{Key, Shape};
-use crate::runbook::tools::{TOOLS, Tool, Writes};
 use std::fmt::Write as _;
 use windlass_core::policy::{self, Verdict};
+use windlass_runbook::shape::{Key, Shape};
+use windlass_runbook::tools::{TOOLS, Tool, Writes};
 
 /// The file in a policy folder that holds the schema, for editors and readers.
 pub const FILE: &str = "schema.cedarschema";

@@ -2,7 +2,6 @@
 
 use super::question::{About, Question};
 use super::*;
-use crate::runbook::problem::Source;
 use proptest::prelude::*;
 use serde_json::json;
 use windlass_core::approval::Tier;
@@ -12,6 +11,7 @@ use windlass_core::receipt::Action;
 use windlass_core::run::Source as Trigger;
 use windlass_core::time::{Millis, Span};
 use windlass_engine::port::Policy as _;
+use windlass_runbook::problem::Source;
 
 fn name(text: &str) -> Name {
     Name::new(text).unwrap()
@@ -33,7 +33,7 @@ fn refused(text: &str) -> String {
 fn question(tool: &str, target: &str, fields: Value, risk: Risk) -> Question {
     let method = fields["method"].as_str().unwrap_or("GET").to_lowercase();
     let operation = if tool == "http" { name(&method) } else { name(tool.rsplit('.').next().unwrap()) };
-    let writes = crate::runbook::tools::writes(tool, operation.as_str());
+    let writes = windlass_runbook::tools::writes(tool, operation.as_str());
     let action = Action::new(name(tool), operation, name(target), fields, risk).unwrap();
     Question {
         purpose: None,
@@ -445,7 +445,7 @@ fn what_windlass_init_makes_is_taken_and_says_what_the_built_in_policy_says() {
     let files = [("base.cedar", STARTER)];
     let sources = files.map(|(name, text)| Source { name: name.into(), text: text.into() });
     let rules = Rules::of(sources.to_vec()).unwrap_or_else(|problems| panic!("{problems}"));
-    for tool in crate::runbook::tools::TOOLS {
+    for tool in windlass_runbook::tools::TOOLS {
         let fields: serde_json::Map<_, _> = (tool.fields.keys.iter())
             .filter(|key| key.required)
             .map(|key| (key.name.to_owned(), json!("x")))

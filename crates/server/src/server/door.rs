@@ -18,15 +18,15 @@ use crate::api::body::Peer;
 use crate::api::{Caller, Problem};
 use crate::app::App;
 use crate::attempts;
-use crate::clock::System;
 use crate::outside::Whose;
-use crate::shell::{self, Identity};
 use axum::http::{HeaderMap, HeaderName, Uri, header};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use tokio::net::UnixStream;
 use windlass_core::code::Code;
 use windlass_engine::port::Clock as _;
+use windlass_executor::clock::System;
+use windlass_executor::shell::{self, Identity};
 
 /// Headers that a proxy adds to what it passes on.
 const FORWARDED: [&str; 9] = [

@@ -14,19 +14,19 @@ use std::sync::Arc;
 use std::time::Duration;
 use windlass_core::approval::{Attempt, Channel, Status, Verdict};
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Fact};
 use windlass_core::id::{ApprovalId, Name};
 use windlass_core::run::Actor;
 use windlass_core::stream::StreamId;
 use windlass_core::template::NoExpressions;
 use windlass_core::time::Millis;
+use windlass_core::turn::command::{Command, Fact};
 use windlass_engine::conformance::{BOOK, Subject, check, create};
 use windlass_engine::fake::Always;
 use windlass_engine::fake::{Collected, Hands, Kept};
 use windlass_engine::handle::{Handle, Inbox, inbox};
 use windlass_engine::port::{Batch, Fault, Found, Leased, Store};
 use windlass_engine::{Engine, Parts};
-use windlass_tools::clock::Sorted;
+use windlass_executor::clock::Sorted;
 
 /// The embedded store with the disk and the directory it is on.
 struct Disked {
@@ -73,7 +73,7 @@ impl Store for Disked {
     }
     fn pick_ready(
         &mut self,
-        taker: &windlass_core::index::Taker<'_>,
+        taker: &windlass_core::turn::index::Taker<'_>,
     ) -> Option<(windlass_core::id::RunId, Vec<windlass_core::id::StepId>)> {
         self.store.pick_ready(taker)
     }

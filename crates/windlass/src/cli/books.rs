@@ -5,12 +5,11 @@ use super::args::RunbookVerb;
 use super::follow::escape;
 use super::run;
 use super::say::{self, Say, plain, text};
-use crate::client::{Client, Failure};
-use crate::runbook;
 use serde_json::{Value, json};
 use std::path::Path;
 use windlass_core::code::Code;
 use windlass_core::runbook::Runbook;
+use windlass_server::client::{Client, Failure};
 
 /// Makes a runbook the active version of its name, or only shows what that would change.
 pub(super) async fn deploy(client: &Client, file: &Path, diff: bool, say: &Say) -> Outcome {
@@ -27,7 +26,7 @@ pub(super) async fn deploy(client: &Client, file: &Path, diff: bool, say: &Say) 
 }
 
 /// What would change: the declarations, and the text.
-async fn show_diff(client: &Client, loaded: &runbook::Loaded, say: &Say) -> Outcome {
+async fn show_diff(client: &Client, loaded: &windlass_runbook::Loaded, say: &Say) -> Outcome {
     let name = loaded.runbook.name.as_str();
     let active = match client.get(&format!("/v1/runbooks/{}", escape(name))).await {
         Ok(active) => Some(active),

@@ -3,19 +3,18 @@
 use super::Outcome;
 use super::run::load;
 use super::say::{self, Say};
-use crate::client::Failure;
-use crate::runbook;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
+use windlass_server::client::Failure;
 
 /// How often a file that is watched is looked at.
 const LOOK: Duration = Duration::from_millis(300);
 
 pub(super) fn check(file: Option<&Path>, watch: bool, schema: bool, say: &Say) -> Outcome {
     if schema {
-        say.line(&serde_json::to_string_pretty(&runbook::schema()).unwrap_or_default());
+        say.line(&serde_json::to_string_pretty(&windlass_runbook::schema()).unwrap_or_default());
         return Ok(0);
     }
     let file = file.map_or_else(|| PathBuf::from("runbook.yaml"), Path::to_path_buf);
@@ -61,7 +60,7 @@ fn once(file: &Path, say: &Say) -> Result<Vec<PathBuf>, Failure> {
     let loaded = load(file, say)?;
     let pipelines: Vec<&str> = loaded.runbook.pipelines.keys().map(|name| name.as_str()).collect();
     let steps: usize = loaded.runbook.pipelines.values().map(|pipeline| pipeline.nodes.len()).sum();
-    let warnings = runbook::idle::modifiers(&loaded.runbook);
+    let warnings = windlass_runbook::idle::modifiers(&loaded.runbook);
     let answer = json!({
         "valid": true, "name": loaded.runbook.name, "hash": loaded.hash.to_string(), "pipelines": pipelines,
         "warnings": warnings,

@@ -4,9 +4,6 @@ use super::Outcome;
 use super::follow::escape;
 use super::lists::since;
 use super::say::{Say, text};
-use crate::client::{Client, Failure};
-use crate::evidence::report::Report;
-use crate::evidence::{archive, keys};
 use axum::http::Method;
 use clap::Subcommand;
 use serde_json::json;
@@ -15,6 +12,9 @@ use std::path::{Path, PathBuf};
 use windlass_core::code::Code;
 use windlass_core::digest::Digest;
 use windlass_core::evidence::{Bundle, Contents, verify, verify_period};
+use windlass_server::client::{Client, Failure};
+use windlass_server::evidence::report::Report;
+use windlass_server::evidence::{archive, keys};
 
 #[derive(Subcommand, Debug)]
 pub(super) enum EvidenceVerb {

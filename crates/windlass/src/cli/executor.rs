@@ -3,12 +3,6 @@
 use super::args::{Args, ExecutorArgs};
 use super::say::{self, Say};
 use super::{Outcome, root};
-use crate::apart;
-use crate::client::{Client, Failure};
-use crate::config::Config;
-use crate::executor::{self, Settings};
-use crate::home::{Home, host_name};
-use crate::policy::FOLDER;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
@@ -16,6 +10,12 @@ use std::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use windlass_core::code::Code;
+use windlass_executor::config::Config;
+use windlass_executor::home::{Home, host_name};
+use windlass_server::apart;
+use windlass_server::client::{Client, Failure};
+use windlass_server::executor::{self, Settings};
+use windlass_server::policy::FOLDER;
 
 pub(super) async fn run(args: &Args, wish: &ExecutorArgs, say: &Say) -> Outcome {
     hide_token()?;
@@ -32,9 +32,10 @@ pub(super) async fn run(args: &Args, wish: &ExecutorArgs, say: &Say) -> Outcome 
         Some(scratch) => scratch.clone(),
         None => std::env::temp_dir().join(format!("windlass-executor-{name}")),
     };
-    let home = Home::make(&scratch).map_err(|error| crate::client::unusable(Some(&scratch), &error))?;
+    let home =
+        Home::make(&scratch).map_err(|error| windlass_server::client::unusable(Some(&scratch), &error))?;
     let data = root(args)?;
-    let (server, token) = crate::client::at(&server, args.global.token.as_deref(), &data);
+    let (server, token) = windlass_server::client::at(&server, args.global.token.as_deref(), &data);
     let apart = super::serve::chosen(&wish.apart, home.root())?;
     // Its runs are others': to lease them takes a token, and whoever has one may act.
     if let Some(warning) = apart.warning(true) {

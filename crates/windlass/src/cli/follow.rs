@@ -4,12 +4,12 @@ use super::Outcome;
 pub(super) use super::say::printable;
 use super::say::{self, Say, text};
 use super::screen::Screen;
-use crate::client::{Client, Failure};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use windlass_core::code::Code;
+use windlass_server::client::{Client, Failure};
 
 /// How often a moving tree is drawn again.
 const FRAME: Duration = Duration::from_millis(120);
@@ -111,12 +111,17 @@ pub(super) async fn renew(client: &mut Client, fruitless: &mut usize) -> Result<
     client.renew().await
 }
 
-async fn events(client: &Client, id: &str, from: u64, follow: bool) -> Result<crate::client::Lines, Failure> {
+async fn events(
+    client: &Client,
+    id: &str,
+    from: u64,
+    follow: bool,
+) -> Result<windlass_server::client::Lines, Failure> {
     let path = format!("/v1/runs/{}/events?follow={follow}&from={from}", escape(id));
     client.lines(&path).await
 }
 
-async fn output(client: &Client, id: &str, follow: bool) -> Result<crate::client::Lines, Failure> {
+async fn output(client: &Client, id: &str, follow: bool) -> Result<windlass_server::client::Lines, Failure> {
     let path = format!("/v1/runs/{}/logs?follow={follow}", escape(id));
     client.lines(&path).await
 }

@@ -5,13 +5,12 @@ use super::args::{LockVerb, SemaphoreVerb, TakeArgs};
 use super::follow::escape;
 use super::lists;
 use super::say::Say;
-use crate::client::{Client, Failure};
-use crate::runbook;
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 use windlass_core::code::Code;
+use windlass_server::client::{Client, Failure};
 
 /// How long one request stands in line.
 const WAIT_MS: u64 = 600_000;
@@ -47,7 +46,7 @@ pub(super) async fn semaphore(client: &Client, verb: &SemaphoreVerb, say: &Say) 
 
 /// Who holds where nobody says: this user on this machine.
 fn default_holder() -> String {
-    format!("{}@{}", crate::server::user_name(), crate::home::host_name())
+    format!("{}@{}", windlass_server::server::user_name(), windlass_executor::home::host_name())
 }
 
 /// What is said of a hold beside who and how long.
@@ -92,7 +91,9 @@ async fn stand_in_line(
 ) -> Result<Value, Failure> {
     let wait = match &take.wait {
         Some(text) => {
-            runbook::span::parse(text).map_err(|error| Failure::new(Code::InvalidInput, error.to_string()))?.0
+            windlass_runbook::span::parse(text)
+                .map_err(|error| Failure::new(Code::InvalidInput, error.to_string()))?
+                .0
         }
         None => 0,
     };

@@ -5,14 +5,13 @@ use super::args::RunsArgs;
 use super::follow::{self, escape};
 use super::pages::PAGES;
 use super::say::{self, Say, duration, plain, text};
-use crate::cards::text::visible;
-use crate::client::{Client, Failure};
-use crate::runbook;
 use serde_json::{Value, json};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use windlass_core::code::Code;
 use windlass_core::event::Event;
 use windlass_core::time::Millis;
+use windlass_server::cards::text::visible;
+use windlass_server::client::{Client, Failure};
 
 /// The most pages that one list is put together from. Whoever has more asks the server for them.
 const PAGES_MAX: usize = 20;
@@ -44,13 +43,13 @@ pub(super) fn since(text: &str) -> Result<String, Failure> {
     if text.parse::<jiff::Timestamp>().is_ok() {
         return Ok(text.to_owned());
     }
-    let span = runbook::span::parse(text).map_err(|_| {
+    let span = windlass_runbook::span::parse(text).map_err(|_| {
         Failure::new(
             Code::InvalidInput,
             format!("`{text}` is neither a time such as 2026-01-31T12:00:00Z nor a duration such as 2h"),
         )
     })?;
-    Ok(crate::shape::time(Millis(crate::clock::wall().0.saturating_sub(span.0))))
+    Ok(windlass_store::shape::time(Millis(windlass_executor::clock::wall().0.saturating_sub(span.0))))
 }
 
 pub(super) async fn runs(client: &Client, filter: &RunsArgs, say: &Say) -> Outcome {

@@ -3,12 +3,12 @@
 use super::Outcome;
 use super::args::Args;
 use super::say::{self, Say, plain, text};
-use crate::client::{Client, Failure};
-use crate::policy::{Edition, FOLDER, Rules, cases, folder, rule_json, schema};
-use crate::runbook::problem::Problems;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use windlass_core::code::Code;
+use windlass_runbook::problem::Problems;
+use windlass_server::client::{Client, Failure};
+use windlass_server::policy::{Edition, FOLDER, Rules, cases, folder, rule_json, schema};
 
 /// Examples of what can be done about policies.
 pub(super) const HELP: &str = "examples:\n  windlass policy check policy\n  windlass policy test policy/cases.yaml\n  windlass policy test --against-history --policy new-policy";

@@ -4,11 +4,10 @@ use super::Outcome;
 use super::args::{QueueVerb, ScheduleVerb, WorkerVerb};
 use super::follow::escape;
 use super::say::{self, Say, plain, text};
-use crate::client::{Client, Failure};
-use crate::runbook;
 use serde_json::{Value, json};
 use std::io::Read as _;
 use windlass_core::code::Code;
+use windlass_server::client::{Client, Failure};
 
 /// The most pages of items that are looked through for the beginning of an id.
 const PAGES_MAX: usize = 200;
@@ -108,7 +107,7 @@ pub(super) async fn item_id(client: &Client, queue: &str, text: &str) -> Result<
 pub(super) async fn queue(client: &Client, verb: &QueueVerb, say: &Say) -> Outcome {
     match verb {
         QueueVerb::Push { queue, payload: given, priority, delay, dedupe } => {
-            let delay = delay.as_deref().map(runbook::span::parse).transpose().map_err(invalid)?;
+            let delay = delay.as_deref().map(windlass_runbook::span::parse).transpose().map_err(invalid)?;
             let item = |data: Value| json!({ "data": data, "priority": priority, "delay_ms": delay.map(|span| span.0), "dedupe": dedupe });
             let mut bodies: Vec<Value> = payloads(given)?.into_iter().map(item).collect();
             if bodies.len() > 1 && dedupe.is_some() {

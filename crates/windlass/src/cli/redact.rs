@@ -10,14 +10,6 @@
 use super::Outcome;
 use super::args::Args;
 use super::say::{self, Say};
-use crate::api::Caller;
-use crate::app::{App, Settings};
-use crate::client::Failure;
-use crate::config::Config;
-use crate::disk::Files;
-use crate::home::Home;
-use crate::log::{Cuts, Log, Seqs};
-use crate::store::{self, Embedded};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -25,13 +17,21 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use windlass_core::code::Code;
-use windlass_core::command::Command;
 use windlass_core::event::{Event, ValueRedacted};
 use windlass_core::id::{Name, RunId};
 use windlass_core::private::DIGEST;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
+use windlass_core::turn::command::Command;
 use windlass_engine::port::{Clock as _, Store as _};
+use windlass_executor::config::Config;
+use windlass_executor::home::Home;
+use windlass_server::api::Caller;
+use windlass_server::app::{App, Settings};
+use windlass_server::client::Failure;
+use windlass_store::disk::Files;
+use windlass_store::log::{Cuts, Log, Seqs};
+use windlass_store::store::{self, Embedded};
 
 /// The most values that one command takes out.
 const VALUES_MAX: usize = 10_000;
@@ -66,7 +66,7 @@ pub(super) async fn redact(args: &Args, wish: &RedactArgs, say: &Say) -> Outcome
         let text = format!("there is no data directory {}", root.display());
         return Err(Failure::new(Code::NotFound, text));
     }
-    let home = Home::make(&root).map_err(|error| crate::client::unusable(Some(&root), &error))?;
+    let home = Home::make(&root).map_err(|error| windlass_server::client::unusable(Some(&root), &error))?;
     if home.connect().await.is_ok() {
         let text = format!(
             "another process holds the data directory {}: stop it first, because it has the value in memory",
@@ -90,7 +90,7 @@ pub(super) async fn redact(args: &Args, wish: &RedactArgs, say: &Say) -> Outcome
     if fields.contains("output") {
         forget_output(&home, run, wish.step.as_deref())?;
     }
-    let taken = |error: crate::evidence::Error| Failure::new(error.code(), error.to_string());
+    let taken = |error: windlass_server::evidence::Error| Failure::new(error.code(), error.to_string());
     let bundle = shown
         && tokio::task::spawn_blocking(move || shelf.remove(run))
             .await
@@ -109,8 +109,8 @@ pub(super) async fn redact(args: &Args, wish: &RedactArgs, say: &Say) -> Outcome
 
 /// Finds the values, asks, and records that they go.
 async fn record(app: &Arc<App>, wish: &RedactArgs) -> Result<(RunId, usize), Failure> {
-    let caller = Caller::owner(&crate::server::user_name());
-    let problem = |problem: crate::api::Problem| Failure::new(problem.code, problem.detail);
+    let caller = Caller::owner(&windlass_server::server::user_name());
+    let problem = |problem: windlass_server::api::Problem| Failure::new(problem.code, problem.detail);
     let run = app.find_run(&caller, &wish.run).await.map_err(problem)?;
     let (ended, first_seq) = app
         .look(move |store| {
@@ -144,7 +144,7 @@ fn also(field: &str) -> Option<&'static str> {
 
 /// The values of a run, in its own stream and in those of its effects.
 fn find(log: &Log, run: RunId, first_seq: u64, wish: &RedactArgs) -> Result<Vec<ValueRedacted>, Failure> {
-    let unread = |error: crate::log::Error| Failure::new(error.code(), error.to_string());
+    let unread = |error: windlass_store::log::Error| Failure::new(error.code(), error.to_string());
     let mut streams = BTreeSet::from([StreamId::Run(run)]);
     log.read(first_seq, &mut |record, _| {
         if let Event::IntentRecorded(e) = &record.event
@@ -182,7 +182,7 @@ fn find(log: &Log, run: RunId, first_seq: u64, wish: &RedactArgs) -> Result<Vec<
 /// Takes out whatever was ever recorded to go.
 fn carry_out(root: &Path) -> Result<(), Failure> {
     let unusable = |error: store::Error| Failure::new(error.code(), error.to_string());
-    let unread = |error: crate::log::Error| Failure::new(error.code(), error.to_string());
+    let unread = |error: windlass_store::log::Error| Failure::new(error.code(), error.to_string());
     let end = Instant::now() + PATIENCE;
     let (mut store, _) = loop {
         match Embedded::open(Arc::new(Files), root, &store::Options::default()) {
@@ -207,14 +207,15 @@ fn carry_out(root: &Path) -> Result<(), Failure> {
     })
     .map_err(unread)?;
     log.redact(&cuts).map_err(unread)?;
-    store.save_now(crate::clock::System.now());
+    store.save_now(windlass_executor::clock::System.now());
     Ok(())
 }
 
 /// Removes what was kept of the steps' output, and what a crash left of it.
 fn forget_output(home: &Home, run: RunId, step: Option<&str>) -> Result<(), Failure> {
-    let step =
-        step.map(|step| format!("{}.", crate::home::file_name(&Name::clean(step)))).unwrap_or_default();
+    let step = step
+        .map(|step| format!("{}.", windlass_executor::home::file_name(&Name::clean(step))))
+        .unwrap_or_default();
     remove_files(&home.outputs().join(run.to_string()), &step)?;
     remove_files(&home.scratch(), &format!("{run}.{step}"))
 }

@@ -4,9 +4,6 @@ use super::args::{Args, Global, RunArgs};
 use super::follow::{self, Follow};
 use super::say::{self, Say, plain, text};
 use super::{Outcome, connect};
-use crate::client::{Client, Failure, Need};
-use crate::clock::fresh;
-use crate::runbook::{self, Loaded};
 use axum::http::Method;
 use serde_json::{Map, Value, json};
 use std::fs::TryLockError;
@@ -20,6 +17,9 @@ use windlass_core::id::{Name, RunId};
 use windlass_core::runbook::{Pipeline, Runbook};
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
+use windlass_executor::clock::fresh;
+use windlass_runbook::{self, Loaded};
+use windlass_server::client::{Client, Failure, Need};
 
 /// How large a file of variables may be.
 const VARS_MAX: u64 = 1 << 20;
@@ -34,7 +34,7 @@ fn invalid(text: impl Into<String>) -> Failure {
 
 /// Reads a runbook; what is wrong with it is shown where it stands.
 pub(super) fn load(path: &Path, say: &Say) -> Result<Loaded, Failure> {
-    runbook::load(path).map_err(|problems| {
+    windlass_runbook::load(path).map_err(|problems| {
         let detail = problems.render(say.colour_err);
         let mut problem = problems.json();
         problem["detail"] = Value::String(detail.clone());
@@ -78,7 +78,7 @@ fn file_of(wish: &RunArgs) -> Result<(Option<PathBuf>, Option<String>), Failure>
     }
     let own = own_file().filter(|_| wish.pipeline.is_none());
     let has = |path: &PathBuf| {
-        let known = runbook::load(path).ok().map(|loaded| loaded.runbook);
+        let known = windlass_runbook::load(path).ok().map(|loaded| loaded.runbook);
         known.is_some_and(|runbook| runbook.pipelines.keys().any(|name| Some(name.as_str()) == word))
     };
     Ok(match own.filter(has) {
@@ -124,7 +124,7 @@ fn asked(book: &Book, pipeline: Option<&str>, wish: &RunArgs) -> Result<Asked, F
     let pipeline = pick(book.runbook(), pipeline)?;
     let def = &book.runbook().pipelines[&Name::clean(&pipeline)];
     let vars = vars(wish, def)?;
-    runbook::check_vars(def, &vars).map_err(|error| invalid(error.to_string()))?;
+    windlass_runbook::check_vars(def, &vars).map_err(|error| invalid(error.to_string()))?;
     Ok(Asked { pipeline, vars })
 }
 
@@ -142,14 +142,14 @@ fn vars(wish: &RunArgs, def: &Pipeline) -> Result<Map<String, Value>, Failure> {
                 return Err(invalid(format!("{} is larger than 1 MiB", path.display())));
             }
             let text = std::fs::read_to_string(path).map_err(unreadable)?;
-            match runbook::yaml::parse(0, &text).map(|node| node.json()) {
+            match windlass_runbook::yaml::parse(0, &text).map(|node| node.json()) {
                 Ok(Value::Object(vars)) => vars,
                 Ok(_) => return Err(invalid(format!("{} is not a map of variables", path.display()))),
                 Err(problem) => return Err(invalid(format!("{}: {}", path.display(), problem.message))),
             }
         }
     };
-    vars.extend(runbook::parse_vars(def, &wish.var).map_err(|error| invalid(error.to_string()))?);
+    vars.extend(windlass_runbook::parse_vars(def, &wish.var).map_err(|error| invalid(error.to_string()))?);
     Ok(vars)
 }
 
@@ -537,7 +537,7 @@ async fn changed(client: &Client, run: &Value, var: &[String]) -> Result<Value, 
         .pipelines
         .remove(&Name::clean(name))
         .ok_or_else(|| Failure::new(Code::Internal, format!("the run's runbook has no pipeline `{name}`")))?;
-    let vars = runbook::parse_vars(&def, var).map_err(|error| invalid(error.to_string()))?;
+    let vars = windlass_runbook::parse_vars(&def, var).map_err(|error| invalid(error.to_string()))?;
     Ok(Value::Object(vars))
 }
 

@@ -1,7 +1,5 @@
 //! How the command line speaks: tables and marks for people, JSON for programs, errors to stderr.
 
-use crate::cards::text::is_hidden;
-use crate::client::Failure;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -11,6 +9,8 @@ use std::sync::OnceLock;
 use std::time::Duration;
 use unicode_width::UnicodeWidthChar as _;
 use windlass_core::code::Code;
+use windlass_server::cards::text::is_hidden;
+use windlass_server::client::Failure;
 
 /// The first error of a write to stdout. There is one stdout, so there is one of these.
 static LOST: OnceLock<std::io::Error> = OnceLock::new();
@@ -93,7 +93,7 @@ impl Say {
     pub(super) fn failure(&self, failure: &Failure) -> ExitCode {
         if self.json {
             // The shape of every problem, with whatever else is known of this one.
-            let mut problem = crate::shape::problem(failure.code, &failure.detail);
+            let mut problem = windlass_store::shape::problem(failure.code, &failure.detail);
             if let (Value::Object(all), Some(Value::Object(more))) = (&mut problem, &failure.problem) {
                 all.extend(more.clone());
             }

@@ -4,15 +4,15 @@
 use super::Outcome;
 use super::args::Args;
 use super::say::{self, Say};
-use crate::client::Failure;
-use crate::home::Home;
-use crate::redaction::Redactor;
-use crate::secrets::{self, Vault};
 use serde_json::{Value, json};
 use std::io::{IsTerminal as _, Read as _};
 use windlass_core::code::Code;
 use windlass_core::id::Name;
 use windlass_core::time::Millis;
+use windlass_executor::home::Home;
+use windlass_executor::redaction::Redactor;
+use windlass_executor::secrets::{self, Vault};
+use windlass_server::client::Failure;
 
 /// What can be done with secrets.
 #[derive(clap::Subcommand, Debug)]
@@ -64,7 +64,7 @@ pub(super) fn secret(args: &Args, verb: &SecretVerb, say: &Say) -> Outcome {
     let tenant_of =
         |tenant: &str| Name::new(tenant).map_err(|error| Failure::new(Code::InvalidInput, error.to_string()));
     // The vault lies in the data directory, which is the owner's alone.
-    Home::make(root).map_err(|error| crate::client::unusable(Some(root), &error))?;
+    Home::make(root).map_err(|error| windlass_server::client::unusable(Some(root), &error))?;
     let vault = Vault::new(root);
     match verb {
         SecretVerb::Set { name, tenant } => {
@@ -76,12 +76,16 @@ pub(super) fn secret(args: &Args, verb: &SecretVerb, say: &Say) -> Outcome {
         }
         SecretVerb::List { tenant } => {
             let listed = vault.list(&tenant_of(tenant)?).map_err(|error| failed(&error))?;
-            let item = |one: &secrets::Listed| json!({ "name": one.name, "version": one.version, "set_at": crate::shape::time(Millis(one.at)) });
+            let item = |one: &secrets::Listed| json!({ "name": one.name, "version": one.version, "set_at": windlass_store::shape::time(Millis(one.at)) });
             let items: Vec<Value> = listed.iter().map(item).collect();
-            say.answer(&crate::shape::list(items, None), || {
+            say.answer(&windlass_store::shape::list(items, None), || {
                 let mut rows = vec![vec!["NAME".to_owned(), "VERSION".to_owned(), "SET".to_owned()]];
                 rows.extend(listed.iter().map(|one| {
-                    vec![one.name.clone(), one.version.to_string(), crate::shape::time(Millis(one.at))]
+                    vec![
+                        one.name.clone(),
+                        one.version.to_string(),
+                        windlass_store::shape::time(Millis(one.at)),
+                    ]
                 }));
                 say.table(&rows)
             });

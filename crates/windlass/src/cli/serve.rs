@@ -3,24 +3,24 @@
 use super::args::{ApartArgs, Args, ServeArgs};
 use super::say::Say;
 use super::{INTERRUPTED, Outcome, root};
-use crate::apart::Apart;
-use crate::app::{App, Settings};
-use crate::auth::{self, Credential};
-use crate::client::Failure;
-use crate::config::Config;
-use crate::home::Home;
-use crate::server::{self, Listen, Server};
-use crate::telemetry;
 use serde_json::json;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use windlass_core::code::Code;
-use windlass_core::command::Command;
 use windlass_core::event::SystemStarted;
 use windlass_core::id::Name;
 use windlass_core::run::Actor;
+use windlass_core::turn::command::Command;
+use windlass_executor::config::Config;
+use windlass_executor::home::Home;
+use windlass_server::apart::Apart;
+use windlass_server::app::{App, Settings};
+use windlass_server::auth::{self, Credential};
+use windlass_server::client::Failure;
+use windlass_server::server::{self, Listen, Server};
+use windlass_server::telemetry;
 
 /// How long to wait for what a process before left running.
 const PATIENCE: Duration = Duration::from_secs(45);
@@ -89,7 +89,7 @@ pub(super) async fn serve(args: &Args, wish: &ServeArgs, say: &Say) -> Outcome {
 /// Opens the data directory. A process that has just ended may still be letting go of it.
 async fn open(args: &Args, wish: &ServeArgs) -> Result<Arc<App>, Failure> {
     let root = root(args)?;
-    let home = Home::make(&root).map_err(|error| crate::client::unusable(Some(&root), &error))?;
+    let home = Home::make(&root).map_err(|error| windlass_server::client::unusable(Some(&root), &error))?;
     let exe = std::env::current_exe()?;
     let config = Arc::new(Config::load(args.global.config.as_deref(), &root)?);
     telemetry::write_logs()?;
@@ -129,7 +129,7 @@ async fn open(args: &Args, wish: &ServeArgs) -> Result<Arc<App>, Failure> {
 fn lease_ttl() -> Result<Option<windlass_core::time::Span>, Failure> {
     let Ok(text) = std::env::var("WINDLASS_LEASE_TTL") else { return Ok(None) };
     let bad = |why: String| Failure::new(Code::InvalidInput, format!("WINDLASS_LEASE_TTL: {why}"));
-    let span = crate::runbook::span::parse(&text).map_err(|error| bad(error.to_string()))?;
+    let span = windlass_runbook::span::parse(&text).map_err(|error| bad(error.to_string()))?;
     if span < windlass_core::time::Span::secs(1) {
         return Err(bad("a lease lasts for a second at least".to_owned()));
     }

@@ -5,9 +5,9 @@ use super::args::{LogsArgs, ShowArgs};
 use super::follow::{self, Heard, escape};
 use super::say::{self, Say, duration, one_line, overwritten, plain, printable, text};
 use super::screen::tree;
-use crate::client::{Client, Failure};
 use serde_json::Value;
 use std::collections::VecDeque;
+use windlass_server::client::{Client, Failure};
 
 /// How wide a timeline is drawn.
 const TIMELINE_WIDTH: u64 = 60;

@@ -4,24 +4,23 @@
 use super::args::{Args, StoreVerb};
 use super::say::{self, Say};
 use super::{Outcome, root};
-use crate::api::care::PATIENCE;
-use crate::app::{App, Settings};
-use crate::backup::{self, KEYS};
-use crate::client::{Client, Failure, Need};
-use crate::config::{Config, Retention};
-use crate::disk::Files;
-use crate::home::Home;
-use crate::log::{self, Log};
-use crate::retention;
-use crate::runbook;
-use crate::shape;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
 use windlass_core::code::Code;
-use windlass_core::state::State;
 use windlass_core::time::Span;
+use windlass_core::turn::state::State;
 use windlass_engine::port::Clock as _;
+use windlass_executor::config::{Config, Retention};
+use windlass_executor::home::Home;
+use windlass_server::api::care::PATIENCE;
+use windlass_server::app::{App, Settings};
+use windlass_server::backup::{self, KEYS};
+use windlass_server::client::{Client, Failure, Need};
+use windlass_server::retention;
+use windlass_store::disk::Files;
+use windlass_store::log::{self, Log};
+use windlass_store::shape;
 
 fn failed(error: &log::Error) -> Failure {
     Failure::new(error.code(), error.to_string())
@@ -45,7 +44,8 @@ pub(super) fn open(root: &Path) -> Result<(Log, State), Failure> {
 pub(super) async fn store(args: &Args, verb: &StoreVerb, say: &Say) -> Outcome {
     let root = root(args)?;
     if root.is_dir() {
-        crate::home::check_owner(&root).map_err(|error| crate::client::unusable(Some(&root), &error))?;
+        windlass_executor::home::check_owner(&root)
+            .map_err(|error| windlass_server::client::unusable(Some(&root), &error))?;
     }
     match verb {
         StoreVerb::Verify => {
@@ -60,7 +60,7 @@ pub(super) async fn store(args: &Args, verb: &StoreVerb, say: &Say) -> Outcome {
             });
         }
         StoreVerb::Compact { retention, yes } => {
-            let span = runbook::span::parse(retention)
+            let span = windlass_runbook::span::parse(retention)
                 .map_err(|error| Failure::new(Code::InvalidInput, error.to_string()))?;
             let answer = compact(args, &root, span, *yes).await?;
             say.answer(&answer, || {
@@ -109,7 +109,7 @@ async fn holder(args: &Args, root: &Path, say: &Say) -> Result<Option<Client>, F
     if args.global.server.is_some() {
         return super::connect(args, Need::Records, say).await.map(Some);
     }
-    let Some(home) = Home::of_socket(&root.join(crate::home::SOCKET)) else { return Ok(None) };
+    let Some(home) = Home::of_socket(&root.join(windlass_executor::home::SOCKET)) else { return Ok(None) };
     match home.connect().await {
         Ok(_) => Client::to_server(&format!("unix:{}", home.socket().display()), None).map(Some),
         Err(_) => Ok(None),
@@ -128,7 +128,7 @@ async fn compact(args: &Args, root: &Path, kept: Span, yes: bool) -> Result<Valu
         let text = format!("there is no data directory {}", root.display());
         return Err(Failure::new(Code::NotFound, text));
     }
-    let home = Home::make(root).map_err(|error| crate::client::unusable(Some(root), &error))?;
+    let home = Home::make(root).map_err(|error| windlass_server::client::unusable(Some(root), &error))?;
     if home.connect().await.is_ok() {
         let text = format!(
             "another process holds the data directory {}: a server lets go by itself of what is past its retention, which \
@@ -151,7 +151,7 @@ async fn compact(args: &Args, root: &Path, kept: Span, yes: bool) -> Result<Valu
         });
         if done.is_ok() {
             // What is left is read from here on.
-            let saved = working.engine.read(|store| store.save_now(crate::clock::System.now()));
+            let saved = working.engine.read(|store| store.save_now(windlass_executor::clock::System.now()));
             drop(saved);
         }
         working.stop();

@@ -4,10 +4,9 @@ use super::Outcome;
 use super::args::TokenVerb;
 use super::follow::escape;
 use super::say::{self, Say, plain, text};
-use crate::client::{Client, Failure};
-use crate::runbook;
 use serde_json::{Value, json};
 use windlass_core::code::Code;
+use windlass_server::client::{Client, Failure};
 
 fn words(value: &Value) -> String {
     value.as_array().into_iter().flatten().filter_map(Value::as_str).collect::<Vec<_>>().join(",")
@@ -15,7 +14,7 @@ fn words(value: &Value) -> String {
 
 /// A span, as it is sent: the server's time counts, not that of this machine.
 fn span(text: &str) -> Result<&str, Failure> {
-    runbook::span::parse(text)
+    windlass_runbook::span::parse(text)
         .map_err(|_| Failure::new(Code::InvalidInput, format!("`{text}` is not a duration such as 30d")))?;
     Ok(text)
 }

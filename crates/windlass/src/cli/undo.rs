@@ -3,8 +3,8 @@
 use super::Outcome;
 use super::follow::{self, Follow, escape, printable};
 use super::say::{self, Say, text};
-use crate::client::{Client, Failure};
 use serde_json::{Value, json};
+use windlass_server::client::{Client, Failure};
 
 /// How a run is undone.
 #[derive(Clone, Copy)]

@@ -4,14 +4,14 @@ use super::Outcome;
 use super::args::Args;
 use super::root;
 use super::say::{self, Say};
-use crate::config::Config;
-use crate::home::Home;
-use crate::policy;
 use clap::CommandFactory as _;
 use serde_json::json;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use windlass_executor::config::Config;
+use windlass_executor::home::Home;
+use windlass_server::policy;
 
 const RUNBOOK: &str = include_str!("../../templates/runbook.yaml");
 const POLICY: &str = include_str!("../../templates/policy.md");
@@ -119,9 +119,12 @@ fn configuration(args: &Args, root: &Path) -> Finding {
             });
             Finding { what, ok: true, needed: true, text }
         }
-        Err(problems) => {
-            Finding { what, ok: false, needed: true, text: crate::client::Failure::from(problems).detail }
-        }
+        Err(problems) => Finding {
+            what,
+            ok: false,
+            needed: true,
+            text: windlass_server::client::Failure::from(problems).detail,
+        },
     }
 }
 

@@ -98,10 +98,10 @@ fn a_good_bundle_is_accepted_with_the_public_key_alone() {
 fn any_changed_byte_is_found() {
     let (project, _) = proved();
     let good = fs::read(project.path("bundle.tar")).unwrap();
-    let keys = windlass::evidence::keys::read_public(&project.path("keys.txt")).unwrap();
-    let accepts = |bytes: &[u8]| match windlass::evidence::archive::read(bytes) {
+    let keys = windlass_server::evidence::keys::read_public(&project.path("keys.txt")).unwrap();
+    let accepts = |bytes: &[u8]| match windlass_server::evidence::archive::read(bytes) {
         Ok(bundle) => {
-            windlass_core::evidence::verify(&bundle, &keys, &windlass::evidence::keys::check).is_ok()
+            windlass_core::evidence::verify(&bundle, &keys, &windlass_server::evidence::keys::check).is_ok()
         }
         Err(_) => false,
     };
@@ -164,7 +164,7 @@ fn another_key_is_refused_and_a_rotated_one_is_trusted_through_the_old() {
 
 /// The records of a stream of a bundle, damaged by somebody who can write an archive but has no key.
 fn forged(good: &[u8], damage: impl Fn(&mut Vec<&str>)) -> Vec<u8> {
-    let mut bundle = windlass::evidence::archive::read(good).unwrap();
+    let mut bundle = windlass_server::evidence::archive::read(good).unwrap();
     let (name, _) =
         bundle.parts.iter().max_by_key(|(name, bytes)| (name.starts_with("records/"), bytes.len())).unwrap();
     let name = name.clone();
@@ -175,7 +175,7 @@ fn forged(good: &[u8], damage: impl Fn(&mut Vec<&str>)) -> Vec<u8> {
     let part = bundle.manifest.parts.iter_mut().find(|part| part.name == name).unwrap();
     (part.sha256, part.bytes) = (windlass_core::digest::Digest::of(&[&bytes]), bytes.len() as u64);
     bundle.parts.insert(name, bytes);
-    windlass::evidence::archive::write(&bundle).unwrap()
+    windlass_server::evidence::archive::write(&bundle).unwrap()
 }
 
 #[test]
@@ -191,9 +191,9 @@ fn what_was_done_to_records_is_named() {
     check("doubled.tar", forged(&good, |lines| lines.insert(3, lines[2])), "version 4");
     check("cut.tar", forged(&good, |lines| _ = lines.pop()), "is not proved to be under seal");
     // A good bundle with somebody else's signature on the manifest.
-    let mut bundle = windlass::evidence::archive::read(&good).unwrap();
+    let mut bundle = windlass_server::evidence::archive::read(&good).unwrap();
     bundle.manifest.signature.0[7] ^= 1;
-    check("signed.tar", windlass::evidence::archive::write(&bundle).unwrap(), "rejected");
+    check("signed.tar", windlass_server::evidence::archive::write(&bundle).unwrap(), "rejected");
 }
 
 #[test]

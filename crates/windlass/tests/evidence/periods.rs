@@ -3,8 +3,8 @@
 use crate::support::{Project, text};
 use crate::verify;
 use std::fs;
-use windlass::evidence::{archive, keys};
 use windlass_core::evidence::{Contents, verify_period};
+use windlass_server::evidence::{archive, keys};
 
 const BOOK: &str = "name: many\npipelines:\n  p: { steps: [ { run: 'true' } ] }\n";
 

@@ -243,8 +243,8 @@ pipelines:
     let caller = runtime.block_on(server.app.attempt_caller(&token)).expect("the attempt is under way");
     assert_eq!(caller.attempt.as_ref().map(|place| place.run.to_string()), Some(run.clone()));
     assert!(
-        !caller.may(windlass::api::routes::Scope::Approve)
-            && !caller.may(windlass::api::routes::Scope::Admin)
+        !caller.may(windlass_server::api::routes::Scope::Approve)
+            && !caller.may(windlass_server::api::routes::Scope::Admin)
     );
     project.write("go", "");
     client.until(&run, "completed");

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Runtime;
-use windlass::api::Caller;
-use windlass::app::{App, Settings};
-use windlass::client::{Client, Failure};
-use windlass::home::Home;
-use windlass::server::for_caller;
 use windlass_core::code::Code;
 use windlass_core::id::Name;
 use windlass_core::time::Span;
+use windlass_executor::home::Home;
+use windlass_server::api::Caller;
+use windlass_server::app::{App, Settings};
+use windlass_server::client::{Client, Failure};
+use windlass_server::server::for_caller;
 
 /// The program itself, for keepers.
 pub(crate) fn exe() -> PathBuf {

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tower::ServiceExt as _;
-use windlass::api::Caller;
-use windlass::api::routes::Scope;
-use windlass::app::{App, Settings};
-use windlass::home::Home;
-use windlass::server::for_caller;
 use windlass_core::id::Name;
 use windlass_core::run::{Actor, Initiator};
+use windlass_executor::home::Home;
+use windlass_server::api::Caller;
+use windlass_server::api::routes::Scope;
+use windlass_server::app::{App, Settings};
+use windlass_server::server::for_caller;
 
 const BOOK: &str = "
 name: book

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tower::ServiceExt as _;
-use windlass::api::Caller;
-use windlass::app::{App, Settings};
-use windlass::home::Home;
-use windlass::server;
 use windlass_core::id::Name;
+use windlass_executor::home::Home;
+use windlass_server::api::Caller;
+use windlass_server::app::{App, Settings};
+use windlass_server::server;
 
 /// An answer.
 #[derive(Debug)]

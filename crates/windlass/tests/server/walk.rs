@@ -7,7 +7,7 @@ use crate::http::{Answer, Server};
 use crate::support::{Project, text, until};
 use serde_json::{Value, json};
 use std::io::Write as _;
-use windlass::api::routes::Route;
+use windlass_server::api::routes::Route;
 
 /// Every route, and what it needs.
 const TABLE: &[(&str, &str, &str)] = &[
@@ -128,7 +128,7 @@ fn needed(route: &Route) -> &'static str {
 
 #[test]
 fn every_route_is_listed_and_every_listed_route_is_there() {
-    let routes = windlass::api::routes();
+    let routes = windlass_server::api::routes();
     for route in routes.list() {
         assert_eq!(needed(route), route.scope.word(), "{} {}", route.method, route.path);
     }
@@ -217,7 +217,7 @@ fn every_route_asks_every_caller_for_its_scope() {
     roles.push(Role { name: "owner".to_owned(), token: Some(server.owner()), scopes: Some(everything) });
     roles.push(nobody("unknown", "wl_0000000000000000000000000000000000000000000000000000000000000000"));
     roles.extend(spent(&server));
-    let routes = windlass::api::routes();
+    let routes = windlass_server::api::routes();
     for role in &roles {
         routes.list().iter().for_each(|route| check(&server, route, role));
     }
@@ -230,7 +230,7 @@ fn nobody_is_known_by_where_they_come_from() {
 }
 
 fn known_by_tokens_alone(server: &Server) {
-    let routes = windlass::api::routes();
+    let routes = windlass_server::api::routes();
     let stranger = Role { name: "nobody".to_owned(), token: None, scopes: None };
     let all = role(server, "all", "default", &SCOPES);
     for route in routes.list() {
@@ -304,7 +304,7 @@ fn what_nobody_reads_of_a_body_is_refused_everywhere() {
     let owner = server.owner();
     let things = things(&server, &server.of("default", "default"));
     let headers = [("content-type", "application/json")];
-    let routes = windlass::api::routes();
+    let routes = windlass_server::api::routes();
     // Deliveries are read as their sources write them.
     let posts = routes.list().iter().filter(|r| r.method == "POST" && !r.path.starts_with("/hooks/"));
     for route in posts {
@@ -328,7 +328,7 @@ fn what_is_somebody_elses_answers_exactly_like_what_is_not_there() {
     let server = Server::start();
     let own = server.of("default", "default");
     let things = things(&server, &own);
-    let routes = windlass::api::routes();
+    let routes = windlass_server::api::routes();
     let strangers = [server.of("acme", "default"), server.of("default", "elsewhere")];
     for route in routes.list().iter().filter(|route| route.path.contains('{')) {
         let Some((_, id)) = things.iter().find(|(prefix, _)| route.path.starts_with(prefix)) else {

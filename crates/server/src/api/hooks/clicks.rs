@@ -14,8 +14,6 @@ use crate::api::decision::{self, Seen as SeenCard, Wish};
 use crate::api::{Answer, Caller, Problem, json};
 use crate::app::App;
 use crate::cards::{blocks, slack as places};
-use crate::clock::wall;
-use crate::config::Slack;
 use axum::http::StatusCode;
 use serde_json::{Value, json as object};
 use std::collections::{HashMap, VecDeque};
@@ -25,6 +23,8 @@ use windlass_core::digest::Digest;
 use windlass_core::id::{ApprovalId, Name, RunId};
 use windlass_core::run::{Actor, Initiator};
 use windlass_core::time::Millis;
+use windlass_executor::clock::wall;
+use windlass_executor::config::Slack;
 
 /// How many requests are remembered to tell a replay.
 const SEEN_MAX: usize = 4_096;
@@ -240,7 +240,7 @@ async fn run_of(app: &App, click: &Click) -> Result<RunId, Problem> {
             let Some(run) = store.approval_run(approval)? else { return Ok(None) };
             // A click may come long after the run's end, and is still for the audit.
             let mine = store.tenant_of(run)? == Some(tenant);
-            Ok::<_, crate::history::Error>(Some(run).filter(|_| mine))
+            Ok::<_, windlass_store::history::Error>(Some(run).filter(|_| mine))
         })
         .await??;
     found.ok_or_else(|| Problem::missing("approval", &approval.to_string()))

@@ -7,7 +7,6 @@ use super::triggers::{self, Answered};
 use super::{Delivery, Emitted, answer};
 use crate::api::{Answer, Caller, Json, Problem, invalid, runs};
 use crate::app::App;
-use crate::clock::fresh;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use schemars::JsonSchema;
@@ -23,6 +22,7 @@ use windlass_core::id::{Name, RunId};
 use windlass_core::idempotency::{self, Source as KeySource};
 use windlass_core::run::{Actor, Source};
 use windlass_core::runbook::CALLS_MAX;
+use windlass_executor::clock::fresh;
 
 /// The source that triggers on custom events name.
 pub(super) const SOURCE: &str = "custom";

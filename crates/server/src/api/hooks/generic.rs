@@ -3,8 +3,6 @@
 use super::{Delivery, Raw, answer, bad, payload, signature, tenant_name, triggers, unknown};
 use crate::api::{Answer, Problem};
 use crate::app::App;
-use crate::clock::wall;
-use crate::config::{Algorithm, DeliveryId, HookSource};
 use serde_json::Value;
 use std::sync::Arc;
 use windlass_core::digest::Digest;
@@ -12,6 +10,8 @@ use windlass_core::id::{Name, Scoped};
 use windlass_core::idempotency::{self, Source as KeySource};
 use windlass_core::run::{Actor, Initiator, Source};
 use windlass_core::time::{Millis, Span};
+use windlass_executor::clock::wall;
+use windlass_executor::config::{Algorithm, DeliveryId, HookSource};
 
 /// How many signatures one header may hold, as senders do while they change keys.
 const SIGNATURES_MAX: usize = 4;

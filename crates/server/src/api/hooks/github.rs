@@ -4,7 +4,6 @@ use super::triggers::{self, Answered};
 use super::{Delivery, Raw, answer, bad, payload, signature, tenant_name, unknown};
 use crate::api::{Answer, Problem};
 use crate::app::App;
-use crate::config::{Algorithm, Encoding};
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -12,6 +11,7 @@ use windlass_core::digest::Digest;
 use windlass_core::id::Name;
 use windlass_core::idempotency::{self, Source as KeySource};
 use windlass_core::run::{Actor, Initiator, Source, Subject};
+use windlass_executor::config::{Algorithm, Encoding};
 
 /// Takes a delivery.
 pub(super) async fn take(app: &Arc<App>, raw: Raw) -> Answer {

@@ -4,10 +4,10 @@
 //! tried, and where there is none a signature is computed all the same, so that neither the answer nor its time tells
 //! whether a tenant is there.
 
-use crate::config::{Algorithm, Encoding};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::{Sha256, Sha512};
 use std::borrow::Cow;
+use windlass_executor::config::{Algorithm, Encoding};
 
 /// What is signed with where nobody has a secret. It proves nothing, and its result is thrown away.
 const NOBODY: &str = "nobody signs with this";

@@ -8,8 +8,6 @@ use super::generic::is_fresh;
 use super::{Delivery, Raw, bad, signature, tenant_name, triggers, unknown};
 use crate::api::{Answer, Problem, json};
 use crate::app::App;
-use crate::clock::wall;
-use crate::config::{Algorithm, Encoding, Slack};
 use axum::http::StatusCode;
 use serde_json::{Map, Value, json as object};
 use std::collections::BTreeMap;
@@ -20,6 +18,8 @@ use windlass_core::id::Name;
 use windlass_core::idempotency::{self, Source as KeySource};
 use windlass_core::run::{Actor, Initiator, Source};
 use windlass_core::time::{Millis, Span};
+use windlass_executor::clock::wall;
+use windlass_executor::config::{Algorithm, Encoding, Slack};
 
 /// How old, or how far ahead, a request may be.
 pub(super) const WINDOW: Span = Span::mins(5);

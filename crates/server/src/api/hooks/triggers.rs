@@ -8,23 +8,23 @@ use super::{Delivery, custom};
 use crate::api::{Caller, Problem};
 use crate::app::App;
 use crate::metrics::Hit;
-use crate::runbook::check_vars;
 use axum::http::StatusCode;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use windlass_core::canonical;
 use windlass_core::code::Code;
-use windlass_core::command::{ARRIVALS_MAX, Arrival, Command, Create, Reply, Signal};
-use windlass_core::deployment::Active;
 use windlass_core::digest::Digest;
 use windlass_core::id::{Name, RunId, Scoped};
 use windlass_core::idempotency;
 use windlass_core::run::Trigger;
 use windlass_core::runbook::{CALLS_MAX, Runbook, TriggerDef};
-use windlass_core::state::{Body, State};
 use windlass_core::stream::StreamId;
 use windlass_core::time::Span;
+use windlass_core::turn::command::{ARRIVALS_MAX, Arrival, Command, Create, Reply, Signal};
+use windlass_core::turn::deployment::Active;
+use windlass_core::turn::state::{Body, State};
+use windlass_runbook::check_vars;
 
 /// The most bytes of the variables of one run, or of the data of one signal.
 const VALUES_LEN_MAX: usize = 256 * 1024;
@@ -289,7 +289,11 @@ async fn dedupe(app: &App, delivery: &Delivery, matched: &mut Matched) -> Result
 }
 
 /// Asks every trigger whether it matches, and what it wants.
-fn matched(evaluate: &crate::expr::Cel, candidates: Vec<Candidate>, delivery: &mut Delivery) -> Matched {
+fn matched(
+    evaluate: &windlass_runbook::expr::Cel,
+    candidates: Vec<Candidate>,
+    delivery: &mut Delivery,
+) -> Matched {
     let mut scope = Map::new();
     // The payload can be large: it is moved in and out again, not copied.
     scope.insert("event".to_owned(), std::mem::take(&mut delivery.payload));
@@ -327,7 +331,7 @@ fn matched(evaluate: &crate::expr::Cel, candidates: Vec<Candidate>, delivery: &m
 }
 
 fn wanted(
-    evaluate: &crate::expr::Cel,
+    evaluate: &windlass_runbook::expr::Cel,
     def: &TriggerDef,
     candidate: &Candidate,
     scope: &Map<String, Value>,
@@ -474,7 +478,7 @@ fn body_of(delivery: &Delivery, items: &[Value], mistakes: &[&Mistake], deduped:
     let errors: Vec<Value> = mistakes
         .iter()
         .take(ERRORS_MAX)
-        .map(|m| json!({ "trigger": m.trigger, "code": m.code.as_str(), "message": crate::expr::brief(&m.message) }))
+        .map(|m| json!({ "trigger": m.trigger, "code": m.code.as_str(), "message": windlass_runbook::expr::brief(&m.message) }))
         .collect();
     let (runs, signals): (Vec<&Value>, Vec<&Value>) = items.iter().partition(|item| item.get("id").is_some());
     let mut body = match &delivery.emitted {

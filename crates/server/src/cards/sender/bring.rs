@@ -3,20 +3,20 @@
 use super::{Came, Desk};
 use crate::cards::blocks::{self, Form, Message};
 use crate::cards::{Card, Facts, slack};
-use crate::clock::System;
-use crate::config::Slack as Settings;
-use crate::store::Embedded;
-use crate::tools::{Again, Trouble};
 use std::time::Duration;
 use windlass_core::approval::{
     Approval, Channel, Input, PLACES_MAX, SHOWINGS_MAX, Showed, Showing, Shown, Status,
 };
-use windlass_core::command::Command;
 use windlass_core::id::{ApprovalId, Name, NoticeId, RunId};
 use windlass_core::run::Actor;
-use windlass_core::state::Body;
 use windlass_core::time::Millis;
+use windlass_core::turn::command::Command;
+use windlass_core::turn::state::Body;
 use windlass_engine::port::Clock as _;
+use windlass_executor::clock::System;
+use windlass_executor::config::Slack as Settings;
+use windlass_executor::tools::{Again, Trouble};
+use windlass_store::store::Embedded;
 
 /// A message to people.
 pub(super) struct Notice {

@@ -1,0 +1,399 @@
+//! The executor of tools: carries out attempts side by side, and says of each what came of it.
+//!
+//! | the call | idempotent | reconcile | at most once |
+//! |---|---|---|---|
+//! | succeeded | done, receipt | done, receipt | done, receipt |
+//! | was refused | failed, receipt | failed, receipt | failed, receipt |
+//! | got an answer that leaves it open | tried again | the other side is asked at once | unknown |
+//! | got no answer | tried again | unknown, asked later | unknown |
+//!
+//! A report with a receipt settles the effect's key; one without leaves it open, and the core does what the semantics
+//! say. What was sent and not answered may still be on its way, so "it is not there" is believed at once only where an
+//! answer came.
+
+use super::probe::{Asked, Prober};
+use super::session::{Session, Witness};
+use super::settings::Settings;
+use super::{Again, Call, Happened, Outcome, Seen, Success, TIME_MAX, Tools, Trouble, described, stdio};
+use crate::clock::fresh;
+use crate::home::Home;
+use crate::room;
+use crate::secrets::{OfRun, Secrets};
+use crate::shell::{Author, Shell};
+use serde_json::{Map, Value, json};
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+use windlass_core::attempt::Report;
+use windlass_core::budget::Cost;
+use windlass_core::code::Code;
+use windlass_core::id::{Name, ReceiptId, RunId, StepId};
+use windlass_core::receipt::{self, Action, Semantics};
+use windlass_core::step::Failure;
+use windlass_core::template::{Template, secret_reference};
+use windlass_core::time::Span;
+use windlass_core::turn::command::Receipted;
+use windlass_engine::Leave;
+
+/// How long a model may take where the step does not say.
+const MODEL_TIME_MAX: Duration = Duration::from_secs(600);
+/// How long an answer is waited for that says whether an effect is there.
+const ASK_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// A run, a step and an epoch.
+pub type Place = (RunId, StepId, u64);
+
+/// An attempt to carry out.
+pub struct Job {
+    /// Whose it is.
+    pub place: Place,
+    /// The tenant.
+    pub tenant: Name,
+    /// What is to be done, as it was decided about.
+    pub action: Action,
+    /// The definition of its fields: which of them are secrets.
+    pub with: Template,
+    /// What identifies the effect.
+    pub key: Name,
+    /// Which try it is.
+    pub attempt: u32,
+    /// What can be done about a lost attempt; absent where it only reads.
+    pub semantics: Option<Semantics>,
+    /// How long it may take.
+    pub timeout: Option<Duration>,
+    /// Whether the tool itself knows how to ask what became of it.
+    pub own_read: bool,
+    /// Puts on record which secrets it uses.
+    pub witness: Witness,
+    /// What its run used before.
+    pub run: OfRun,
+}
+
+impl Job {
+    /// A session for it.
+    pub(super) fn session(&self, secrets: &Arc<Secrets>) -> Session {
+        Session::witnessed(self.tenant.clone(), secrets.clone(), self.witness.clone(), self.run.clone())
+    }
+}
+
+/// What came of an attempt.
+#[derive(Debug)]
+pub struct Finished {
+    /// What to report.
+    pub report: Report,
+    /// What happened outside.
+    pub receipt: Option<Box<Receipted>>,
+    /// What it cost.
+    pub costs: Vec<Cost>,
+}
+
+/// How an attempt under way is asked to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    /// It may go on.
+    No,
+    /// It was cancelled: it has this long to come to an end by itself.
+    Cancel(Duration),
+    /// The process ends.
+    Leave,
+}
+
+/// The executor of tools.
+pub struct Executor {
+    runtime: Option<Runtime>,
+    inner: Arc<Inner>,
+}
+
+pub(super) struct Inner {
+    pub(super) tools: Tools,
+    pub(super) secrets: Arc<Secrets>,
+    pub(super) shell: Option<Arc<Shell>>,
+    pub(super) home: Home,
+    running: Mutex<HashMap<Place, watch::Sender<Stop>>>,
+    ended: Condvar,
+}
+
+impl Executor {
+    /// An executor that is set up like this.
+    ///
+    /// # Errors
+    /// The system gives no threads or no certificates.
+    pub fn new(settings: Arc<Settings>, home: Home, shell: Option<Arc<Shell>>) -> Result<Executor, String> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .thread_name("tools")
+            .enable_all()
+            .build()
+            .map_err(|error| error.to_string())?;
+        let secrets = Arc::new(Secrets::new(home.root()));
+        let tools = Tools::new(settings)?;
+        let (running, ended) = (Mutex::default(), Condvar::new());
+        let inner = Arc::new(Inner { tools, secrets, shell, home, running, ended });
+        Ok(Executor { runtime: Some(runtime), inner })
+    }
+
+    /// The tools.
+    #[must_use]
+    pub fn tools(&self) -> &Tools {
+        &self.inner.tools
+    }
+
+    /// The secrets.
+    #[must_use]
+    pub fn secrets(&self) -> &Arc<Secrets> {
+        &self.inner.secrets
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        if let Some(runtime) = &self.runtime {
+            runtime.spawn(task);
+        }
+    }
+
+    /// Begins an attempt. `done` is called once, with what came of it.
+    pub fn start(&self, leave: Leave, job: Job, done: impl FnOnce(Finished) + Send + 'static) {
+        let (stop, stopped) = watch::channel(Stop::No);
+        self.inner.running().insert(job.place.clone(), stop);
+        let inner = self.inner.clone();
+        self.spawn(async move {
+            let place = job.place.clone();
+            let finished = inner.carry_out(leave, job, stopped).await;
+            done(finished);
+            inner.running().remove(&place);
+            inner.ended.notify_all();
+        });
+    }
+
+    /// Asks the other side what became of an effect. `found` gets the answer, once there is one.
+    pub fn ask(&self, asked: Asked, found: impl FnOnce(Seen, Option<Box<Receipted>>) + Send + 'static) {
+        let prober = Prober { inner: self.inner.clone(), asked };
+        self.spawn(async move {
+            if let Some((seen, receipt)) = prober.settle().await {
+                found(seen, receipt);
+            }
+        });
+    }
+
+    /// Ends an attempt: it has the grace time to come to its end, and is broken off then.
+    pub fn stop(&self, place: &Place, grace: Duration) {
+        if let Some(stop) = self.inner.running().get(place) {
+            stop.send_replace(Stop::Cancel(grace));
+        }
+    }
+
+    /// Ends every attempt: those under way have this long, and are reported as lost then.
+    pub fn leave(&self, grace: Duration) {
+        let wait = |longest: Duration| {
+            let running = self.inner.running();
+            let waited = self.inner.ended.wait_timeout_while(running, longest, |running| !running.is_empty());
+            drop(waited.unwrap_or_else(PoisonError::into_inner));
+        };
+        wait(grace);
+        for stop in self.inner.running().values() {
+            stop.send_replace(Stop::Leave);
+        }
+        wait(Duration::from_secs(1));
+    }
+}
+
+impl Drop for Executor {
+    fn drop(&mut self) {
+        // It may be dropped where nobody may wait.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Inner {
+    fn running(&self) -> MutexGuard<'_, HashMap<Place, watch::Sender<Stop>>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) async fn perform(&self, call: &Call, session: &Session, place: &Place) -> Outcome {
+        match (described::find(&call.tool), &self.shell) {
+            (Some(tool), Some(shell)) => {
+                let place = stdio::Place::new(shell, &self.home, place, ("", Author::Tool), &call.leave);
+                stdio::perform(&tool, call, session, &place).await
+            }
+            (Some(_), None) => Err(Trouble::refused("this process runs no commands")),
+            (None, _) => self.tools.perform(call, session).await,
+        }
+    }
+
+    pub(super) async fn probe(&self, call: &Call, session: &Session, place: &Place, n: usize) -> Seen {
+        let seen = async {
+            match (described::find(&call.tool), &self.shell) {
+                (Some(tool), Some(shell)) => {
+                    let place = stdio::Place::new(
+                        shell,
+                        &self.home,
+                        place,
+                        (&format!("probe{n}"), Author::Tool),
+                        &call.leave,
+                    );
+                    stdio::probe(&tool, call, session, &place).await
+                }
+                (Some(_), None) => Seen::Unsure("this process runs no commands".to_owned()),
+                (None, _) => self.tools.probe(call, session).await,
+            }
+        };
+        let late = || Seen::Unsure("the other side did not answer in time".to_owned());
+        tokio::time::timeout(ASK_TIME_MAX, seen).await.unwrap_or_else(|_| late())
+    }
+
+    async fn carry_out(&self, leave: Leave, job: Job, mut stopped: watch::Receiver<Stop>) -> Finished {
+        let session = job.session(&self.secrets);
+        let call = match call_of(&job, &session, leave) {
+            Ok(call) => call,
+            Err(trouble) => return failed(&job, &session, &trouble, true),
+        };
+        let limit = call.timeout;
+        let performed = tokio::time::timeout(limit, self.perform(&call, &session, &job.place));
+        tokio::pin!(performed);
+        let outcome = tokio::select! {
+            outcome = &mut performed => outcome,
+            stop = stop_of(&mut stopped, job.semantics.is_some()) => match stop {
+                // A write under way is better known than broken off: it has the time that is left.
+                Stop::Cancel(grace) => match tokio::time::timeout(grace, &mut performed).await {
+                    Ok(outcome) => outcome,
+                    Err(_) => return plain(Report::Stopped),
+                },
+                Stop::No | Stop::Leave => return plain(Report::Lost { last_seen: None }),
+            },
+        };
+        let outcome = outcome.unwrap_or_else(|_| {
+            let message = format!("{} took longer than {limit:?}", call.tool);
+            Err(Trouble { code: Code::TimedOut, ..Trouble::unanswered(message) })
+        });
+        match outcome {
+            Ok(success) => succeeded(&job, &session, &call, success),
+            Err(trouble) => self.troubled(&job, &session, &call, &trouble).await,
+        }
+    }
+
+    /// What a call comes to that did not succeed.
+    async fn troubled(&self, job: &Job, session: &Session, call: &Call, trouble: &Trouble) -> Finished {
+        let asks = job.semantics == Some(Semantics::Reconcile) && trouble.status.is_some();
+        if trouble.happened == Happened::Unknown && asks && job.own_read {
+            match self.probe(call, session, &job.place, 0).await {
+                Seen::There(success) => return succeeded(job, session, call, success),
+                Seen::Absent => return failed(job, session, trouble, true),
+                Seen::Unsure(_) => {}
+            }
+        }
+        failed(job, session, trouble, trouble.happened == Happened::No)
+    }
+}
+
+/// Waits until an attempt is asked to end. One that only reads is broken off at once.
+async fn stop_of(stopped: &mut watch::Receiver<Stop>, writes: bool) -> Stop {
+    match stopped.wait_for(|stop| *stop != Stop::No).await.map(|stop| *stop) {
+        Ok(Stop::Cancel(_)) if !writes => Stop::Cancel(Duration::ZERO),
+        Ok(stop) => stop,
+        // Nobody can ask any more; the call goes on.
+        Err(_) => std::future::pending().await,
+    }
+}
+
+/// The call of a job, with its secrets in it.
+pub(super) fn call_of(job: &Job, session: &Session, leave: Leave) -> Result<Call, Trouble> {
+    let (fields, secret_places) = session.resolve(&job.with, &job.action.fields)?;
+    let Value::Object(fields) = fields else { return Err(Trouble::input("the fields are not a map")) };
+    let usual = if job.action.tool.as_str() == "model" { MODEL_TIME_MAX } else { TIME_MAX };
+    Ok(Call {
+        tool: job.action.tool.to_string(),
+        operation: job.action.operation.to_string(),
+        target: job.action.target.to_string(),
+        fields,
+        secret_places,
+        key: job.key.to_string(),
+        attempt: job.attempt,
+        timeout: job.timeout.unwrap_or(usual),
+        leave,
+    })
+}
+
+fn plain(report: Report) -> Finished {
+    Finished { report, receipt: None, costs: Vec::new() }
+}
+
+fn succeeded(job: &Job, session: &Session, call: &Call, success: Success) -> Finished {
+    let receipt = receipted(job, session, call, &success);
+    let output = receipt.response.clone();
+    let receipt = job.semantics.map(|_| Box::new(receipt));
+    Finished { report: Report::Done { output, exit_code: None }, receipt, costs: success.costs }
+}
+
+/// The receipt of an effect that is there.
+pub(super) fn receipted(job: &Job, session: &Session, call: &Call, success: &Success) -> Receipted {
+    let mut reverse = success.reverse.clone();
+    // Who takes it back uses the credential that it was done with. Only a reference to it is kept.
+    if let (Some(reverse), Template::Map(with)) = (&mut reverse, &job.with)
+        && let (Some(Template::Secret(name)), true) = (with.get("token"), call.is_secret("token"))
+        && let Some(fields) = reverse.fields.as_object_mut()
+    {
+        fields.insert("token".to_owned(), secret_reference(name));
+    }
+    if let Some(reverse) = &mut reverse {
+        reverse.fields = session.mask_value(&reverse.fields);
+    }
+    Receipted {
+        id: ReceiptId(fresh()),
+        status: receipt::Outcome::Succeeded,
+        reversible: reverse.is_some(),
+        reverse,
+        request: Some(request(job, session)),
+        response: Some(session.mask_value(&success.output)),
+    }
+}
+
+/// What was asked: as it was decided about, with references where secrets were.
+fn request(job: &Job, session: &Session) -> Value {
+    let mut request = json!({
+        "tool": job.action.tool, "operation": job.action.operation, "target": job.action.target,
+        "fields": job.action.fields, "idempotency_key": job.key, "attempt": job.attempt,
+    });
+    if let (Some(used), Value::Object(map)) = (session.used(), &mut request) {
+        map.insert("secrets".to_owned(), used);
+    }
+    session.mask_value(&request)
+}
+
+/// What a failure comes to; `settled` says that the effect is known not to have happened.
+fn failed(job: &Job, session: &Session, trouble: &Trouble, settled: bool) -> Finished {
+    let message = session.mask(&trouble.message);
+    if trouble.hands_back() {
+        return plain(Report::Returned { reason: Some(message) });
+    }
+    if trouble.lacks_room() {
+        return plain(room::postponed(message, job.attempt));
+    }
+    let failure = Failure::new(trouble.code, message.clone());
+    let report = match trouble.again {
+        Again::After(wait) => {
+            let after = Span(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
+            Report::Deferred { failure, after }
+        }
+        Again::Soon | Again::Never => {
+            let retryable = trouble.again == Again::Soon;
+            Report::Failed { failure, retryable, exit_code: None, signal: None }
+        }
+    };
+    let receipt = (settled && job.semantics.is_some()).then(|| {
+        Box::new(Receipted {
+            id: ReceiptId(fresh()),
+            status: receipt::Outcome::Failed,
+            reversible: false,
+            reverse: None,
+            request: Some(request(job, session)),
+            response: Some(Value::Object(Map::from_iter([(
+                "error".to_owned(),
+                json!({ "code": trouble.code.as_str(), "message": message }),
+            )]))),
+        })
+    });
+    Finished { report, receipt, costs: Vec::new() }
+}
