@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use windlass_core::attempt::Report;
 use windlass_core::budget::{Amount, Cost, Total};
 use windlass_core::caps::Caps;
-use windlass_core::command::{Arrival, Claim, Command, Create, Deploy, Receipted, Signal, Undo};
 use windlass_core::digest::Digest;
 use windlass_core::event::{CheckpointSaved, Custom};
 use windlass_core::guard::{CommandResult, FileInfo, GuardInputs};
@@ -18,6 +17,7 @@ use windlass_core::run::{Actor, Initiator, Source, Trigger};
 use windlass_core::step::{Failure, Resolution, Step};
 use windlass_core::stream::StreamId;
 use windlass_core::time::Span;
+use windlass_core::turn::command::{Arrival, Claim, Command, Create, Deploy, Receipted, Signal, Undo};
 use windlass_core::{approval, idempotency, schedule, small, task};
 
 /// A story under way: the stage, and the runbook that it is about.
@@ -112,7 +112,7 @@ impl Play {
 
     fn runbook_of(&self, hash: Digest) -> windlass_core::runbook::Runbook {
         match self.stage.state.stream(&StreamId::Runbook(hash)).map(|stream| &stream.body) {
-            Some(windlass_core::state::Body::Runbook(runbook)) => (**runbook).clone(),
+            Some(windlass_core::turn::state::Body::Runbook(runbook)) => (**runbook).clone(),
             _ => panic!("the story has no runbook yet"),
         }
     }
@@ -340,7 +340,7 @@ impl Play {
                 let by = if probed { Actor::SYSTEM } else { person(by.as_deref()) };
                 self.stage.ask(&by, &resolve);
             }
-            _ => self.decide(verb, (run, step), by, words),
+            _ => self.decide(verb, (run, step), by.as_deref(), words),
         }
     }
 
@@ -371,7 +371,7 @@ impl Play {
         self.stage.ask(&Actor::SYSTEM, &Command::PolicyDecided(Box::new(decided)));
     }
 
-    fn decide(&mut self, verb: &str, (run, step): (RunId, StepId), by: Option<String>, words: &mut Words) {
+    fn decide(&mut self, verb: &str, (run, step): (RunId, StepId), by: Option<&str>, words: &mut Words) {
         let which = words.option("approval").map(|told| self.full(&told));
         let known = self.stage.state.run(run).expect("a run").rare();
         let of = |open: &&approval::Approval| match &which {
@@ -389,7 +389,7 @@ impl Play {
             let seen = words.option("seen").map(|hash| Digest::parse(&self.full(&hash)).expect("a hash"));
             approval::Input::Decide(approval::Attempt {
                 decision,
-                by: name(by.as_deref().unwrap_or("bob")),
+                by: name(by.unwrap_or("bob")),
                 human: !words.takes("program"),
                 groups: words.option("groups").map(|group| name(&group)).into_iter().collect(),
                 action_hash: seen.unwrap_or(open.action_hash),
@@ -398,7 +398,7 @@ impl Play {
                 card: None,
             })
         };
-        let by = person(Some(by.as_deref().unwrap_or("bob")));
+        let by = person(Some(by.unwrap_or("bob")));
         self.stage.ask(&by, &Command::Decide { run, approval: ApprovalId(open.id.0), input });
     }
 

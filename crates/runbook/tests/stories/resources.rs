@@ -3,9 +3,9 @@
 use crate::acts::Play;
 use crate::script::{Words, value};
 use crate::stage::{name, person, scoped};
-use windlass_core::command::{Command, Pushed};
 use windlass_core::id::{Holder, ItemId, RunId};
 use windlass_core::run::{Actor, Initiator};
+use windlass_core::turn::command::{Command, Pushed};
 use windlass_core::{item, lock, queue, schedule, semaphore, worker};
 
 impl Play {

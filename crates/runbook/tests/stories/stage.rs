@@ -7,7 +7,6 @@ use crate::names::{Names, START, since_start};
 use crate::tell;
 use std::collections::{BTreeMap, BTreeSet};
 use windlass_core::attempt::Report;
-use windlass_core::command::{Command, Fact, Reply};
 use windlass_core::digest::{Digest, Salt};
 use windlass_core::effect::Effect;
 use windlass_core::event::PolicyDecided;
@@ -17,10 +16,11 @@ use windlass_core::policy::{self, Risk, Verdict};
 use windlass_core::record::{Check, Draft, Record};
 use windlass_core::run::{Actor, Initiator, Run, Status};
 use windlass_core::schedule;
-use windlass_core::state::{Body, State};
 use windlass_core::step::Step;
 use windlass_core::stream::StreamId;
 use windlass_core::time::{Millis, Span};
+use windlass_core::turn::command::{Command, Fact, Reply};
+use windlass_core::turn::state::{Body, State};
 use windlass_core::turn::{Driven, Driver, FOLLOW_MAX, Turn};
 use windlass_runbook::cron;
 use windlass_runbook::expr::Cel;
@@ -449,7 +449,7 @@ fn drive(
     cel: &Cel,
     last_id: &mut u128,
     follow_max: usize,
-) -> Result<Turn, windlass_core::command::Refusal> {
+) -> Result<Turn, windlass_core::turn::command::Refusal> {
     let mut ids = || {
         *last_id += 1;
         *last_id

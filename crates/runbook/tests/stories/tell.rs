@@ -2,9 +2,9 @@
 
 use crate::names::Names;
 use serde_json::{Map, Value};
-use windlass_core::command::{Refusal, Reply};
 use windlass_core::effect::Effect;
 use windlass_core::time::Span;
+use windlass_core::turn::command::{Refusal, Reply};
 
 /// The longest value of a field that is told whole.
 const VALUE_MAX: usize = 100;
