@@ -163,10 +163,6 @@ impl Place {
     }
 
     fn let_go(&self, retiring: &Retiring) -> Result<Done, Error> {
-        if !retiring.is_empty() {
-            // What stands in the file that is written could not go.
-            retiring.log().roll()?;
-        }
         let note = |floor| self.engine.call(Actor::SYSTEM, Command::RaiseEpochs { floor }).is_ok();
         let log = retiring.carry_out(&note)?;
         let gone = retiring.gone()?;

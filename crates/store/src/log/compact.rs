@@ -7,6 +7,9 @@
 //! any point leaves either the old files or the new one, and perhaps something that the next start removes. What a seal
 //! covers of the streams that went is kept apart, in `heads.rs`.
 //!
+//! The file that is written is ended only for a rewrite that takes place and needs it: each file takes the room of a whole
+//! segment, and ended files go only in a rewrite.
+//!
 //! A stream that went may come again and begin anew. So no snapshot may know it any more: they are removed before.
 
 use super::commit::{View, lock};
@@ -74,6 +77,11 @@ pub trait Rule {
     /// Locks and semaphores with epochs up to this one are about to go. Whether that is on record, so that none comes again
     /// with a lower one; otherwise nothing goes.
     fn is_noted(&self, _epochs: u64) -> bool {
+        false
+    }
+
+    /// Whether the file that is written may be ended, where it has records of what goes.
+    fn may_roll(&self) -> bool {
         false
     }
 
@@ -158,6 +166,18 @@ struct Base {
     ver: u64,
     records: u64,
     bytes: u64,
+    /// It stands in the file that is written.
+    is_written: bool,
+}
+
+/// What a rewrite would come to.
+struct Judged {
+    verdicts: Verdicts,
+    /// The streams that go wholly.
+    dropped: BTreeSet<StreamId>,
+    done: Compacted,
+    /// Something that goes stands in the file that is written.
+    needs_roll: bool,
 }
 
 /// What goes into the place of the files that are replaced.
@@ -171,8 +191,9 @@ struct Replacement<'a> {
 }
 
 impl Log {
-    /// Drops the records of streams that are not live, have none in the file that is written, and that the rule says no to.
-    /// Commits and reads go on meanwhile. Where nothing would go, nothing is written.
+    /// Drops the records of streams that are not live and that the rule says no to. Those with records in the file that is
+    /// written stay, unless the rule lets that file be ended. Commits and reads go on meanwhile. Where nothing would go,
+    /// or too little, nothing is written and no file is ended.
     ///
     /// # Errors
     /// [`Error::Corrupt`], [`Error::Full`], or what the system says; the log is as it was then.
@@ -180,14 +201,26 @@ impl Log {
         let _one_at_a_time = lock(&self.compacting);
         // Streams that the caller had forgotten count as forgotten. A log that takes nothing (it is full) goes by what it knows.
         let _ = self.commit_and_wait(Vec::new());
-        let view = self.shared.view();
-        let (verdicts, dropped, mut done) = self.judge(&view, rule)?;
-        if done.bytes_dropped == 0 || !rule.is_worth(&done) {
-            return Ok(Compacted { long: done.long, ..Compacted::default() });
+        let mut view = self.shared.view();
+        let mut judged = self.judge(&view, rule, rule.may_roll())?;
+        if judged.done.bytes_dropped == 0 || !rule.is_worth(&judged.done) {
+            return Ok(Compacted { long: judged.done.long, ..Compacted::default() });
         }
-        if done.holds > 0 && !rule.is_noted(done.epochs) {
+        if judged.done.holds > 0 && !rule.is_noted(judged.done.epochs) {
             return Ok(Compacted::default());
         }
+        if judged.needs_roll {
+            let noted = judged.done.epochs;
+            self.roll()?;
+            view = self.shared.view();
+            // Streams that were written to meanwhile stay. It was worth it before, so it is carried out now.
+            judged = self.judge(&view, rule, false)?;
+            let is_higher = judged.done.holds > 0 && judged.done.epochs > noted;
+            if judged.done.bytes_dropped == 0 || (is_higher && !rule.is_noted(judged.done.epochs)) {
+                return Ok(Compacted::default());
+            }
+        }
+        let Judged { verdicts, dropped, mut done, .. } = judged;
         done.files = view.ended.len() as u64;
         let new = Replacement { verdicts: &verdicts, cuts: &Cuts::new(), dropped, drops: true };
         Ok(match self.replace(&view, &new, rule, true)? {
@@ -263,12 +296,8 @@ impl Log {
         self.shared.roll()
     }
 
-    /// Says of every stream whether it stays, and counts.
-    fn judge(
-        &self,
-        view: &View,
-        rule: &dyn Rule,
-    ) -> Result<(Verdicts, BTreeSet<StreamId>, Compacted), Error> {
+    /// Says of every stream whether it stays, and counts; `ending` as if the file that is written were ended.
+    fn judge(&self, view: &View, rule: &dyn Rule, ending: bool) -> Result<Judged, Error> {
         let mut verdicts = Verdicts::new();
         let boundary = view.last.before();
         let _ = each_batch(view, Seqs { first: boundary + 1, last: u64::MAX }, &mut |_, _, lines| {
@@ -281,7 +310,8 @@ impl Log {
         })?;
         let before = rule.carried_before();
         let mut all: HashMap<String, Seen> = HashMap::new();
-        self.each_ended(view, &mut |piece, offset, line| {
+        let through = if ending { view.seq } else { boundary };
+        self.each_through(view, through, &mut |piece, offset, line| {
             let head = Start::of(line).ok_or_else(|| piece.corrupt(offset, "a line is no record"))?;
             if !all.contains_key(&*head.stream) {
                 all.insert(head.stream.clone().into_owned(), Seen::default());
@@ -290,7 +320,9 @@ impl Log {
             if head.tag == "stream:carried" {
                 seen.since = 0;
                 if head.at < before {
-                    seen.carried = Some(Base { ver: head.ver, records: seen.records, bytes: seen.bytes });
+                    let is_written = std::ptr::eq(piece, &raw const *view.last);
+                    let (ver, records, bytes) = (head.ver, seen.records, seen.bytes);
+                    seen.carried = Some(Base { ver, records, bytes, is_written });
                 }
             }
             seen.records += 1;
@@ -310,14 +342,17 @@ impl Log {
         // Whether a run stays decides about its effects.
         ids.sort_by_key(|(id, ..)| !matches!(id, StreamId::Run(_)));
         let (mut dropped, mut done) = (BTreeSet::new(), Compacted::default());
+        let mut needs_roll = false;
         for (id, name, seen) in ids {
-            let known = verdicts.contains_key(name) || self.shared.encoder().is_live(&id);
+            let is_written = verdicts.contains_key(name);
+            let known = (is_written && !ending) || self.shared.encoder().is_live(&id);
             let mut stays = Stays::All;
             if known || rule.stays(&id, seen.last) {
                 if seen.since > LONG && id.goes_on() && done.long.len() < LONG_MAX {
                     done.long.push(id.clone());
                 }
                 let gone = seen.carried.filter(|carried| carried.records > 0);
+                needs_roll |= gone.is_some_and(|carried| carried.is_written);
                 if let Some(carried) = gone {
                     stays = Stays::From(carried.ver);
                     done.bytes_dropped += carried.bytes;
@@ -326,6 +361,7 @@ impl Log {
                 done.bytes_kept += seen.bytes - gone.map_or(0, |carried| carried.bytes);
             } else {
                 stays = Stays::Nothing;
+                needs_roll |= is_written;
                 done.bytes_dropped += seen.bytes;
                 done.records_dropped += seen.records;
                 done.streams_dropped += 1;
@@ -346,7 +382,7 @@ impl Log {
             }
             verdicts.insert(name.clone(), stays);
         }
-        Ok((verdicts, dropped, done))
+        Ok(Judged { verdicts, dropped, done, needs_roll: needs_roll && ending })
     }
 
     /// Every line of the files before the last.
@@ -355,7 +391,17 @@ impl Log {
         view: &View,
         visit: &mut dyn FnMut(&Piece, u64, &str) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let seqs = Seqs { first: 0, last: view.last.before() };
+        self.each_through(view, view.last.before(), visit)
+    }
+
+    /// Every line up to a seq.
+    fn each_through(
+        &self,
+        view: &View,
+        last: u64,
+        visit: &mut dyn FnMut(&Piece, u64, &str) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let seqs = Seqs { first: 0, last };
         let _ = each_batch(view, seqs, &mut |piece, offset, lines| {
             each_line(lines, &mut |line| visit(piece, offset, line).map(ControlFlow::Continue))
         })?;

@@ -211,6 +211,10 @@ impl Rule for Noting<'_> {
         (self.note)(epochs)
     }
 
+    fn may_roll(&self) -> bool {
+        self.retiring.may_roll()
+    }
+
     fn is_worth(&self, found: &Compacted) -> bool {
         self.retiring.is_worth(found)
     }
@@ -244,6 +248,10 @@ impl Rule for Retiring {
 
     fn carried_before(&self) -> Millis {
         self.before.keys
+    }
+
+    fn may_roll(&self) -> bool {
+        true
     }
 
     fn is_worth(&self, found: &Compacted) -> bool {

@@ -258,7 +258,6 @@ impl World {
     fn retain(&mut self) {
         let at = self.at;
         let store = self.store();
-        store.log().roll().unwrap();
         let keys = Millis(at.0.saturating_sub(Span::hours(24).0));
         let before = Before { runs: at, items: at, keys, runbooks: at };
         let retiring = store.retire(before).unwrap();
