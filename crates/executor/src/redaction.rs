@@ -1,7 +1,7 @@
 //! Redaction of secrets: no registered secret leaves the process, in whichever form and however it is cut into chunks.
 //!
 //! A secret is registered once, before the first byte that could hold it is read. It is then looked for as it is and in
-//! the forms that programs commonly write it in (`forms`). What is found is replaced with `***`; occurrences that
+//! the forms that programs commonly write it in (`forms`, `pairs`, `escapes`). What is found is replaced with `***`; occurrences that
 //! overlap are replaced together, so the result does not depend on which one was found first.
 //!
 //! ```text
@@ -12,6 +12,7 @@
 //! What cannot be found is a secret that a program transforms in another way (encrypts, compresses, reverses), and a
 //! secret of asterisks, which looks like its own replacement.
 
+mod escapes;
 mod folded;
 mod forms;
 mod matcher;
@@ -19,6 +20,7 @@ mod pairs;
 #[cfg(test)]
 mod tests;
 
+use escapes::Escapes;
 use folded::Folded;
 use matcher::Matcher;
 use pairs::Pairs;
@@ -76,7 +78,7 @@ struct Matchers {
     plain: Matcher,
     /// Forms in digits, which may be broken into lines.
     digits: Matcher,
-    /// The secrets themselves, for what pairs of digits spell.
+    /// The secrets themselves, for what pairs of digits and escapes spell.
     spelt: Matcher,
 }
 
@@ -140,6 +142,7 @@ impl Redactor {
             state: Matcher::START,
             folded: Folded::default(),
             pairs: Pairs::default(),
+            escapes: Escapes::default(),
             held: Vec::new(),
             begin: 0,
             found: VecDeque::new(),
@@ -211,6 +214,7 @@ pub struct Stream {
     state: u32,
     folded: Folded,
     pairs: Pairs,
+    escapes: Escapes,
     /// What was read and not yet passed on; its first byte is the stream's byte `begin`.
     held: Vec<u8>,
     begin: u64,
@@ -243,11 +247,17 @@ impl Stream {
             if let Some((start, end)) = self.pairs.next(&matchers.spelt, byte, end - 1) {
                 self.add(start, end);
             }
+            let mut escaped = Vec::new();
+            self.escapes.next(&matchers.spelt, byte, end - 1, |start, end| escaped.push((start, end)));
+            for (start, end) in escaped {
+                self.add(start, end);
+            }
         }
         let open = end - u64::from(self.matchers.plain.open_len(self.state));
         let digits = self.folded.open(&self.matchers.digits).unwrap_or(end);
         let spelt = self.pairs.open(&self.matchers.spelt).unwrap_or(end);
-        self.release(open.min(digits).min(spelt), out);
+        let escaped = self.escapes.open(&self.matchers.spelt).unwrap_or(end);
+        self.release(open.min(digits).min(spelt).min(escaped), out);
     }
 
     /// Ends the stream: nothing can become a secret any more.

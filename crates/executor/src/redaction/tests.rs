@@ -80,6 +80,38 @@ fn the_forms_that_programs_write_are_masked() {
     check(&["it's me!"], r"'it'\''s me!'", "'***'");
 }
 
+/// Writers differ in what they escape, and one text mixes the ways.
+#[test]
+fn characters_that_are_escaped_one_by_one_are_masked() {
+    let secret = "tok<en>&\"q/w+r=z9";
+    for text in [
+        "tok&#60;en&#62;&#38;&#34;q/w&#43;r&#61;z9",
+        "tok&#x3c;en&#x003E;&amp;&quot;q/w+r=z9",
+        "tok&lt;en&gt;&amp;&quot;q&sol;w&plus;r&equals;z9",
+        "&#116;ok&#0060;en>&\"q/w+r=z9",
+        "tok%3Cen%3e%26%22q%2Fw%2br%3Dz9",
+        "tok%3cen%3E&%22q/w%2Br=z9",
+        r#"tok\<en\>\&\"q/w+r=z9"#,
+        r#"tok\u003cen\u003E&\"q\/w+r=z9"#,
+        r#"tok\x3cen\x3E\046\042q/w+r=z9"#,
+    ] {
+        check(&[secret], &format!("a {text}; b"), "a ***; b");
+    }
+    check(&["it's-a-s3cret!pw"], r"it\'s-a-s3cret\!pw", "***");
+    check(&["Bäcker & Söhne é"], "B&auml;cker &amp; S&ouml;hne &eacute;", "***");
+    check(&["Bäcker Söhne"], r"$'B\303\244cker S\303\266hne'", "$'***'");
+    check(&["a b+c d"], "x=a+b%2Bc+d", "x=***");
+    check(&["a&lt;b"], "a&lt;b a&amp;lt;b", "*** ***");
+    // What is no escape is not held back, and stands as it is.
+    let redactor = redactor(&[secret]);
+    for text in ["a & b", "100% ", "&&&& ", "%%%41 ", r"C:\\dir ", "&#xyz; ", "&nothing; ", "tok&#60;e. "] {
+        let mut out = Vec::new();
+        let mut stream = redactor.stream();
+        stream.push(text.as_bytes(), &mut out);
+        assert_eq!((out.as_slice(), stream.held_len()), (text.as_bytes(), 0), "{text}");
+    }
+}
+
 #[test]
 fn what_base64_breaks_into_lines_is_masked() {
     let secret: String = (0..90u8).map(|i| char::from(b'!' + i)).collect();
@@ -386,8 +418,9 @@ fn by_hand(
     let mut ranges = broken(digits, text);
     // What pairs spell is the matter of properties of its own.
     let matcher = Matcher::new(&secrets.iter().cloned().collect());
-    let mut pairs = Pairs::default();
+    let (mut pairs, mut escapes) = (Pairs::default(), Escapes::default());
     for (at, &byte) in text.iter().enumerate() {
+        escapes.next(&matcher, byte, at as u64, |from, to| ranges.push((from as usize, to as usize)));
         ranges.extend(pairs.next(&matcher, byte, at as u64).map(|(from, to)| (from as usize, to as usize)));
     }
     for pattern in patterns {
