@@ -2,6 +2,7 @@
 
 use super::build::{Builder, Secrets, Stand};
 use super::check::{self, Checked, Piece};
+use super::cron;
 use super::modifiers::{self, Inherited};
 use super::pattern::{self, Pattern as Regex};
 use super::problem::{Place, Problem};
@@ -399,6 +400,7 @@ fn agent_action(builder: &mut Builder<'_>, node: &Node) -> AgentAction {
 }
 
 fn schedule(builder: &mut Builder<'_>, node: &Node) -> ScheduleDef {
+    let before = builder.notes.count();
     let word = |key: &str| node.get(key).and_then(Node::text);
     let spec = match (node.get("cron"), word("every")) {
         (Some(cron), _) => {
@@ -414,6 +416,9 @@ fn schedule(builder: &mut Builder<'_>, node: &Node) -> ScheduleDef {
         (None, every) => format!("every {}", every.unwrap_or_default()),
     };
     let timezone = node.get("timezone").map_or_else(|| Name::clean("UTC"), |zone| timezone(builder, zone));
+    if builder.notes.count() == before {
+        slots(builder, node, &spec, &timezone);
+    }
     ScheduleDef {
         spec,
         timezone,
@@ -423,6 +428,19 @@ fn schedule(builder: &mut Builder<'_>, node: &Node) -> ScheduleDef {
         pipeline: named(builder, node, "pipeline"),
         vars: given(builder, node, Stand::Schedule),
     }
+}
+
+/// A schedule without slots could not be deployed.
+fn slots(builder: &mut Builder<'_>, node: &Node, spec: &str, zone: &Name) {
+    let Err(error) = cron::Spec::parse(spec, zone.as_str()) else { return };
+    let at = match &error {
+        cron::Error::Fields(..) | cron::Error::Never(_) => node.get("cron"),
+        // What is no span at all has been told of.
+        cron::Error::Every(span) if crate::span::parse(span).is_err() => return,
+        cron::Error::Every(_) => node.get("every"),
+        cron::Error::Zone(_) => node.get("timezone"),
+    };
+    builder.notes.add(Problem::at(at.map_or(node.at, |at| at.at), error.to_string()));
 }
 
 fn timezone(builder: &mut Builder<'_>, node: &Node) -> Name {

@@ -23,8 +23,14 @@ pub fn modifiers(runbook: &Runbook) -> Vec<String> {
 fn of(node: &StepDef) -> impl Iterator<Item = (&'static str, &'static str)> {
     let acts = matches!(node.kind, Kind::Run { .. } | Kind::Tool { .. } | Kind::Agent { .. });
     let waits = matches!(node.kind, Kind::Wait { .. } | Kind::Approve { .. });
+    // What a human decides on is as risky as it says, or as what it is for.
+    let decides = matches!(node.kind, Kind::Approve { .. });
     let rules = [
-        ("risk", !acts && node.risk.is_some(), "policy is asked about commands, tools and agents"),
+        (
+            "risk",
+            !acts && !decides && node.risk.is_some(),
+            "policy is asked about commands, tools and agents",
+        ),
         ("outputs", waits && !node.outputs.is_empty(), "what comes of it is not checked"),
         ("guard.after", waits && !node.after.is_empty(), "only what acts is looked at afterwards"),
     ];
@@ -45,6 +51,10 @@ mod tests {
     #[test]
     fn what_does_nothing_is_told_and_what_does_something_is_not() {
         assert_eq!(told("{ id: a, run: x, risk: high, outputs: { n: integer } }"), [""; 0]);
+        assert_eq!(
+            told("{ id: g, approve: { message: m, for: [x] } }, { id: x, run: y, risk: high }"),
+            [""; 0]
+        );
         let group = told("{ id: g, steps: [ { run: x } ], risk: high }");
         assert_eq!(group.len(), 1, "{group:?}");
         assert!(group[0].starts_with("pipeline `p`, step `g`: `risk` does nothing for `steps`"));

@@ -35,6 +35,23 @@ fn as_json(value: &impl serde::Serialize) -> Value {
     serde_json::to_value(value).unwrap()
 }
 
+/// `deploy` would refuse them, so `check` does, and says where.
+#[test]
+fn a_schedule_without_slots_is_refused_where_it_stands() {
+    for (schedule, at, says) in [
+        ("cron: '0 0 30 2 *'", "3:21", "never comes"),
+        ("every: 500ms", "3:22", "a second or more"),
+        ("cron: '0 2 * * *', timezone: Europe/Nowhere", "3:46", "no time zone `Europe/Nowhere`"),
+    ] {
+        let text = format!(
+            "name: t\nschedules:\n  nightly: {{ {schedule}, pipeline: p }}\npipelines: {{ p: {{ steps: [ {{ run: x }} ] }} }}\n"
+        );
+        let problems = parse("t.yaml", &text, &()).unwrap_err().to_string();
+        assert!(problems.contains(says) && problems.contains(at), "{schedule}: {problems}");
+        assert_eq!(problems.matches("error").count(), 1, "{problems}");
+    }
+}
+
 #[test]
 fn the_examples_parse_as_written() {
     let triage = read(include_str!("../tests/golden/examples/triage.yaml")).runbook;
