@@ -70,7 +70,7 @@ pub fn task(
     let step = run.need(id)?;
     let moved = match step.status {
         Status::Running => under_way(&run, def, step, became, given)?,
-        Status::WaitingApproval => escalated(&run, step, became, given)?,
+        Status::WaitingApproval => escalated(&run, def, step, became, given)?,
         // The step has gone on without the task, or ended before it.
         Status::Pending
         | Status::Ready
@@ -138,8 +138,19 @@ fn under_way(
 }
 
 /// A task that a human was called for comes to an end, or begins again: its step with it.
-fn escalated(run: &Run, step: &Step, became: Became, given: &mut Given<'_>) -> Result<Decision, Error> {
+fn escalated(
+    run: &Run,
+    def: &StepDef,
+    step: &Step,
+    became: Became,
+    given: &mut Given<'_>,
+) -> Result<Decision, Error> {
+    let missing = match &became {
+        Became::Done(output) => attempt::missing_output(def, output.as_ref()),
+        Became::Failed(_) | Became::Cancelled | Became::Restarting | Became::Escalated => None,
+    };
     let (resolution, reason, output) = match became {
+        Became::Done(_) if missing.is_some() => (Resolution::Fail, missing, None),
         Became::Done(output) => (Resolution::Done, None, output),
         Became::Failed(failure) => (Resolution::Fail, Some(failure.message), None),
         Became::Cancelled => (Resolution::Fail, Some("cancelled".to_string()), None),

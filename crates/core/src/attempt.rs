@@ -108,8 +108,9 @@ pub fn retry_at(
         return None;
     }
     let listed = node.retry.on.iter().any(|text| failure.message.contains(text.as_str()));
-    // A step that asks for tries means any failure, unless it says which.
-    let asked = node.retry.max_attempts.is_some() && node.retry.on.is_empty();
+    // A step that asks for tries means any failure, unless it says which. A tool knows which of its failures are final.
+    let knows = matches!(node.kind, Kind::Tool { .. });
+    let asked = node.retry.max_attempts.is_some() && node.retry.on.is_empty() && !knows;
     if !(retryable && node.retry.on.is_empty() || listed || asked) {
         return None;
     }
@@ -510,7 +511,7 @@ fn deferred(run: &Run, step: &Step, input: step::Input, not_before: Millis) -> s
 }
 
 /// The first declared output that is missing or of another type.
-fn missing_output(node: &StepDef, output: Option<&Value>) -> Option<String> {
+pub(crate) fn missing_output(node: &StepDef, output: Option<&Value>) -> Option<String> {
     node.outputs.iter().find_map(|(name, kind)| match output.and_then(|o| o.get(name.as_str())) {
         None => Some(alloc::format!("the output `{name}` is missing")),
         Some(value) if !kind.fits(value) => {
@@ -543,6 +544,9 @@ pub fn resolve(
             gate::leave(run, step, given, &mut out);
         }
         return Ok(out);
+    }
+    if step.status == Status::Running {
+        return Err(Error::UnderWay(run.id(), step.id.clone()));
     }
     let human = |w: &step::Waiting| matches!(w.reason, Wait::Escalation | Wait::Budget);
     if step.status != Status::WaitingApproval || !step.waiting.as_deref().is_some_and(human) {

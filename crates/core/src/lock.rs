@@ -246,7 +246,8 @@ impl Lock {
             (State::Free, Input::Heartbeat { epoch, .. }) => Err(self.stale(*epoch)),
             (State::Held(hold), Input::Heartbeat { holder, epoch }) => {
                 if hold.holder != *holder {
-                    return Err(self.stale(*epoch));
+                    let (given, holder) = (holder.clone(), hold.holder.clone());
+                    return Err(Error::Others { lock: self.name.clone(), given, holder });
                 }
                 self.check_epoch(hold, Some(*epoch))?;
                 Ok(Decision::reply(Reply::Extended { epoch: hold.epoch }))

@@ -173,7 +173,7 @@ pub enum Error {
     )]
     Withdrawn,
     /// As many items wait as may.
-    #[error("the queue is full: {max} items wait")]
+    #[error("the queue is full: {max} items may wait, and with what is pushed it would be more")]
     Full { max: u64 },
     /// An item with the same key waits or is worked on.
     #[error("item {0} has the same dedupe key, and is not done")]

@@ -71,13 +71,20 @@ pub(crate) fn has_taken_back(run: &Run, step: &Step) -> bool {
     back.any(|step| step.status == step::Status::Succeeded)
 }
 
+/// Whether a step, or a group around it, says `compensate: false`, which holds for all that is in it.
+#[must_use]
+pub fn is_exempt(run: &Run, def: &Pipeline, step: &Step) -> bool {
+    let mut around = core::iter::successors(Some(step), |step| step.parent.and_then(|place| run.at(place)));
+    around.any(|step| def.node(step.node).is_some_and(|node| node.compensate == Compensate::Exempt))
+}
+
 /// What had its effect and can be taken back, latest first.
 pub(crate) fn compensable<'a>(run: &'a Run, def: &Pipeline) -> Vec<(&'a Step, Node)> {
     let mut list: Vec<_> = run
         .steps
         .iter()
         .filter(|step| step.status == step::Status::Succeeded || step.acted)
-        .filter(|step| step.section != Section::Compensate)
+        .filter(|step| step.section != Section::Compensate && !is_exempt(run, def, step))
         .filter_map(|step| {
             let node = def.node(step.node)?;
             match node.compensate {

@@ -144,7 +144,9 @@ pub struct Run {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// It has ended.
-    #[error("run {run} has ended as {status}")]
+    #[error(
+        "run {run} has ended as {status}: `windlass fork {run} --from STEP` makes a new run of it, `windlass undo {run}` takes back what it did"
+    )]
     Terminal {
         /// The run.
         run: RunId,
@@ -166,6 +168,16 @@ pub enum Error {
         "run {0} cannot be resumed: nobody knows what step `{1}` did. Find out, and settle it with `windlass resolve {0} {1} done|retry|fail`"
     )]
     Unknown(RunId, StepId),
+    /// Its executor may still be at it.
+    #[error(
+        "step `{1}` of run {0} is being carried out: it can be resolved once its executor is lost. Where none is at it any more, `windlass resume {0}` finds that out"
+    )]
+    UnderWay(RunId, StepId),
+    /// It would be done without an output that it declares, and later steps and compensations rely on those.
+    #[error(
+        "step `{1}` of run {0} is not done like this: {2}. Give what it declares: `windlass resolve {0} {1} done --output JSON --reason …`"
+    )]
+    Output(RunId, StepId, String),
     /// Its variables are its caller's, who may have been approved with them.
     #[error(
         "the variables of run {0} stay as they are: another run called it with them. Change those of its caller"
@@ -203,9 +215,11 @@ impl Error {
     pub fn code(&self) -> Code {
         match self {
             Error::Terminal { .. } => Code::RunTerminalState,
-            Error::Transition { .. } | Error::Called(_) | Error::CallerSuspended(..) => {
-                Code::RunInvalidTransition
-            }
+            Error::Transition { .. }
+            | Error::UnderWay(..)
+            | Error::Called(_)
+            | Error::CallerSuspended(..) => Code::RunInvalidTransition,
+            Error::Output(..) => Code::InvalidInput,
             Error::Unknown(..) => Code::RunResumeFailed,
             Error::Step(error) => error.code(),
             Error::Missing(..) => Code::NotFound,

@@ -409,7 +409,7 @@ pub struct Retry {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub backoff: Vec<Span>,
     /// Which failures are worth another try: texts they contain. Empty: those the tool calls retryable, and any
-    /// failure of a step that says `retry`.
+    /// failure of another step that says `retry`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub on: Vec<String>,
 }

@@ -251,7 +251,8 @@ impl Semaphore {
                     Some(hold) if hold.epoch == *epoch => {
                         Ok(Decision::reply(Reply::Extended { epoch: hold.epoch }))
                     }
-                    Some(_) | None => Err(self.stale(*epoch)),
+                    Some(_) => Err(self.stale(*epoch)),
+                    None => Err(Error::Without { semaphore: self.name.clone(), holder: holder.clone() }),
                 }
             }
 

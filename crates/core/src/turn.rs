@@ -551,8 +551,11 @@ fn lease(
     let happened = matches!(known.state, key::State::Succeeded { .. });
     let full = step.writes() && run.born.home.writes_max.is_some_and(|max| run.writes >= max);
     if full && !happened {
-        let refused =
-            pipeline::refuse(run, step, Code::CapExceeded, "the run may not write more often", given);
+        let message = alloc::format!(
+            "`max_writes_per_run` is {} for this run, by its runbook or its tenant, and as many writes were begun",
+            run.born.home.writes_max.unwrap_or_default()
+        );
+        let refused = pipeline::refuse(run, step, Code::CapExceeded, &message, given);
         return Ok(of_run(view, run, refused, Reply::Done));
     }
     let intended = match known.decide(&intend, given.at) {
@@ -564,6 +567,12 @@ fn lease(
     };
     match intended.reply {
         key::Reply::Reuse { response, run: from } => {
+            if let Some(missing) = attempt::missing_output(node, response.as_ref()) {
+                let message =
+                    alloc::format!("it was done in run {from}, of which no such output is kept: {missing}");
+                let refused = pipeline::refuse(run, step, Code::StepFailed, &message, given);
+                return Ok(of_run(view, run, refused, Reply::Done));
+            }
             // It begins and ends in one commit, with what was set aside for it.
             let begun = facts.iter().fold(run.clone(), |run, fact| run.apply(fact, given.at));
             let started = begun.need(&step.id)?;
@@ -654,6 +663,11 @@ fn resolve(
     let run = loaded.run;
     let step = run.need(step)?;
     let node = loaded.node(step)?;
+    // Whatever it is told by, a step is done with what it declares or not at all: later steps and its compensation need it.
+    let done = resolution == Resolution::Done && step.status != crate::step::Status::Running;
+    if let Some(missing) = done.then(|| attempt::missing_output(node, output.as_ref())).flatten() {
+        return Err(crate::run::Error::Output(id, step.id.clone(), missing).into());
+    }
     let stream = effect_key(run, node, step);
     let outcome = match resolution {
         Resolution::Done => receipt::Settled::Done,

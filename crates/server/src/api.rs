@@ -381,10 +381,19 @@ impl App {
         let (who, wanted) = (caller.clone(), text.to_owned());
         let begins = self.look(move |store| store.find_runs(&who.tenant, &who.namespace, &wanted)).await??;
         let found = match begins.as_slice() {
-            [] if text == "last" => self.newest_runs(caller, 1, |_| true).await?,
+            // A called run is its caller's doing, so the last run that was asked for is meant.
+            [] if text == "last" => {
+                let mut found =
+                    self.newest_runs(caller, PAGES_MAX, |run| run.get("parent_run").is_none()).await?;
+                found.truncate(1);
+                found
+            }
             [] if text.len() >= ENDS_MIN => {
                 let ends = text.to_ascii_lowercase();
-                self.newest_runs(caller, PAGE_MAX, move |id| id.to_ascii_lowercase().ends_with(&ends)).await?
+                let ends = move |run: &Value| {
+                    run["id"].as_str().is_some_and(|id| id.to_ascii_lowercase().ends_with(&ends))
+                };
+                self.newest_runs(caller, 1, ends).await?
             }
             _ => begins,
         };
@@ -401,21 +410,23 @@ impl App {
         }
     }
 
-    /// Those of the caller's newest runs whose ids are wanted.
+    /// The newest runs of the caller that are wanted: those of the first page that has one, among so many pages.
     async fn newest_runs(
         &self,
         caller: &Caller,
-        limit: usize,
-        wanted: impl Fn(&str) -> bool,
+        pages: usize,
+        wanted: impl Fn(&Value) -> bool,
     ) -> Result<Vec<RunId>, Problem> {
-        let mut filter = RunFilter { limit, ..RunFilter::of(&caller.tenant, &caller.namespace) };
+        let mut looked_at = 0;
+        let mut filter = RunFilter { limit: PAGE_MAX, ..RunFilter::of(&caller.tenant, &caller.namespace) };
         for _ in 0..PAGES_MAX {
             let look = filter.clone();
             let (page, next) = self.look(move |store| store.list_runs(&look)).await??;
-            let ids = page.iter().filter_map(|run| run["id"].as_str()).filter(|id| wanted(id));
+            let ids = page.iter().filter(|run| wanted(run)).filter_map(|run| run["id"].as_str());
             let found: Vec<RunId> = ids.filter_map(|id| RunId::parse(id).ok()).collect();
             // A page may be short, or have none of the caller's, and still not be the last.
-            if !page.is_empty() || next.is_none() {
+            looked_at += usize::from(!page.is_empty());
+            if !found.is_empty() || next.is_none() || looked_at == pages {
                 return Ok(found);
             }
             filter.before = next;

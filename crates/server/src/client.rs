@@ -363,8 +363,18 @@ impl Place {
             }
             let settings = Settings { executes: self.need == Need::Executes, ..self.settings.clone() };
             let (at, exe) = (home.clone(), self.exe.clone());
-            let started = tokio::task::spawn_blocking(move || App::start(at, &exe, settings)).await;
-            match started.map_err(|_| Failure::new(Code::Internal, "the engine did not start"))? {
+            let (tell, told) = tokio::sync::oneshot::channel();
+            // A thread of its own: where the system gives none, that is said and nothing panics.
+            let thread = std::thread::Builder::new().name("start".into());
+            let runtime = tokio::runtime::Handle::current();
+            let start = move || {
+                let _within = runtime.enter();
+                drop(tell.send(App::start(at, &exe, settings)));
+            };
+            let no_thread =
+                |error| Failure::new(Code::Unavailable, format!("the system gives no thread: {error}"));
+            thread.spawn(start).map_err(no_thread)?;
+            match told.await.map_err(|_| Failure::new(Code::Internal, "the engine did not start"))? {
                 Ok(app) => return Ok(Way::around(app)),
                 Err(error) if error.code() == Code::LockBusy && tokio::time::Instant::now() < until => {
                     tokio::time::sleep(LOOK).await;

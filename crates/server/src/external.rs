@@ -100,7 +100,7 @@ fn print(
     }
     match hands.beside(whom, &beside::Command { purpose, text, dir, env }) {
         Ok(ran) if ran.code == 0 => Some(Ok(ran.printed)),
-        Ok(ran) => Some(Err(format!("the command failed: {}", ran.complaint))),
+        Ok(ran) => Some(Err(format!("the command failed: {}", ran.trouble()))),
         Err(NotRun::Because(why)) => Some(Err(why)),
         Err(NotRun::Moot) => None,
     }

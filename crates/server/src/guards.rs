@@ -215,7 +215,7 @@ impl Place<'_> {
         match self.git(self.dir, args)? {
             Ran { code: 0, .. } => Ok(true),
             Ran { code: 1, .. } => Ok(false),
-            Ran { complaint, .. } => Err(NotRun::Because(format!("git says: {complaint}"))),
+            ran => Err(NotRun::Because(format!("git says: {}", ran.trouble()))),
         }
     }
 
@@ -272,7 +272,7 @@ impl Place<'_> {
         let filter = serde_json::to_string(filter).map_err(|error| because(error.to_string()))?;
         let ran = self.run(Purpose::Issues, command, &[(Variable::IssuesFilter, &filter)])?;
         if ran.code != 0 {
-            return Err(because(format!("the command that lists issues failed: {}", ran.complaint)));
+            return Err(because(format!("the command that lists issues failed: {}", ran.trouble())));
         }
         let unlike = |error| because(format!("what the command printed is no list of issues: {error}"));
         let listed: Vec<Value> = serde_json::from_str(&ran.printed).map_err(unlike)?;

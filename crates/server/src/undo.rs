@@ -23,6 +23,7 @@ use windlass_core::id::{Name, RunId, Scoped, StepId};
 use windlass_core::policy::Risk;
 use windlass_core::receipt::key::EffectKey;
 use windlass_core::receipt::{Action, Outcome, Receipt, Reversal, Semantics};
+use windlass_core::reversal;
 use windlass_core::run::{Run, Section};
 use windlass_core::runbook::{
     CALLS_MAX, Compensate, KeyScope, Kind, Pipeline, Retry, Reverses, Runbook, StepDef, ValueType, VarDef,
@@ -315,7 +316,8 @@ fn items_of(
         let Some(step) = run.step(&name) else { continue };
         let called = def
             .node(step.node)
-            .is_some_and(|node| matches!(node.compensate, Compensate::Called | Compensate::Undeclared));
+            .is_some_and(|node| matches!(node.compensate, Compensate::Called | Compensate::Undeclared))
+            && !reversal::is_exempt(run, def, step);
         let child = step.child().filter(|_| depth > 0 && called && undone::taken_from(run, step).is_none());
         let Some(child) = child else {
             plan.items.extend(item(store, run, def, step, above, evaluate));
@@ -393,11 +395,11 @@ fn item(
         item.state = not(format!("{from} did it, and this run reused that: undo that one"));
         return (declared && !(step.group.is_some() && node.foreach.is_some())).then_some(item);
     }
+    if reversal::is_exempt(run, def, step) {
+        item.state = not("the runbook exempts it".to_owned());
+        return item.receipt.is_some().then_some(item);
+    }
     match node.compensate {
-        Compensate::Exempt => {
-            item.state = not("the runbook exempts it".to_owned());
-            return item.receipt.is_some().then_some(item);
-        }
         // A `foreach` is taken back item by item.
         Compensate::With(_) if step.group.is_some() && node.foreach.is_some() => return None,
         Compensate::With(with) => {
@@ -408,7 +410,7 @@ fn item(
             }
             return Some(item);
         }
-        Compensate::Undeclared | Compensate::Called => {}
+        Compensate::Undeclared | Compensate::Called | Compensate::Exempt => {}
     }
     let receipt = receipt.filter(|receipt| receipt.status == Outcome::Succeeded)?;
     match (&receipt.reverse, reverses) {

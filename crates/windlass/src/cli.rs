@@ -51,14 +51,15 @@ pub fn main() -> ExitCode {
     if let Some(code) = windlass_executor::shell::main_of(std::env::args_os()) {
         return code;
     }
-    let args = match Args::try_parse_from(args::renamed(std::env::args_os())) {
+    let mut args = match Args::try_parse_from(args::renamed(std::env::args_os())) {
         Ok(args) => args,
         Err(error) => return usage(&error),
     };
+    args.global.forget_empty();
     let say = Say::new(args.global.json, args.global.quiet, args.global.no_color);
-    let runtime = match windlass_server::server::runtime() {
+    let runtime = match runtime() {
         Ok(runtime) => runtime,
-        Err(error) => return say.failure(&Failure::new(Code::Internal, error.to_string())),
+        Err(failure) => return say.failure(&failure),
     };
     let outcome = runtime.block_on(dispatch(args, &say));
     windlass_server::telemetry::flush_logs();
@@ -66,6 +67,17 @@ pub fn main() -> ExitCode {
         (Err(failure), _) | (Ok(0), Some(failure)) => say.failure(&failure),
         (Ok(code), _) => ExitCode::from(code),
     }
+}
+
+/// The threads that carry a command out. Where the system gives none, the library that makes them panics: that is a refusal
+/// like any other here, and nobody's defect.
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    let told = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let made = std::panic::catch_unwind(windlass_server::server::runtime);
+    std::panic::set_hook(told);
+    let none = |why: String| Failure::new(Code::Unavailable, format!("the system gives no threads{why}"));
+    made.map_err(|_| none(String::new()))?.map_err(|error| none(format!(": {error}")))
 }
 
 /// Help and version are answers; everything else that does not parse is bad usage, and has a code like any refusal.
@@ -318,8 +330,8 @@ async fn ask(args: &Args, client: &mut Client, say: &Say) -> Outcome {
         Verb::Emit { kind, payload, idempotency_key } => {
             run::emit(client, kind, payload.as_deref(), idempotency_key.as_deref(), say).await
         }
-        Verb::Resolve { run, step, resolution, reason } => {
-            run::resolve(client, (run, step), resolution, reason, say).await
+        Verb::Resolve { run, step, resolution, reason, output } => {
+            run::resolve(client, (run, step), resolution, (reason, output.as_deref()), say).await
         }
         Verb::Approve { id, hash, yes } => run::decide(client, id, (hash.as_deref(), *yes), None, say).await,
         Verb::Reject { id, reason, hash, yes } => {

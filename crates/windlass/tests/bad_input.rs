@@ -57,7 +57,7 @@ fn refused(content: impl AsRef<[u8]>, what: &str, hint: &str) {
 fn wrong(project: &Project, words: &[&str], exit: i32, code: &str, what: &str) {
     let done = project.windlass(words).code(exit).warns(&format!("windlass: {code}: ")).warns(what);
     assert_eq!(done.out, "", "{words:?}");
-    assert!(done.err.contains(&format!("docs/errors/{code}.md")), "{}", done.err);
+    assert!(done.err.contains(&format!("windlass codes {code}")), "{}", done.err);
     let json = project.windlass(&[words, &["--json"]].concat()).code(exit);
     let problem: serde_json::Value =
         serde_json::from_str(&json.err).unwrap_or_else(|error| panic!("{error}: {words:?}: {}", json.err));

@@ -103,6 +103,16 @@ pub enum Error {
         /// The last epoch given.
         last: u64,
     },
+    /// Another one holds it.
+    #[error("lock `{lock}` is held by `{holder}`, and not by `{given}`")]
+    Others {
+        /// Which lock.
+        lock: Scoped,
+        /// Who says that it holds it.
+        given: Holder,
+        /// Who does.
+        holder: Holder,
+    },
     /// The line is as long as it may be.
     #[error("{WAITERS_MAX} wait for lock `{0}` already")]
     LineFull(Scoped),
@@ -119,7 +129,7 @@ impl Error {
     #[must_use]
     pub const fn code(&self) -> Code {
         match self {
-            Error::StaleEpoch { .. } => Code::LeaseStaleEpoch,
+            Error::StaleEpoch { .. } | Error::Others { .. } => Code::LeaseStaleEpoch,
             Error::LineFull(_) => Code::CapExceeded,
             Error::Metadata(_) | Error::Config(_) => Code::InvalidInput,
         }

@@ -122,6 +122,14 @@ pub enum Error {
         /// The last epoch given.
         last: u64,
     },
+    /// Who beats has none of its slots.
+    #[error("`{holder}` has no slots of semaphore `{semaphore}`")]
+    Without {
+        /// Which semaphore.
+        semaphore: Scoped,
+        /// Who says that it has some.
+        holder: Holder,
+    },
     /// The line is as long as it may be.
     #[error("{WAITERS_MAX} wait for semaphore `{0}` already")]
     LineFull(Scoped),
@@ -134,7 +142,7 @@ impl Error {
         match self {
             Error::Undeclared(_) => Code::NotFound,
             Error::Weight { .. } | Error::Config(_) => Code::InvalidInput,
-            Error::StaleEpoch { .. } => Code::LeaseStaleEpoch,
+            Error::StaleEpoch { .. } | Error::Without { .. } => Code::LeaseStaleEpoch,
             Error::LineFull(_) => Code::CapExceeded,
         }
     }

@@ -105,6 +105,18 @@ fn deployed<'a>(
     Ok(books)
 }
 
+/// Whether a runbook could be deployed beside the others that are: asked before it is stored, so that one that is refused
+/// leaves nothing.
+///
+/// # Errors
+/// It declares what another one has.
+pub fn fits(view: &dyn View, deployment: &Scoped, runbook: &Runbook) -> Result<(), Refusal> {
+    let (tenant, namespace) = (tenant_of(deployment), Name::clean(deployment.namespace()));
+    let deployed = deployed(view, &tenant, &namespace)?;
+    let mut others = deployed.iter().filter(|(name, _)| name != deployment);
+    others.try_for_each(|(_, other)| refuse_conflict(runbook, other))
+}
+
 /// Makes a loaded runbook the active version of its name.
 pub(crate) fn deploy(view: &dyn View, wish: &Deploy, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
     let Deploy { deployment, hash, project_root, .. } = wish;

@@ -265,7 +265,7 @@ impl fmt::Display for Ending {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Ending::Exited(126) => {
-                f.write_str("exit code 126: a file is not executable; see its mode and its first line")
+                f.write_str("exit code 126: a file could not be executed; see its mode, its first line, and whether the sandbox gives it")
             }
             Ending::Exited(127) => {
                 f.write_str("exit code 127: a command was not found; see its spelling and PATH")

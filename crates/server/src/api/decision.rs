@@ -102,11 +102,13 @@ pub(crate) async fn refused(
     let user = caller.user();
     let did = match &found {
         Some(found) if found.changed_only(&user) => "changed the run's variables, or retried or forked it",
-        Some(_) | None => "started the run",
+        Some(_) | None => "asked for the run",
     };
+    let two_person = found.as_ref().is_some_and(|found| found.two_person);
     let voided = found.and_then(|found| found.voided);
     let mut groups = caller.groups.clone();
-    groups.extend(app.config.groups_of(&user));
+    let more = app.config.groups_of(&user).into_iter();
+    groups.extend(more.filter(|group| !caller.groups.contains(group)));
     let among = match groups.as_slice() {
         [] => "in no group".to_owned(),
         [one] => format!("in the group {one}"),
@@ -116,8 +118,11 @@ pub(crate) async fn refused(
         Refusal::NotApprover => format!(
             "you are `{user}`, {among}; asked is {asked}. The owner adds you to a group under `groups:` in windlass.yaml, or with `windlass token create --groups`"
         ),
+        Refusal::OwnRequest if two_person => {
+            format!("you are `{user}`, who {did}, and two other persons have to agree")
+        }
         Refusal::OwnRequest => format!(
-            "you are `{user}`, who {did}, and somebody else has to agree. Where that is not wanted, the owner sets `approvals: {{self: allow}}` in windlass.yaml; two persons are always two others"
+            "you are `{user}`, who {did}, and somebody else has to agree. Where that is not wanted, the owner sets `approvals: {{self: allow}}` in windlass.yaml"
         ),
         Refusal::SameHuman => format!("you are `{user}`, who agreed already: another human has to"),
         Refusal::NotHuman => {

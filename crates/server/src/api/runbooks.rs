@@ -26,7 +26,7 @@ use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
 use windlass_core::turn::View as _;
 use windlass_core::turn::command::{Command, Deploy};
-use windlass_core::turn::deployment::Active;
+use windlass_core::turn::deployment::{self, Active};
 use windlass_core::turn::state::Body;
 use windlass_core::wire::shorten;
 use windlass_engine::port::Clock;
@@ -146,16 +146,21 @@ pub(super) async fn load(
 ) -> Answer {
     let loaded = read(&headers, &body)?;
     let (hash, runbook) = (own_hash(&caller.tenant, loaded.hash), loaded.runbook);
+    let project_root = how.project_root.unwrap_or_else(|| app.default_dir());
+    let deploys = how.deploy.unwrap_or(true);
+    if deploys {
+        // What is refused is not stored.
+        check(&app, &caller, (hash, &runbook), &project_root).await?;
+    }
     let tenant = caller.tenant.clone();
     let command =
         Command::Load { hash, tenant, runbook: Box::new(runbook.clone()), source: Some(loaded.source) };
     app.ask(&caller, command).await?;
     let (tenant, namespace) = (caller.tenant.clone(), caller.namespace.clone());
-    if !how.deploy.unwrap_or(true) {
+    if !deploys {
         app.ask(&caller, Command::Declare { tenant, namespace, hash }).await?;
         return Ok(json(StatusCode::CREATED, &describe(hash, &runbook)));
     }
-    let project_root = how.project_root.unwrap_or_else(|| app.default_dir());
     let item = deploy(&app, &caller, (hash, &runbook), project_root).await?;
     Ok(json(StatusCode::CREATED, &item))
 }
@@ -168,11 +173,7 @@ async fn deploy(
     project_root: String,
 ) -> Result<Value, Problem> {
     let deployment = Scoped::new(&caller.tenant, &caller.namespace, &runbook.name);
-    // In the server's own directory, which is what those have who name none, steps are refused where they begin.
-    if project_root != app.default_dir() {
-        app.check_root(caller, &project_root).await?;
-    }
-    let next = first_slots(caller, runbook, hash)?;
+    let next = check(app, caller, (hash, runbook), &project_root).await?;
     let deploy = Deploy { deployment: deployment.clone(), hash, project_root, next };
     let asked = app.ask(caller, Command::Deploy(Box::new(deploy))).await;
     learn_roots(app).await?;
@@ -182,6 +183,23 @@ async fn deploy(
         tell_active(&mut item, Some(&active));
     }
     Ok(item)
+}
+
+/// Whether a runbook could be deployed; returns when its schedules are first due.
+async fn check(
+    app: &App,
+    caller: &Caller,
+    (hash, runbook): (Digest, &Runbook),
+    project_root: &str,
+) -> Result<small::Map<Name, Millis>, Problem> {
+    // In the server's own directory, which is what those have who name none, steps are refused where they begin.
+    if project_root != app.default_dir() {
+        app.check_root(caller, project_root).await?;
+    }
+    let deployment = Scoped::new(&caller.tenant, &caller.namespace, &runbook.name);
+    let asked = runbook.clone();
+    app.look(move |store| deployment::fits(store.state(), &deployment, &asked)).await??;
+    first_slots(caller, runbook, hash)
 }
 
 /// From now on, directories are whose they are by what is deployed.

@@ -770,6 +770,9 @@ pub(super) async fn resolve(
     if body.reason.as_deref().is_none_or(str::is_empty) {
         return Err(invalid("say why: `reason` stands in the record"));
     }
+    if body.output.is_some() && resolution != Resolution::Done {
+        return Err(invalid("`output` goes with the resolution `done` only"));
+    }
     let (reason, output) = (body.reason, body.output);
     on_run(&app, &caller, run, Command::Resolve { run, step, resolution, probed: false, reason, output })
         .await

@@ -32,7 +32,9 @@ pub(super) fn routes() -> Routes {
 
 async fn me(State(app): State<Arc<App>>, caller: Caller) -> Answer {
     let mut groups = caller.groups.clone();
-    groups.extend(app.config.groups_of(&caller.user()).into_iter().filter(|_| caller.is_human()));
+    let more = app.config.groups_of(&caller.user()).into_iter().filter(|_| caller.is_human());
+    // Token and file may name the same.
+    groups.extend(more.filter(|group| !caller.groups.contains(group)));
     let scopes: Vec<&str> = caller.scopes.iter().map(|scope| scope.word()).collect();
     let body = object!({
         "name": caller.user(),

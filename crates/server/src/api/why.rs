@@ -1,20 +1,24 @@
 //! Why a run is where it is: the chain of what it waits for, followed from run to lock to holder, as far as it goes.
 
 use super::leases::LOCAL;
-use super::{Answer, Caller, json};
+use super::{Answer, Caller, Problem, json};
 use crate::app::App;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use serde_json::{Value, json as object};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use windlass_core::code::Code;
+use windlass_core::event::Event;
 use windlass_core::id::{Holder, Name, RunId};
 use windlass_core::lock;
 use windlass_core::run::{BlockedOn, Run, Status};
+use windlass_core::runbook::CALLS_MAX;
 use windlass_core::step::{self, Step, Wait};
 use windlass_core::stream::StreamId;
 use windlass_core::turn::state::{Body, State as Whole};
+use windlass_store::log::{Log, Seqs};
 use windlass_store::shape;
 
 /// How many links the chain has at most.
@@ -32,8 +36,54 @@ pub(super) async fn why(State(app): State<Arc<App>>, caller: Caller, Path(id): P
             (shown, chain.links)
         })
         .await?;
-    let status = found.0.as_ref().map_or(Value::Null, |run| run["status"].clone());
-    Ok(json(StatusCode::OK, &object!({ "run": id.to_string(), "status": status, "because": found.1 })))
+    let (shown, mut links) = found;
+    if links.iter().any(is_guard) {
+        let log = app.log.clone();
+        let told = tokio::task::spawn_blocking(move || {
+            tell_guards(&log, &mut links);
+            links
+        });
+        links = told.await.map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
+    }
+    let status = shown.as_ref().map_or(Value::Null, |run| run["status"].clone());
+    Ok(json(StatusCode::OK, &object!({ "run": id.to_string(), "status": status, "because": links })))
+}
+
+fn is_guard(link: &Value) -> bool {
+    link["kind"] == "guard"
+}
+
+/// Adds to what waits for a guard why that does not hold, as it is on record: whether it is so, or nobody can say.
+fn tell_guards(log: &Log, links: &mut [Value]) {
+    let runs: BTreeSet<RunId> = links
+        .iter()
+        .filter(|link| is_guard(link))
+        .filter_map(|link| RunId::parse(link["run"].as_str()?).ok())
+        .collect();
+    for run in runs {
+        let mut last = BTreeMap::new();
+        // What cannot be read is left out: that it waits is known without.
+        let _ = log.scan_run(run, Seqs::ALL, &mut |record, _| {
+            if let Event::GuardBlocked(blocked) = record.event {
+                last.insert(blocked.step.to_string(), blocked);
+            }
+            ControlFlow::Continue(())
+        });
+        let name = run.to_string();
+        for link in links.iter_mut().filter(|link| is_guard(link) && link["run"] == name.as_str()) {
+            let Some(blocked) = link["step"].as_str().and_then(|step| last.get(step)) else { continue };
+            let give_up = blocked.give_up_at.map_or(String::new(), |at| {
+                format!(", and the step fails where it does not hold by {}", shape::time(at))
+            });
+            let text = format!(
+                "its guard `{}` does not let it go on: {}. It is asked again at {}{give_up}",
+                blocked.guard,
+                blocked.detail,
+                shape::time(blocked.retry_at)
+            );
+            link["text"] = Value::String(text);
+        }
+    }
 }
 
 struct Chain<'a> {
@@ -85,8 +135,11 @@ impl Chain<'_> {
     /// What keeps all of a run: it is suspended, or being stopped.
     fn held_up(&mut self, id: RunId, run: &Run) {
         if run.suspended {
-            let caller = run.born.parent.as_deref().and_then(|(caller, _)| self.state.run(*caller));
-            let of = caller.filter(|caller| caller.suspended).map_or(id, Run::id);
+            // The first of those that were suspended together is resumed, and the others with it.
+            let caller =
+                |run: &Run| run.born.parent.as_deref().and_then(|(caller, _)| self.state.run(*caller));
+            let callers = std::iter::successors(caller(run), |run| caller(run)).take(CALLS_MAX as usize);
+            let of = callers.take_while(|caller| caller.suspended).last().map_or(id, Run::id);
             let text = format!("it is suspended: `windlass resume {of}` lets it go on");
             self.link(id, None, "suspended", text);
         }
@@ -115,7 +168,8 @@ impl Chain<'_> {
         }
         let labels = labels.join(", ");
         format!(
-            "it is ready and waits for a free executor with the labels {labels}: `windlass executor --labels {labels}`"
+            "it is ready and waits for a free executor with the labels {labels}: `windlass executor --labels {}`",
+            labels.replace(", ", ",")
         )
     }
 
@@ -245,7 +299,7 @@ impl Chain<'_> {
                 );
             }
             Wait::Guard | Wait::GuardAfter => {
-                self.link(id, name, "guard", format!("its guard{on} does not hold yet{till}"));
+                self.link(id, name, "guard", format!("its guard{on} is asked"));
             }
             Wait::Policy => {
                 self.link(id, name, "policy", "policy is being asked");

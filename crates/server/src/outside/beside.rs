@@ -72,6 +72,16 @@ pub(crate) struct Ran {
     pub(crate) complaint: String,
 }
 
+impl Ran {
+    /// Why it counts as failed, for people.
+    pub(crate) fn trouble(&self) -> String {
+        match self.complaint.trim() {
+            "" => format!("exit code {}, and nothing on its standard error", self.code),
+            complaint => format!("exit code {}: {complaint}", self.code),
+        }
+    }
+}
+
 /// Why a command came to nothing.
 #[derive(Debug)]
 pub(crate) enum NotRun {

@@ -195,7 +195,7 @@ impl Hands {
         let ran = self.beside(&For::Notice { run: about.run }, &command)?;
         match ran.code {
             0 => Ok(()),
-            code => Err(NotRun::Because(format!("it exited with {code}: {}", ran.complaint))),
+            _ => Err(NotRun::Because(format!("it failed: {}", ran.trouble()))),
         }
     }
 

@@ -12,8 +12,9 @@ use windlass_core::id::{AttemptId, Name, RunId, StepId};
 use windlass_core::policy::Purpose;
 use windlass_core::receipt::{Action, Semantics};
 use windlass_core::run::{Actor, Run};
-use windlass_core::runbook::{Kind, StepDef};
+use windlass_core::runbook::{Kind, StepDef, ValueType};
 use windlass_core::scope::{self, Reading};
+use windlass_core::small;
 use windlass_core::step::{Resolution, Status, Step};
 use windlass_core::stream::StreamId;
 use windlass_core::template::{Evaluate, Template};
@@ -21,7 +22,7 @@ use windlass_core::turn::command::{Command, Receipted, Refusal};
 use windlass_engine::Leave;
 use windlass_engine::port::Fault;
 use windlass_executor::secrets::OfRun;
-use windlass_executor::shell::{Environment, Told};
+use windlass_executor::shell::{Environment, Told, check_outputs};
 use windlass_executor::tools::Seen;
 use windlass_executor::tools::execute::Job;
 use windlass_executor::tools::probe::{Asked, NotAllowed, Read};
@@ -39,7 +40,9 @@ impl Hands {
         self.engine.read_then(
             move |store| look(store, looked, key, &*evaluate),
             move |asked| {
-                let Ok(Some(Looked { job, masked, read, env, action, writes })) = asked else { return };
+                let Ok(Some(Looked { job, masked, read, env, action, writes, outputs })) = asked else {
+                    return;
+                };
                 let Some(tools) = &hands.tools else { return };
                 // What the answer holds of them is masked: they are found now, and not while everybody waits.
                 drop(hands.registered.of(attempt.run, &job.tenant, || masked));
@@ -47,7 +50,7 @@ impl Hands {
                 let (run, step) = (attempt.run, attempt.step.clone());
                 let allow = Arc::new(move || asking.may_read(run, &step, &action, writes));
                 tools.ask(Asked { allow, job, read, env }, move |seen, receipt| {
-                    told.seen(attempt, seen, receipt);
+                    told.seen(attempt, declared(seen, &outputs), receipt);
                 });
             },
         );
@@ -126,6 +129,20 @@ struct Looked {
     env: Vec<(String, Template, Value)>,
     action: Action,
     writes: bool,
+    /// What the step declares to give.
+    outputs: small::Map<Name, ValueType>,
+}
+
+/// What the other side has counts only with what the step declares: later steps and its compensation need that. A human can
+/// look it up and say it.
+fn declared(seen: Seen, outputs: &small::Map<Name, ValueType>) -> Seen {
+    match &seen {
+        Seen::There(success) => match check_outputs(outputs, &success.output) {
+            Ok(()) => seen,
+            Err(missing) => Seen::Unsure(format!("the other side has it, but {missing}")),
+        },
+        Seen::Absent | Seen::Unsure(_) => seen,
+    }
 }
 
 /// What is to be asked about a step whose outcome is unknown.
@@ -189,7 +206,7 @@ fn look(
         own_read: node.reconcile.is_none(),
     };
     let masked = store.runbook(run)?.secrets();
-    Some(Looked { job, masked, read, env, action: asked, writes })
+    Some(Looked { job, masked, read, env, action: asked, writes, outputs: node.outputs.clone() })
 }
 
 /// The definition of the fields of a step's own read.

@@ -117,6 +117,28 @@ impl Question {
         })
     }
 
+    /// The question about a command beside the steps, of which is known what it was for and not what it was.
+    #[must_use]
+    pub fn of_command(
+        state: &State,
+        run: RunId,
+        step: Option<&StepId>,
+        purpose: Purpose,
+    ) -> Option<Question> {
+        let tool = Name::clean("shell");
+        let whole = Question::for_tool(state, run, &tool)?;
+        let operation = Name::clean(purpose.as_str());
+        let target = step.cloned().unwrap_or_else(|| operation.clone());
+        let fields = Value::Object(Map::new());
+        Some(Question {
+            step: step.cloned(),
+            action: Some(Action { tool, operation, target, fields, risk: Risk::Low }),
+            purpose: Some(purpose),
+            writes: purpose != Purpose::Notice,
+            ..whole
+        })
+    }
+
     /// The question about a command or a read beside a step.
     #[must_use]
     pub fn beside(

@@ -6,6 +6,7 @@ pub(super) use verbs::{
     LockVerb, QueueVerb, RunbookVerb, ScheduleVerb, SemaphoreVerb, StoreVerb, TakeArgs, TokenVerb, WorkerVerb,
 };
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args as Flags, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -68,7 +69,7 @@ pub(super) struct Args {
 #[derive(Flags, Debug)]
 pub(super) struct Global {
     /// The data directory; the nearest .windlass where absent
-    #[arg(long, global = true, env = "WINDLASS_DATA", value_name = "DIR")]
+    #[arg(long, global = true, env = "WINDLASS_DATA", value_name = "DIR", value_parser = path())]
     pub(super) data: Option<PathBuf>,
     /// A server to ask instead
     #[arg(long, global = true, env = "WINDLASS_SERVER", value_name = "URL")]
@@ -77,10 +78,10 @@ pub(super) struct Global {
     #[arg(long, global = true, env = "WINDLASS_TOKEN", value_name = "T", hide_env_values = true)]
     pub(super) token: Option<String>,
     /// The configuration file; windlass.yaml here or in the data directory where absent
-    #[arg(long, global = true, env = "WINDLASS_CONFIG", value_name = "FILE")]
+    #[arg(long, global = true, env = "WINDLASS_CONFIG", value_name = "FILE", value_parser = path())]
     pub(super) config: Option<PathBuf>,
     /// The policy folder; `policy` beside the data directory where it is there
-    #[arg(long, global = true, env = "WINDLASS_POLICY", value_name = "DIR")]
+    #[arg(long, global = true, env = "WINDLASS_POLICY", value_name = "DIR", value_parser = path())]
     pub(super) policy: Option<PathBuf>,
     /// JSON on stdout: one document, or one object a line
     #[arg(long, global = true)]
@@ -91,6 +92,23 @@ pub(super) struct Global {
     /// No colours
     #[arg(long, global = true)]
     pub(super) no_color: bool,
+}
+
+/// A path, or nothing at all: an empty variable of the environment is none.
+fn path() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
+}
+
+impl Global {
+    /// What is empty counts as not given.
+    pub(super) fn forget_empty(&mut self) {
+        for path in [&mut self.data, &mut self.config, &mut self.policy] {
+            path.take_if(|path| path.as_os_str().is_empty());
+        }
+        for text in [&mut self.server, &mut self.token] {
+            text.take_if(|text| text.is_empty());
+        }
+    }
 }
 
 #[derive(Subcommand, Debug)]
@@ -268,7 +286,9 @@ pub(super) enum Verb {
         key: String,
     },
     /// Settle an unknown outcome or an escalation
-    #[command(after_help = "examples:\n  windlass resolve RUN charge done --reason 'seen in the ledger'")]
+    #[command(
+        after_help = "examples:\n  windlass resolve RUN charge done --reason 'seen in the ledger'\n  windlass resolve RUN charge done --output '{\"ref\": \"p-7\"}' --reason 'seen in the ledger'"
+    )]
     Resolve {
         /// The run: its id, the beginning or end of it, or `last`
         run: String,
@@ -280,6 +300,9 @@ pub(super) enum Verb {
         /// Why
         #[arg(long)]
         reason: String,
+        /// With `done`: what the step gave, as JSON. A step that declares `outputs` needs them
+        #[arg(long, value_name = "JSON")]
+        output: Option<String>,
     },
     /// Raise the budget of a run, so that what waits for it goes on
     #[command(after_help = super::policy::RAISE)]

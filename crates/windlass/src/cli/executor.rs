@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use windlass_core::code::Code;
 use windlass_executor::config::Config;
 use windlass_executor::home::{Home, host_name};
+use windlass_executor::shell::Wall;
 use windlass_server::apart;
 use windlass_server::client::{Client, Failure};
 use windlass_server::executor::{self, Settings};
@@ -43,9 +44,24 @@ pub(super) async fn run(args: &Args, wish: &ExecutorArgs, say: &Say) -> Outcome 
     }
     let config = Config::load(args.global.config.as_deref(), &data)?;
     let mut closed = apart::closed(&config, home.root());
-    closed.extend(apart::closed(&config, &data));
+    // A data directory that is only looked for keeps no step away from where it would be.
+    if data.exists() || args.global.data.is_some() {
+        closed.extend(apart::closed(&config, &data));
+    }
     if data.exists() {
         closed.extend(data.parent().map(|beside| beside.join(FOLDER)));
+    }
+    if args.global.config.is_none()
+        && let Some(path) = config.path.as_deref().and_then(|path| path.canonicalize().ok())
+        && path.starts_with(&dir)
+        && let Wall::Sandbox(_) = apart.wall(true, &config, &closed)
+    {
+        // It decides what the sandbox gives, and before this start nothing kept a step from writing it.
+        let text = format!(
+            "a step may have written {}: name it if it is yours (--config), or let steps work elsewhere (--dir)",
+            path.display()
+        );
+        return Err(Failure::new(Code::Forbidden, text));
     }
     let client = Client::to_server(&server, token)?;
     let labels = wish.labels.clone();

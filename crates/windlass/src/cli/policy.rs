@@ -171,9 +171,26 @@ pub(super) async fn raise(client: &Client, to: &RaiseArgs, say: &Say) -> Outcome
     let body = json!({ "usd": to.usd, "tokens": to.tokens, "time": to.time, "writes": to.writes });
     let run = client.post(&super::run::path(&to.run, "/budget"), &body).await?;
     say.answer(&run, || {
-        format!("{} is {}; {}", text(&run, "id"), text(&run, "status"), run["budget"]["limits"])
+        let limits: Vec<String> = run["budget"]["limits"]
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(key, limit)| limit_of(key, limit))
+            .collect();
+        format!("{} is {}; its budget is {}", text(&run, "id"), text(&run, "status"), limits.join(", "))
     });
     Ok(0)
+}
+
+/// A limit of a budget as a person writes it.
+fn limit_of(key: &str, limit: &Value) -> String {
+    match (key, limit.as_u64()) {
+        ("usd_micros", Some(micros)) => format!("{} USD", micros as f64 / 1e6),
+        ("time_ms", Some(ms)) if ms % 3_600_000 == 0 => format!("{} h", ms / 3_600_000),
+        ("time_ms", Some(ms)) if ms % 60_000 == 0 => format!("{} min", ms / 60_000),
+        ("time_ms", Some(ms)) => format!("{} s", ms as f64 / 1e3),
+        (_, _) => format!("{limit} {key}"),
+    }
 }
 
 /// Shows what is in force where the command goes.

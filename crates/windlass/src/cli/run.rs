@@ -464,10 +464,12 @@ pub(super) async fn resume(
             let shown = client.get(&path(run, "")).await?;
             let id = text(&shown, "id").to_owned();
             if follow::is_over(&shown) {
-                let text = format!(
-                    "{id} is {}: there is nothing to go on with; `windlass retry {id}` makes a new run of it",
-                    text(&shown, "status")
-                );
+                let again = match text(&shown, "status") {
+                    "completed" => format!("`windlass fork {id} --from STEP` makes a new run of it"),
+                    _ => format!("`windlass retry {id}` makes a new run of it"),
+                };
+                let text =
+                    format!("{id} is {}: there is nothing to go on with; {again}", text(&shown, "status"));
                 return Err(Failure::new(Code::RunTerminalState, text));
             }
             vec![id]
@@ -600,9 +602,14 @@ pub(super) async fn emit(
     let body = json!({ "type": kind, "data": payload(data)? });
     let body = ("application/json", body.to_string().into_bytes());
     let headers: Vec<_> = key.into_iter().map(|key| ("idempotency-key", key.to_owned())).collect();
-    let answer = client.send(Method::POST, "/v1/events", Some(body), &headers).await?.json().await?;
+    let answer = client.send(Method::POST, "/v1/events", Some(body), &headers).await?;
+    let again = answer.headers.contains_key("idempotent-replayed");
+    let answer = answer.json().await?;
     say.answer(&answer, || {
-        let mut lines = vec![format!("`{kind}` is emitted")];
+        let mut lines = vec![match again {
+            true => format!("`{kind}` was emitted before under this key"),
+            false => format!("`{kind}` is emitted"),
+        }];
         for run in answer["runs"].as_array().into_iter().flatten() {
             let text = |key: &str| run[key].as_str().unwrap_or_default();
             lines.push(format!("{} made the run {}", text("trigger"), text("id")));
@@ -647,10 +654,14 @@ pub(super) async fn resolve(
     client: &Client,
     (run, step): (&str, &str),
     resolution: &str,
-    reason: &str,
+    (reason, output): (&str, Option<&str>),
     say: &Say,
 ) -> Outcome {
-    let body = json!({ "resolution": resolution, "reason": reason });
+    let mut body = json!({ "resolution": resolution, "reason": reason });
+    if let Some(output) = output {
+        body["output"] = serde_json::from_str(output)
+            .map_err(|error| Failure::new(Code::InvalidInput, format!("--output is no JSON: {error}")))?;
+    }
     let shown = client.post(&path(run, &format!("/steps/{}/resolve", follow::escape(step))), &body).await?;
     say.answer(&shown, || {
         format!("step `{step}` is settled; the run is {}", say.status(text(&shown, "status")))
@@ -712,11 +723,19 @@ pub(super) async fn decide(
     let id = text(&approval, "id").to_owned();
     let decided = client.post(&format!("/v1/approvals/{id}/decision"), &body).await?;
     let run = text(&decided, "run").to_owned();
+    // Where no server goes on with it, what is left of the run waits for whoever resumes it.
+    let local = client.app().is_some();
+    let shown = if local { client.get(&path(&run, "")).await? } else { Value::Null };
     say.answer(&decided, || {
-        let next = if client.app().is_some() {
-            format!("; `windlass resume {run}` lets it go on")
-        } else {
-            String::new()
+        let given = decided["decisions"].as_array().map_or(0, Vec::len);
+        if text(&decided, "status") == "requested" {
+            return format!("counted, {given} of {}", decided["count"]);
+        }
+        let next = match (local, reject) {
+            (true, _) if follow::is_over(&shown) => format!("; the run is {}", text(&shown, "status")),
+            (true, _) => format!("; `windlass resume {run}` lets it go on"),
+            (false, Some(_)) => "; its step fails".to_owned(),
+            (false, None) => String::new(),
         };
         format!("{}{next}", say.status(text(&decided, "status")))
     });

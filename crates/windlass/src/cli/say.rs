@@ -100,7 +100,7 @@ impl Say {
             let _ = writeln!(std::io::stderr(), "{}", guarded(&problem.to_string()));
         } else {
             let detail = if self.colour_err { coloured(&failure.detail) } else { printable(&failure.detail) };
-            let page = format!("docs/errors/{}.md", failure.code);
+            let page = format!("`windlass codes {}`", failure.code);
             // What is shown with its place says its code itself.
             let titled = failure
                 .detail
@@ -304,10 +304,10 @@ pub(super) fn cut(line: &str, columns: usize) -> String {
 pub(super) fn mark(status: &str) -> &'static str {
     match status {
         "completed" | "succeeded" | "approved" => "✔",
-        "failed" | "rejected" => "✘",
+        "failed" | "rejected" | "dead" => "✘",
         "cancelled" | "expired" => "⊘",
         "skipped" => "↷",
-        "running" => "▶",
+        "running" | "processing" => "▶",
         "outcome_unknown" => "?",
         "waiting_approval" | "awaiting_approval" | "requested" => "✋",
         "waiting_external" | "blocked" => "◷",
@@ -320,8 +320,8 @@ fn style_of(status: &str) -> anstyle::Style {
     use anstyle::AnsiColor::{Blue, Green, Red, Yellow};
     let colour = match status {
         "completed" | "succeeded" | "approved" => Green,
-        "failed" | "rejected" => Red,
-        "running" => Blue,
+        "failed" | "rejected" | "dead" => Red,
+        "running" | "processing" => Blue,
         "cancelled" | "expired" | "skipped" | "pending" | "ready" => return anstyle::Style::new().dimmed(),
         _ => Yellow,
     };

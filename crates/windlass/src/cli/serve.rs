@@ -74,9 +74,9 @@ pub(super) async fn serve(args: &Args, wish: &ServeArgs, say: &Say) -> Outcome {
         signals.recv().await;
         app.drain();
         // Whether anybody reads stderr or not, the end goes on.
-        std::thread::spawn(move || {
-            say.note("stopping: steps under way are handed back; once more ends it at once");
-        });
+        let stopping =
+            move || say.note("stopping: steps under way are handed back; once more ends it at once");
+        drop(std::thread::Builder::new().spawn(stopping));
         // Whoever cannot wait says so.
         signals.recv().await;
     };

@@ -36,6 +36,49 @@ pipelines:
 }
 
 #[test]
+fn a_group_that_is_exempt_is_so_with_all_that_is_in_it() {
+    let step = |id: &str| {
+        format!("{{ id: {id}, run: echo did-{id} >> trace, compensate: {{ run: echo undo-{id} >> trace }} }}")
+    };
+    let groups = [
+        format!("steps: [{}, {}]", step("b"), step("c")),
+        format!("parallel: [{}, {{ steps: [{}] }}]", step("b"), step("c")),
+        format!("strategy: [{}]\n        fallback_on: any", step("b")),
+        format!("foreach: [1, 2]\n        steps: [{}]", step("b")),
+    ];
+    for group in groups {
+        let project = Project::with(&format!(
+            "
+name: exempt
+pipelines:
+  fails:
+    steps:
+      - {}
+      - id: g
+        compensate: false
+        {group}
+      - {{ id: bad, run: exit 1 }}
+  ends:
+    steps:
+      - id: g
+        compensate: false
+        {group}
+",
+            step("a")
+        ));
+        project.run(&["fails"], 1);
+        let trace = project.read("trace");
+        let undone: Vec<&str> = trace.lines().filter(|line| line.starts_with("undo")).collect();
+        assert_eq!(undone, ["undo-a"], "{group}: {trace}");
+        // So it is when somebody takes a run back.
+        project.remove("trace");
+        let run = project.run(&["ends"], 0);
+        project.windlass(&["undo", text(&run, "id"), "--yes"]);
+        assert!(!project.read("trace").contains("undo"), "{group}");
+    }
+}
+
+#[test]
 fn a_run_whose_outcome_is_unknown_is_not_resumed_and_says_what_to_do() {
     let project = Project::with(
         "

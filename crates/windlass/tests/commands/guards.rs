@@ -76,6 +76,35 @@ fn a_guard_after_says_which_file_it_missed() {
 }
 
 #[test]
+fn why_says_what_a_guard_misses_and_that_it_cannot_be_answered() {
+    let project = Project::with(
+        "
+name: waits
+issues: { command: 'echo [{\"id\": \"A-1\", \"status\": \"Done\"}]' }
+pipelines:
+  unknown: { steps: [ { id: s, run: 'true', guard: [ { issues_complete: { ids: [A-1] } } ] } ] }
+  missing: { steps: [ { id: s, run: 'true', guard: [ { file_exists: absent, on_failure: { retry: 1h, for: 2h } } ] } ] }
+",
+    );
+    for (pipeline, says) in [
+        ("unknown", &["nobody can say whether", "unknown word `Done`", "It is asked again at"][..]),
+        (
+            "missing",
+            &["it does not hold that file `absent` exists", "the step fails where it does not hold by"],
+        ),
+    ] {
+        let mut process = project.start(&["run", "book.yaml", pipeline, "--json"]);
+        let run = process.await_run();
+        process.await_line("\"guard:blocked\"");
+        let why = project.windlass(&["why", &run]).code(0);
+        for text in says {
+            assert!(why.out.contains(text), "{text}: {}", why.out);
+        }
+        process.kill();
+    }
+}
+
+#[test]
 fn a_runbook_lists_issues_by_its_own_command_in_its_own_directory() {
     let book = "
 name: listed

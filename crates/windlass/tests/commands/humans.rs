@@ -247,6 +247,45 @@ fn a_lost_attempt_that_must_not_be_repeated_is_settled_as_done() {
     assert_eq!(project.read("trace"), "charged\nafter\n");
 }
 
+/// Later steps need what a step declares, and so does what takes its effect back.
+#[test]
+fn what_is_resolved_as_done_has_the_outputs_that_its_step_declares() {
+    let project = Project::with(
+        "
+name: pay
+pipelines:
+  p:
+    steps:
+      - id: pay
+        effect: at_most_once
+        run: 'echo paid >> trace; echo > began; sleep 600'
+        outputs: { ref: string }
+        compensate: { run: 'echo \"refunded $REF\" >> trace', env: { REF: '${{ output.ref }}' } }
+      - { id: after, run: 'echo \"after $REF\" >> trace; exit 1', env: { REF: '${{ steps.pay.output.ref }}' } }
+",
+    );
+    let mut process = project.start(&["run", "book.yaml", "--json"]);
+    let run = process.await_run();
+    project.await_file("began");
+    process.kill();
+    let words = ["resolve", &run, "pay", "done", "--reason", "seen in the ledger"];
+    // Nobody has looked yet what became of the attempt: it is said how that is found out.
+    project.windlass(&words).code(6).warns(&format!("windlass resume {run}"));
+    let resumed = project.start(&["resume", &run, "--json"]);
+    let unknown = || (status_of(&project.show(&run), "pay") == "outcome_unknown").then_some(());
+    until("the outcome to be unknown", unknown);
+    project.windlass(&words).code(2).warns("the output `ref` is missing").warns("--output JSON");
+    project.windlass(&[&words[..], &["--output", "{\"ref\": 7}"]].concat()).code(2).warns("`ref` is not");
+    project.windlass(&[&words[..], &["--output", "p-7"]].concat()).code(2).warns("--output is no JSON");
+    assert!(unknown().is_some());
+    let output = ["--output", "{\"ref\": \"p-7\"}"];
+    let retry = ["resolve", &run, "pay", "retry", "--reason", "x"];
+    project.windlass(&[&retry[..], &output].concat()).code(2).warns("`done` only");
+    project.windlass(&[&words[..], &output].concat()).code(0);
+    resumed.wait().code(1);
+    assert_eq!(project.read("trace"), "paid\nafter p-7\nrefunded p-7\n");
+}
+
 #[test]
 fn a_lost_attempt_that_must_not_be_repeated_is_repeated_on_request() {
     let project = Project::new();

@@ -71,6 +71,27 @@ fn a_webhook_gets_each_notice_as_json() {
 }
 
 #[test]
+fn history_asked_again_of_a_webhook_says_what_it_said() {
+    let server = Server::start(|_| say(200, &json!({})));
+    let project = Project::new();
+    project
+        .write("windlass.yaml", format!("notices: {{ webhook: '{}/hook', on: [failed] }}\n", server.url()));
+    project.write("policy/a.cedar", "permit (principal, action, resource);");
+    project.write("new/a.cedar", "// The same.\npermit (principal, action, resource);");
+    let serving = Serving::new(project, &[BOOK]);
+    start(&serving, "bad");
+    assert!(settled(&serving.project, "failed").1);
+    let replayed = |words: &[&str]| {
+        let words = [&["policy", "test", "--against-history", "--json"], words].concat();
+        let done = serving.project.windlass(&words).code(0).json();
+        [&done["decisions"], &done["flipped"], &done["skipped"]].map(|n| n.as_u64().unwrap())
+    };
+    // The step's command, and the webhook: what that sent is not kept.
+    assert_eq!(replayed(&[]), [2, 0, 0]);
+    assert_eq!(replayed(&["--policy", "new"]), [1, 0, 1]);
+}
+
+#[test]
 fn what_no_channel_took_is_not_delivered() {
     let server = Server::start(|_| say(500, &json!({})));
     let project = Project::new();

@@ -75,6 +75,8 @@ pipelines: { p: { steps: [ { run: 'true' } ] } }
     let detail = served.deploy(other, project.root()).refuses(409, "DEPLOY_CONFLICT");
     assert!(detail.contains("queue `bugs` belongs to the deployed runbook `bugs`"), "{detail}");
     assert_eq!(named(&served.get("/v1/queues").is(200), "fresh"), None, "nothing of it was done");
+    let stored = project.windlass(&["runbooks", "--json"]).code(0).out;
+    assert!(!stored.contains("other"), "it is not stored either: {stored}");
     // The same words are no conflict; another tenant has names of its own.
     served.deploy(&other.replace("max_attempts: 9", "max_attempts: 2"), project.root()).is(201);
     served.deploy_as(Some("acme"), other, project.root()).is(201);

@@ -97,6 +97,34 @@ fn in_the_sandbox_of_an_executor_a_step_reaches_nothing_of_it_or_its_server() {
     holds_at_an_executor(&[], "sandbox");
 }
 
+/// As the example in its help starts it: in a directory of its own, with nothing in or above it that is Windlass's.
+#[test]
+fn an_executor_in_an_empty_directory_carries_out_steps_there() {
+    let (server, _) = besieged_in(Project::new(), &["--apart"]);
+    let made = server.token(&json!({ "scopes": ["execute"], "service": true, "name": "e" }));
+    let far = Project::new();
+    let start = |words: &[&str]| {
+        let all = [&["executor", "--server", &server.url, "--labels", "gpu"], words].concat();
+        let mut command = far.command(&all);
+        command.env("WINDLASS_TOKEN", text(&made, "token")).env_remove("WINDLASS_DATA");
+        Process::spawn(command, &all)
+    };
+    let scratch = server.project.path("scratch").display().to_string();
+    let executor = start(&["--scratch", &scratch]);
+    let step = json!({ "id": "s", "run": "echo '{}' > windlass.yaml", "runs_on": "gpu" });
+    let book = json!({ "name": "far", "pipelines": { "main": { "steps": [step] } } }).to_string();
+    let (owner, kind) = (server.owner(), [("content-type", "application/yaml")]);
+    server.send("POST", "/v1/runbooks", Some(&owner), &kind, book.as_bytes()).status(201);
+    let made = server.ask("POST", "/v1/runs", Some(&owner), Some(&json!({ "pipeline": "main" })));
+    let run = ended(&server, text(&made.status(201).json(), "id"));
+    assert_eq!(text(&run, "status"), "completed", "{run}");
+    executor.signal(rustix::process::Signal::TERM);
+    executor.wait().code(0);
+    // What a step left there is not the next start's configuration.
+    assert!(far.has("windlass.yaml"));
+    start(&["--scratch", &scratch]).wait().code(7).warns("a step may have written");
+}
+
 #[test]
 fn as_another_user_at_an_executor_a_step_reaches_nothing_of_it_or_its_server() {
     if crate::wall::can_be_others() {

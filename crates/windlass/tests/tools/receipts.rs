@@ -193,7 +193,7 @@ fn what_is_refused_for_a_while_is_tried_again_when_it_said_and_errors_of_the_cal
         _ if tries.fetch_add(1, Ordering::SeqCst) == 0 => say_with(429, "retry-after", "1", &json!({})),
         _ => say(200, &json!({ "ok": 1 })),
     });
-    let steps = "      - { id: w, http: { url: 'URL/x', method: POST }, retry: { backoff: 10ms } }\n      - { id: bad, http: { url: 'URL/bad', method: POST } }\n";
+    let steps = "      - { id: w, http: { url: 'URL/x', method: POST }, retry: { backoff: 10ms } }\n      - { id: bad, http: { url: 'URL/bad', method: POST }, retry: 3 }\n";
     let project = project(&server, steps);
     let _holder = hold(&project);
     let run = project.run(&[], 1);
@@ -203,6 +203,13 @@ fn what_is_refused_for_a_while_is_tried_again_when_it_said_and_errors_of_the_cal
     let wait = retrying["next_eligible_at"].as_u64().unwrap() - retrying["at"].as_u64().unwrap();
     assert!(wait >= 1_000, "{wait}");
     assert_eq!(server.count("POST"), 3);
+    // Reads too; and what `on` names is tried again.
+    let gone = Server::start(|_: &Request| say(404, &json!({})));
+    for (retry, tries) in [("3", 1), ("{ max_attempts: 3, backoff: 10ms, on: [' 404 '] }", 4)] {
+        let step = format!("      - {{ id: r, http: {{ url: 'URL/gone' }}, retry: {retry} }}\n");
+        self::project(&gone, &step).run(&[], 1);
+        assert_eq!(gone.count("GET"), tries, "{retry}");
+    }
 }
 
 #[test]

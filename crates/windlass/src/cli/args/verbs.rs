@@ -310,7 +310,7 @@ pub(in crate::cli) enum TokenVerb {
         after_help = "examples:\n  windlass token create --scopes read,run --name ci --service --expires 30d"
     )]
     Create {
-        /// What it allows: read, run, approve, execute, admin
+        /// What it allows: read, run, deploy, approve, execute, admin
         #[arg(long, value_delimiter = ',', required = true, value_name = "S,…")]
         scopes: Vec<String>,
         /// For which tenant; your own where absent
