@@ -274,10 +274,16 @@ impl Embedded {
         self.observer = Some(observer);
     }
 
-    /// A seq before which no record of a run stands.
-    pub fn first_seq(&mut self, run: RunId) -> u64 {
-        let listed = || self.live.history.get(run).ok().flatten().map(|row| row.first_seq);
-        self.first_seqs.get(&run).copied().or_else(listed).unwrap_or(0)
+    /// Where in the log the records of a run stand: all of them, as far as is known.
+    pub fn place_of(&self, run: RunId) -> Seqs {
+        match self.first_seqs.get(&run) {
+            Some(first) => Seqs { first: *first, last: u64::MAX },
+            None if self.live.state.run(run).is_some() => Seqs::ALL,
+            None => match self.live.history.get(run) {
+                Ok(Some(row)) => Seqs { first: row.first_seq, last: row.last_seq },
+                Ok(None) | Err(_) => Seqs::ALL,
+            },
+        }
     }
 
     /// Tells the last durable seq whenever it moves.

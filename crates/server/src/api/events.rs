@@ -32,6 +32,7 @@ use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
 use windlass_executor::shell::Source;
 use windlass_executor::shell::output::{self, Follow};
+use windlass_store::log::Seqs;
 use windlass_store::shape;
 use windlass_store::store::{Attempts, Embedded, Followed};
 
@@ -159,6 +160,8 @@ struct Reading {
     app: Arc<App>,
     wanted: Wanted,
     next: u64,
+    /// Behind this there is nothing more.
+    last: u64,
     follow: bool,
     sse: bool,
     /// A run's events end with it.
@@ -197,6 +200,7 @@ pub(super) async fn all(
         app,
         wanted,
         next,
+        last: u64::MAX,
         follow,
         sse: sse(&headers),
         ended: false,
@@ -215,19 +219,17 @@ pub(super) async fn of_run(
     let run = app.find_run(&caller, &id).await?;
     let wanted = wanted(caller, Some(run), &asked)?;
     let look = move |store: &mut Embedded| {
-        (
-            store.first_seq(run),
-            store.show_run(run, false).is_some_and(|run| run.get("completed_at").is_some()),
-        )
+        (store.place_of(run), store.show_run(run, false).is_some_and(|run| run.get("completed_at").is_some()))
     };
-    let (first, over) = app.look(look).await?;
+    let (place, over) = app.look(look).await?;
     // Nothing more comes of a run that is over.
-    let (next, follow) = (start(&asked, &headers)?.max(first), asked.follow.unwrap_or(false) && !over);
+    let (next, follow) = (start(&asked, &headers)?.max(place.first), asked.follow.unwrap_or(false) && !over);
     let stand = app.standing.enter(&wanted.caller)?;
     Ok(serve(Reading {
         app,
         wanted,
         next,
+        last: place.last,
         follow,
         sse: sse(&headers),
         ended: false,
@@ -323,15 +325,14 @@ impl Reading {
         let (mut records, mut lines, mut bytes, mut seen) = (Vec::new(), 0, 0, self.next);
         let (run, sse, wanted) = (self.wanted.run, self.sse, &mut self.wanted);
         let mut over = false;
-        let read = self.app.log.read(self.next, &mut |record, line| {
-            seen = record.seq + 1;
+        let visit = &mut |record: Record, line: &str| {
+            seen = seen.max(record.seq + 1);
             if let Event::PipelineCreated(made) = &record.event
                 && record.tenant == wanted.caller.tenant
             {
                 wanted.seen.insert(record.stream.clone(), made.namespace == wanted.caller.namespace);
             }
-            over |= run.is_some_and(|run| record.stream == StreamId::Run(run))
-                && windlass_store::store::ends(&record.event);
+            over |= run.is_some() && windlass_store::store::ends(&record.event);
             if wanted.may_take(&record) {
                 records.push((record.stream.clone(), written(&record, line, sse)));
             }
@@ -341,9 +342,22 @@ impl Reading {
             } else {
                 ControlFlow::Break(())
             }
-        });
+        };
+        let read = match run {
+            // The index knows where they stand.
+            Some(run) => {
+                let through = self.app.log.durable_seq().min(self.last);
+                let seqs = Seqs { first: self.next, last: through };
+                let scanned = self.app.log.scan(&[StreamId::Run(run)], seqs, visit);
+                if lines < lines_max && bytes < len_max {
+                    seen = seen.max(through.saturating_add(1));
+                }
+                scanned
+            }
+            None => self.app.log.read(self.next, visit).map(drop),
+        };
         match read {
-            Ok(_) => {
+            Ok(()) => {
                 self.next = seen;
                 // Who follows a run is done when the run is.
                 self.ended = over && self.follow;
