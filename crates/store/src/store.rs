@@ -11,10 +11,12 @@
 //! read back from the log when somebody asks for more than its listing.
 
 mod approvals;
+mod feed;
 mod leaving;
 mod listing;
 mod live;
 mod names;
+mod reads;
 mod retention;
 #[cfg(test)]
 mod tests;
@@ -24,6 +26,7 @@ pub use listing::{Attempts, Followed, ReadBack, read_back};
 pub use crate::history::PAGE_LEN_MAX;
 pub use crate::history::{Filter as RunFilter, Origin as RunOrigin};
 pub use approvals::{ApprovalFilter, Lookup};
+pub use reads::Reads;
 pub use retention::{Before, FailedItems, Retiring};
 
 use crate::disk::Disk;
