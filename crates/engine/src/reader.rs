@@ -11,9 +11,9 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use windlass_core::command::Refusal;
 use windlass_core::id::{Name, RunId};
 use windlass_core::record::Record;
+use windlass_core::turn::command::Refusal;
 
 /// An answer that is on its way.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Refusal>> + Send + 'a>>;

@@ -7,9 +7,9 @@ use crate::log::{self, Log, Seqs};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 use windlass_core::code::Code;
-use windlass_core::command::Refusal;
 use windlass_core::id::{Name, RunId};
 use windlass_core::stream::StreamId;
+use windlass_core::turn::command::Refusal;
 use windlass_engine::Handle;
 use windlass_engine::reader::{Answer, Page, PageMax, Place, Reader};
 
