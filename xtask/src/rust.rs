@@ -1,6 +1,7 @@
 //! The style rules of Rust files.
 
 use crate::Finding;
+use crate::arms;
 use crate::source::{functions, is_test_file, line_of, mask, tests, words};
 use crate::tree::File;
 use std::ops::Range;
@@ -80,6 +81,9 @@ pub(crate) fn check(file: &File) -> Vec<Finding> {
     }
     if file.path.starts_with("crates/core/src/") {
         findings.extend(hides_no_pair(file, &masked, &test_spans));
+    }
+    if file.path.starts_with("crates/") && file.path.contains("/src/") {
+        findings.extend(drops_nothing(file, &masked, &test_spans));
     }
     findings
 }
@@ -165,21 +169,43 @@ fn hides_no_pair(file: &File, masked: &str, test_spans: &[Range<usize>]) -> Vec<
         return Vec::new();
     }
     let applies = functions(masked, "apply");
-    let lines: Vec<&str> = file.text.lines().collect();
     let mut findings = Vec::new();
     for (at, _) in masked.match_indices("=>") {
         if !catches_all(&masked[..at]) || inside(test_spans, at) || inside(&applies, at) {
             continue;
         }
         let line = line_of(masked, at);
-        let excused = |n: usize| lines.get(n).is_some_and(|l| l.contains("// tidy: "));
-        if excused(line - 1) || line.checked_sub(2).is_some_and(excused) {
+        if is_excused(file, line) {
             continue;
         }
         let message = "a catch-all arm hides cases: write them out, or say why not in a comment `// tidy: …`";
         findings.push(Finding::new(&file.path, line, message));
     }
     findings
+}
+
+/// No arm may drop an effect, a command, an event or an answer unseen, in any crate. An `apply` may, as above.
+fn drops_nothing(file: &File, masked: &str, test_spans: &[Range<usize>]) -> Vec<Finding> {
+    let applies = functions(masked, "apply");
+    let mut findings = Vec::new();
+    for at in arms::dropped(masked, &file.text) {
+        let line = line_of(masked, at);
+        if inside(test_spans, at) || inside(&applies, at) || is_excused(file, line) {
+            continue;
+        }
+        let message =
+            "this arm drops what it does not name: write the rest out, or say why in a comment `// tidy: …`";
+        findings.push(Finding::new(&file.path, line, message));
+    }
+    findings
+}
+
+/// Whether a comment in this line, or in those right above it, gives a reason.
+fn is_excused(file: &File, line: usize) -> bool {
+    let lines: Vec<&str> = file.text.lines().collect();
+    let reason = |line: &str| line.contains("// tidy: ");
+    let above = lines[..line - 1].iter().rev().take_while(|line| line.trim_start().starts_with("//"));
+    lines.get(line - 1).is_some_and(|line| reason(line)) || above.into_iter().any(|line| reason(line))
 }
 
 /// Whether the pattern that ends here is `_` or a tuple of nothing else.
