@@ -331,4 +331,22 @@ mod unit {
         assert!(messages("crates/core/src/wire.rs", text).is_empty());
         assert!(messages("crates/engine/src/lib.rs", text).is_empty());
     }
+
+    #[test]
+    fn arms_that_drop_what_others_say_are_found_in_every_crate() {
+        let path = "crates/server/src/outside.rs";
+        let text = |reason: &str| {
+            format!(
+                "//! Purpose.\nfn f() {{ match e {{\n  Effect::A => 1,\n{reason}  effect => drop(effect),\n}} }}\n"
+            )
+        };
+        one(path, &text(""), 4, "drops");
+        for reason in ["  // tidy: why\n", "  // tidy: why, in\n  // two lines\n"] {
+            assert_eq!(messages(path, &text(reason)), Vec::<String>::new());
+        }
+        let test = text("").replace("fn f", "#[test]\nfn f");
+        assert_eq!(messages(path, &test), Vec::<String>::new());
+        let apply = "//! Purpose.\nfn apply(self) -> Self { match e { Event::A => b, _ => self } }\n";
+        assert_eq!(messages(path, apply), Vec::<String>::new());
+    }
 }
