@@ -26,8 +26,11 @@ pub(crate) fn dropped(masked: &str, text: &str) -> Vec<usize> {
     for at in words(masked, "match") {
         let Some(body) = body_of(masked, at + "match".len()) else { continue };
         let arms = arms(masked, body);
-        let named: Vec<String> =
-            arms.iter().flat_map(|arm| alternatives(arm.pattern)).filter_map(before_name).collect();
+        let named: Vec<String> = arms
+            .iter()
+            .flat_map(|arm| alternatives(arm.pattern))
+            .filter_map(|part| before_name(&part))
+            .collect();
         if named.is_empty() {
             continue;
         }
@@ -127,8 +130,8 @@ fn alternatives(pattern: &str) -> impl Iterator<Item = String> {
 }
 
 /// What stands before the name of one of the enums: `Some(` of `Some(Effect::Stop{..})`.
-fn before_name(part: String) -> Option<String> {
-    let at = SAID.iter().filter_map(|name| words(&part, name).next()).min()?;
+fn before_name(part: &str) -> Option<String> {
+    let at = SAID.iter().filter_map(|name| words(part, name).next()).min()?;
     // With the module it is named by: `effect::Effect::`.
     let path = |c: char| c == ':' || c == '_' || c.is_ascii_alphanumeric();
     Some(part[..at].trim_end_matches(path).to_owned())
