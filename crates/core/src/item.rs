@@ -34,6 +34,10 @@ use serde_json::Value;
 /// Why an item was dropped that nobody took out.
 const RETENTION: &str = "retention";
 
+/// How the reason begins of an item of an external queue that was claimed for a run and could not be taken: the run was never
+/// made.
+pub const NOT_TAKEN: &str = "it could not be taken";
+
 /// What can happen to an item.
 pub const TABLE: &[Row] = table! {
     "absent": "push" => "pending";

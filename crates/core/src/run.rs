@@ -144,9 +144,7 @@ pub struct Run {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// It has ended.
-    #[error(
-        "run {run} has ended as {status}: `windlass fork {run} --from STEP` makes a new run of it, `windlass undo {run}` takes back what it did"
-    )]
+    #[error("run {run} has ended as {status}")]
     Terminal {
         /// The run.
         run: RunId,

@@ -567,12 +567,6 @@ fn lease(
     };
     match intended.reply {
         key::Reply::Reuse { response, run: from } => {
-            if let Some(missing) = attempt::missing_output(node, response.as_ref()) {
-                let message =
-                    alloc::format!("it was done in run {from}, of which no such output is kept: {missing}");
-                let refused = pipeline::refuse(run, step, Code::StepFailed, &message, given);
-                return Ok(of_run(view, run, refused, Reply::Done));
-            }
             // It begins and ends in one commit, with what was set aside for it.
             let begun = facts.iter().fold(run.clone(), |run, fact| run.apply(fact, given.at));
             let started = begun.need(&step.id)?;

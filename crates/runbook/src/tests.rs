@@ -39,9 +39,9 @@ fn as_json(value: &impl serde::Serialize) -> Value {
 #[test]
 fn a_schedule_without_slots_is_refused_where_it_stands() {
     for (schedule, at, says) in [
-        ("cron: '0 0 30 2 *'", "3:21", "never comes"),
-        ("every: 500ms", "3:22", "a second or more"),
-        ("cron: '0 2 * * *', timezone: Europe/Nowhere", "3:46", "no time zone `Europe/Nowhere`"),
+        ("cron: '0 0 30 2 *'", "3:20", "never comes"),
+        ("every: 500ms", "3:21", "a second or more"),
+        ("cron: '0 2 * * *', timezone: Europe/Nowhere", "3:43", "no time zone `Europe/Nowhere`"),
     ] {
         let text = format!(
             "name: t\nschedules:\n  nightly: {{ {schedule}, pipeline: p }}\npipelines: {{ p: {{ steps: [ {{ run: x }} ] }} }}\n"

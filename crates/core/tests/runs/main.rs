@@ -21,6 +21,7 @@ mod flow_endings;
 mod flow_gates;
 mod flow_groups;
 mod flow_lineage;
+mod flow_resolved;
 mod flow_shown;
 mod flow_taken_back;
 mod found;

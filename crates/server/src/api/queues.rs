@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use windlass_core::code::Code;
 use windlass_core::id::{ItemId, Name, Scoped};
-use windlass_core::item::{self, Grant, Item};
+use windlass_core::item::{self, Grant, Item, NOT_TAKEN};
 use windlass_core::queue::{self, Queue};
 use windlass_core::stream::StreamId;
 use windlass_core::time::{Millis, Span};
@@ -194,7 +194,9 @@ pub(super) fn describe_item(state: &Streams, id: ItemId, item: &Item) -> Value {
     if let Some(claimed) = body.claimed.as_ref().filter(|_| ended || matches!(item, Item::Processing { .. }))
     {
         value["taken_at"] = Value::String(shape::time(claimed.at));
-        if let Some(run) = claimed.run {
+        let is_made =
+            !matches!(item, Item::Dropped { reason: Some(reason), .. } if reason.starts_with(NOT_TAKEN));
+        if let Some(run) = claimed.run.filter(|_| is_made) {
             value["run"] = object!(run);
         }
     }

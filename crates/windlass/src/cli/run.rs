@@ -436,7 +436,8 @@ pub(super) fn path(run: &str, what: &str) -> String {
 }
 
 pub(super) async fn cancel(client: &mut Client, run: &str, reason: Option<&str>, say: &Say) -> Outcome {
-    let cancelled = client.post(&path(run, "/cancel"), &json!({ "reason": reason })).await?;
+    let asked = client.post(&path(run, "/cancel"), &json!({ "reason": reason })).await;
+    let cancelled = asked.map_err(|failure| over(failure, run))?;
     let id = text(&cancelled, "id").to_owned();
     // Compensations and `finally` still have to run: whoever carries steps out sees them through.
     client.begin();
@@ -445,8 +446,21 @@ pub(super) async fn cancel(client: &mut Client, run: &str, reason: Option<&str>,
     Ok(0)
 }
 
+/// A refusal because the run has ended says what can be done with one.
+fn over(failure: Failure, run: &str) -> Failure {
+    if failure.code != Code::RunTerminalState {
+        return failure;
+    }
+    let text = format!(
+        "{}: `windlass fork {run} --from STEP` makes a new run of it, `windlass undo {run}` takes back what it did",
+        failure.detail
+    );
+    Failure { detail: text, ..failure }
+}
+
 pub(super) async fn suspend(client: &Client, run: &str, reason: Option<&str>, say: &Say) -> Outcome {
-    let shown = client.post(&path(run, "/suspend"), &json!({ "reason": reason })).await?;
+    let asked = client.post(&path(run, "/suspend"), &json!({ "reason": reason })).await;
+    let shown = asked.map_err(|failure| over(failure, run))?;
     let id = text(&shown, "id").to_owned();
     say.answer(&shown, || format!("{id} is suspended; `windlass resume {id}` lets it go on"));
     Ok(0)
@@ -545,7 +559,8 @@ async fn changed(client: &Client, run: &Value, var: &[String]) -> Result<Value, 
 
 pub(super) async fn retry(client: &mut Client, run: &str, say: &Say) -> Outcome {
     let before = client.get(&path(run, "")).await?;
-    let made = client.post(&path(run, "/retry"), &json!({})).await?;
+    let asked = client.post(&path(run, "/retry"), &json!({})).await;
+    let made = asked.map_err(|failure| over(failure, run))?;
     let id = text(&made, "id").to_owned();
     // A run in back-off is tried again itself; one that has failed goes on in a new run.
     let same = id == text(&before, "id");

@@ -43,7 +43,7 @@ fn a_group_that_is_exempt_is_so_with_all_that_is_in_it() {
     let groups = [
         format!("steps: [{}, {}]", step("b"), step("c")),
         format!("parallel: [{}, {{ steps: [{}] }}]", step("b"), step("c")),
-        format!("strategy: [{}]\n        fallback_on: any", step("b")),
+        format!("strategy: [{{ steps: [{}], fallback_on: any }}, {{ run: exit 1 }}]", step("b")),
         format!("foreach: [1, 2]\n        steps: [{}]", step("b")),
     ];
     for group in groups {

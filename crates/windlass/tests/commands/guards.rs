@@ -80,7 +80,7 @@ fn why_says_what_a_guard_misses_and_that_it_cannot_be_answered() {
     let project = Project::with(
         "
 name: waits
-issues: { command: 'echo [{\"id\": \"A-1\", \"status\": \"Done\"}]' }
+issues: { command: \"echo '[{\\\"id\\\": \\\"A-1\\\", \\\"status\\\": \\\"Done\\\"}]'\" }
 pipelines:
   unknown: { steps: [ { id: s, run: 'true', guard: [ { issues_complete: { ids: [A-1] } } ] } ] }
   missing: { steps: [ { id: s, run: 'true', guard: [ { file_exists: absent, on_failure: { retry: 1h, for: 2h } } ] } ] }

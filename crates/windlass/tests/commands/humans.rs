@@ -274,6 +274,7 @@ pipelines:
     let resumed = project.start(&["resume", &run, "--json"]);
     let unknown = || (status_of(&project.show(&run), "pay") == "outcome_unknown").then_some(());
     until("the outcome to be unknown", unknown);
+    resumed.kill();
     project.windlass(&words).code(2).warns("the output `ref` is missing").warns("--output JSON");
     project.windlass(&[&words[..], &["--output", "{\"ref\": 7}"]].concat()).code(2).warns("`ref` is not");
     project.windlass(&[&words[..], &["--output", "p-7"]].concat()).code(2).warns("--output is no JSON");
@@ -282,7 +283,7 @@ pipelines:
     let retry = ["resolve", &run, "pay", "retry", "--reason", "x"];
     project.windlass(&[&retry[..], &output].concat()).code(2).warns("`done` only");
     project.windlass(&[&words[..], &output].concat()).code(0);
-    resumed.wait().code(1);
+    project.windlass(&["resume", &run]).code(1);
     assert_eq!(project.read("trace"), "paid\nafter p-7\nrefunded p-7\n");
 }
 

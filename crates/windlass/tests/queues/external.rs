@@ -51,6 +51,35 @@ pipelines:
 }
 
 #[test]
+fn an_item_that_cannot_be_taken_says_why_and_names_no_run() {
+    let project = Project::with(
+        r#"
+name: tracker
+queues:
+  issues: { external: { list: 'echo "[{\"id\": \"1\"}]"', take: 'exit 3', poll: 1h } }
+workers:
+  fixer: { queue: issues, pipeline: fix, vars: { id: '${{ item.id }}' } }
+pipelines:
+  fix:
+    vars: { id: {} }
+    steps: [ { run: 'true' } ]
+"#,
+    );
+    let served = Served::open(&project.path("data"));
+    served.deploy(&project.read("book.yaml"), project.root()).is(201);
+    let item = until("the item to be given up", || {
+        let items = served.get("/v1/queues/issues/items?status=failed").is(200);
+        items["items"].get(0).cloned()
+    });
+    assert_eq!(
+        item["error"],
+        "it could not be taken: the command failed: exit code 3, and nothing on its standard error"
+    );
+    assert!(item["run"].is_null(), "none was made: {item}");
+    served.close();
+}
+
+#[test]
 fn an_event_that_wakes_the_worker_has_the_queue_listed_long_before_its_time() {
     let project = Project::with(
         r#"

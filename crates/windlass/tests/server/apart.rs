@@ -103,9 +103,11 @@ fn an_executor_in_an_empty_directory_carries_out_steps_there() {
     let (server, _) = besieged_in(Project::new(), &["--apart"]);
     let made = server.token(&json!({ "scopes": ["execute"], "service": true, "name": "e" }));
     let far = Project::new();
+    far.write("work/x", "");
     let start = |words: &[&str]| {
         let all = [&["executor", "--server", &server.url, "--labels", "gpu"], words].concat();
         let mut command = far.command(&all);
+        command.current_dir(far.path("work"));
         command.env("WINDLASS_TOKEN", text(&made, "token")).env_remove("WINDLASS_DATA");
         Process::spawn(command, &all)
     };
@@ -121,7 +123,7 @@ fn an_executor_in_an_empty_directory_carries_out_steps_there() {
     executor.signal(rustix::process::Signal::TERM);
     executor.wait().code(0);
     // What a step left there is not the next start's configuration.
-    assert!(far.has("windlass.yaml"));
+    assert!(far.has("work/windlass.yaml"));
     start(&["--scratch", &scratch]).wait().code(7).warns("a step may have written");
 }
 

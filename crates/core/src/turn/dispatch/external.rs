@@ -130,7 +130,7 @@ pub(super) fn took(
     };
     if let Some(error) = error {
         // Not its fault and not to be tried again here: the next list shows it if it is still to be had.
-        let reason = Some(alloc::format!("it could not be taken: {error}"));
+        let reason = Some(alloc::format!("{}: {error}", item::NOT_TAKEN));
         return give_up(view, known, &item::Input::Drop { reason }, (item, id, run), given);
     }
     let (Some(body), Some(settings)) = (known.body(), worker.settings()) else {
