@@ -253,7 +253,7 @@ async fn say_if_unserved(client: &Client, say: &Say) {
     });
     if waits.await.unwrap_or(false) {
         say.note(
-            "note: nothing serves this data directory, so no run, queue, schedule or trigger goes on by itself; start `windlass serve`",
+            "note: nothing serves this data directory, so runs, queues, schedules and triggers do not advance; start `windlass serve`",
         );
     }
 }

@@ -117,7 +117,7 @@ async fn export(client: &Client, path: &str, output: &Path, say: &Say) -> Outcom
     let mut file = fs::OpenOptions::new().write(true).create_new(true).open(output).map_err(|error| {
         Failure::new(
             Code::InvalidInput,
-            format!("{}: {error}; name a file that is not there yet", output.display()),
+            format!("{}: {error}; name a file that does not exist yet", output.display()),
         )
     })?;
     std::io::Write::write_all(&mut file, &bytes)?;

@@ -93,9 +93,7 @@ pub(super) async fn store(args: &Args, verb: &StoreVerb, say: &Say) -> Outcome {
             let copied = log::restore(&Files, from, &root).map_err(|error| failed(&error))?;
             backup::rest(from, &root)?;
             if copied.records > 0 && !root.join(KEYS).is_dir() {
-                say.note(
-                    "the backup has no keys: what is done from now on cannot be sealed with those before",
-                );
+                say.note("the backup has no keys: new seals cannot use the earlier keys");
             }
             let copied = shape::verified(&copied);
             say.answer(&copied, || format!("✔ {} has {}", root.display(), extent(&copied)));

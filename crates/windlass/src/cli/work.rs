@@ -34,7 +34,7 @@ pub(super) fn init(dir: Option<&Path>, say: &Say) -> Outcome {
         let path = dir.join(name);
         // What is there is somebody's work.
         if path.exists() {
-            say.note(&format!("{} is there already and stays as it is", path.display()));
+            say.note(&format!("{} exists already and was not changed", path.display()));
             continue;
         }
         fs::write(&path, text)?;
