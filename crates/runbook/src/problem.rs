@@ -45,7 +45,6 @@ impl Place {
 pub struct Problem {
     /// Where; none when it is about the file as a whole.
     pub at: Option<Place>,
-    /// What is wrong.
     pub message: String,
     /// What stands beside the caret: what is expected there.
     pub label: String,
@@ -86,7 +85,6 @@ impl Problem {
 pub struct Source {
     /// Its name, as the user knows it.
     pub name: String,
-    /// Its text.
     pub text: String,
 }
 

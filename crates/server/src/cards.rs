@@ -46,7 +46,6 @@ const SHORT: usize = 12;
 pub struct Facts {
     /// The approval, with its action.
     pub approval: Approval,
-    /// Whose it is.
     pub tenant: Name,
     /// The pipeline of its run.
     pub pipeline: Name,
@@ -240,7 +239,7 @@ fn laid_out(row: &Row) -> Vec<String> {
     row.lines.iter().enumerate().map(line).collect()
 }
 
-/// A text of somebody's own, line by line. The bar says that it is quoted, so that no line of it passes for one of ours.
+/// A text by others, line by line. The bar marks it as quoted, so that no line of it passes for one of ours.
 fn quoted(text: &str) -> Vec<String> {
     text.lines().map(|line| format!("| {}", visible(line))).collect()
 }

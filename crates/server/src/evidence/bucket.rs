@@ -2,7 +2,7 @@
 //! `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, and `AWS_ENDPOINT_URL` where it is not Amazon's.
 //!
 //! Objects are made where there is none and never written over. What fails for a while is tried again for a short time;
-//! whoever calls tries again later.
+//! the caller tries again later.
 
 use super::{Error, archive};
 use object_store::aws::{AmazonS3, AmazonS3Builder};
@@ -26,13 +26,13 @@ pub struct Bucket {
     name: String,
     prefix: Path,
     store: AmazonS3,
-    /// Whoever asks waits: bundles are made by threads that have nothing else to do.
+    /// Blocks the caller: bundles are made by threads that have nothing else to do.
     runtime: Option<tokio::runtime::Runtime>,
 }
 
 impl Drop for Bucket {
     fn drop(&mut self) {
-        // Whoever drops it last may not be allowed to wait.
+        // It may be dropped last on a thread that must not block.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }

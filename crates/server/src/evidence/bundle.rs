@@ -19,7 +19,6 @@ const SHOWN: [&str; 6] = ["action", "card", "message", "reason", "source", "text
 /// What a bundle is to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct What {
-    /// The run.
     pub run: RunId,
     /// A record before which none of the run stands.
     pub first_seq: u64,
@@ -117,7 +116,7 @@ fn linked(log: &Log, what: What) -> Result<(BTreeSet<StreamId>, BTreeSet<StreamI
     Ok((own, shared))
 }
 
-/// Who made the runbook the active version of its name, where somebody did.
+/// Who deployed the runbook, if it was deployed.
 pub(super) fn deployment(
     log: &Log,
     tenant: &Name,

@@ -1,4 +1,4 @@
-//! Compaction: what nobody needs any more leaves the disk, file by file.
+//! Compaction: deletes records that are no longer needed, file by file.
 //!
 //! All files but the one that is written become one: the lines of the streams that stay, byte for byte, in batches of
 //! their own. A stream that ended goes wholly. One that goes on for as long as its name is used may lose what stands before a
@@ -82,8 +82,8 @@ pub trait Rule {
         found.bytes_dropped > 0
     }
 
-    /// The files are about to be replaced by one without these streams. Nobody may bring one of them back while `replace`
-    /// is at work. Where somebody did already it is not called, and nothing is dropped.
+    /// The files are about to be replaced by one without these streams. No caller may bring one of them back while `replace`
+    /// runs. If one came back already, it is not called and nothing is dropped.
     ///
     /// # Errors
     /// Those of `replace`.

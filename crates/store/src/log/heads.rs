@@ -1,6 +1,6 @@
 //! Heads of what was dropped: so that a seal can be opened after what was sealed beside a record has gone.
 //!
-//! A seal is a Merkle root over the last record of each stream since the seal before. Whoever proves one of them needs the
+//! A seal is a Merkle root over the last record of each stream since the seal before. A proof of one of them needs the
 //! heads of all. Compaction therefore leaves the heads of streams that it drops, for as long as anything under the same
 //! seal may still have to be proved. They say nothing of the content, and a wrong one opens no seal.
 //!
@@ -35,7 +35,6 @@ const LINE: usize = 4 << 10;
 pub struct Gone {
     /// Where it stood.
     pub seq: u64,
-    /// Which stream.
     pub stream: StreamId,
     /// Its version and chain value.
     pub head: Head,

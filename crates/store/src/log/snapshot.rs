@@ -51,11 +51,10 @@ pub struct Saved {
     pub from_seq: u64,
     /// How many streams it has.
     pub streams: u64,
-    /// How many bytes.
     pub bytes: u64,
 }
 
-/// How the last snapshot went, for whoever waits for it.
+/// The result of the last snapshot, for callers that wait for it.
 #[derive(Default)]
 pub(super) struct Progress {
     /// How many were finished or given up, and how the last one ended.
@@ -85,7 +84,6 @@ impl Progress {
     }
 }
 
-/// Writes snapshots.
 pub(super) struct Saver {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) layout: Layout,
@@ -385,7 +383,7 @@ fn decode(disk: &dyn Disk, path: &Path, out: &SyncSender<Vec<Line>>) -> Result<(
             return Ok(());
         }
         let full = std::mem::replace(&mut batch, Vec::with_capacity(BATCH));
-        // Nobody listening any more: they know why.
+        // The receiver is gone: it knows why.
         out.send(full).map_err(|_| "it was not taken".to_owned())
     })?;
     let _ = out.send(batch);
