@@ -1,7 +1,7 @@
 //! The disk: what a durable log needs of a file system, and no more.
 //!
-//! Everything that must survive a crash goes through [`Disk`], so that tests can stand a disk in its place that
-//! loses, tears, fills up and lies (`faulty`, for tests). Two rules of real file systems are part of the contract:
+//! Everything that must survive a crash goes through [`Disk`], so that tests can substitute a disk that
+//! loses, tears, fills up and lies (`faulty`). Two rules of real file systems are part of the contract:
 //!
 //! - What was written is durable after [`File::sync_data`] said so, not before.
 //! - A name (made, renamed or removed) is durable after [`Disk::sync_dir`] of its directory said so, not before.

@@ -9,10 +9,9 @@
 //!     log/heads…  heads of what it dropped, for seals
 //! ```
 //!
-//! What is promised: a batch that was answered with [`Durable`] survives a kill and a loss of power; any other batch is
-//! wholly there or wholly absent. Damage to what was durable is found when the log is read, and refuses it; what a crash
-//! tore is dropped. A failed sync ends the log for this process. A full disk refuses batches and nothing else, and the
-//! next batch is tried again. `docs/adr/0006-the-log.md` says why it is built this way.
+//! Promises: a batch that was answered with [`Durable`] survives a kill and a power loss (D1); any other batch is there as a
+//! whole or not at all. Damage to durable data refuses to open; a torn tail is dropped (D2). A failed sync ends the log for
+//! this process, and a full disk refuses batches but nothing else, until the next batch fits (D3). `docs/adr/0006-the-log.md` says why it is built this way.
 
 mod bench;
 mod commit;

@@ -1,7 +1,7 @@
 //! Writing the index: what is pending, and the thread that commits it.
 //!
-//! What is handed over is merged by run, and the thread takes all of it at once: one transaction for everything that
-//! came in a moment, because a page that many rows share is then written once. A caller that waits ends the moment early. When
+//! Changes are merged by run, and the thread takes all of them together: one transaction for everything that arrived
+//! within a moment, because a page that many rows share is then written once. A caller that waits ends the moment early. When
 //! writing fails, what was taken goes back and is tried again.
 
 use super::file::{self, Found};

@@ -1,4 +1,4 @@
-//! Why the log does not do something: what happened, where, and what to do next.
+//! Errors of the log: what happened, where, and what to do next.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! Reading a log that is being written: a range of it, or all that some streams have.
 //!
-//! Readers see what is durable. They hold on to the files they read, so compaction takes nothing away from them.
+//! Readers see durable records only. They keep the files they read open, so compaction does not disturb them.
 
 use super::Log;
 use super::commit::View;

@@ -7,12 +7,12 @@
 //! {"footer":2,"through":4711,"crc":"…"}
 //! ```
 //!
-//! It is fuzzy: streams are saved one after the other while facts go on. Whatever a stream had before seq `from` is in
-//! its line; what came since is in the log, and what is in both is passed over by its version. The file is written by a
-//! thread of its own, from what is durable, under a name that does not count, and gets its name at the end.
+//! It is fuzzy: streams are saved one after the other while commits continue. A stream's line covers all its records before
+//! seq `from`; later ones are in the log, and records in both are skipped by their version. A separate thread writes the
+//! file from durable state under a temporary name, and renames it at the end.
 //!
-//! `windlass_snapshot` is the format of the file and `form` that of the streams in it. A file of which either is another
-//! version's is left alone before a line of it is taken, and the log is read instead.
+//! `windlass_snapshot` is the format of the file and `form` that of the streams in it. If either belongs to another version,
+//! the file is ignored as a whole and the log is read instead.
 
 use super::encode::Saving;
 use super::error::Error;

@@ -1,8 +1,8 @@
-//! Walking through a file of the log, batch by batch, and knowing where it ends.
+//! Walking through a file of the log, batch by batch, to its end.
 //!
 //! A batch counts if its trailer's CRC is right, it belongs to this store, and it follows from the batch before (by that
-//! one's CRC and by its seq). The first that does not is the end: zeros, what a recycled segment held before, or
-//! a torn or damaged batch. Which of these, [`later`] finds out.
+//! one's CRC and by its seq). The first that does not is the end: zeros, old content of a recycled segment, or
+//! a torn or damaged batch. [`later`] finds out which.
 
 use super::error::Error;
 use super::frame::{Kind, LINE_MAX, TRAILER, Trailer, newline};
