@@ -1,6 +1,6 @@
-//! Policy: what is in force, and what it says.
+//! Policy: which rules are in force, and the decisions they make.
 //!
-//! Either nothing is configured, and the built-in policy holds; or a folder of Cedar policies is. A folder that is
+//! Without configuration the built-in policy applies; otherwise a folder of Cedar policies does. A folder that is
 //! configured and cannot be used denies everything and says why: configuring one is meant to restrict. The folder is looked at
 //! again when it changes, and then a new version is in force; what was decided under the old one is asked again before
 //! it is acted on.

@@ -1,8 +1,8 @@
 //! A card as a message in Slack: Block Kit, within Slack's limits.
 //!
-//! All data stands between back-ticks, escaped, in texts that Slack is told to take as they are. So nothing in it can
-//! mention anybody, make a link, or look like a part of the card. A card that does not fit is cut, says so, and has no
-//! buttons: a decision on an action that is not shown in full does not count.
+//! All data is escaped and put between back-ticks, in texts that Slack does not format. So nothing in it can mention a
+//! person, make a link, or imitate a part of the card. A card that does not fit is cut, says so, and has no
+//! buttons: a person must not decide about what the card does not show.
 
 use super::text::{mrkdwn, split, units, visible};
 use super::{Card, Part};

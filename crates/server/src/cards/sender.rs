@@ -6,10 +6,10 @@
 //!                     └────── back-off, Retry-After, next reminder ◀──────┘
 //! ```
 //!
-//! It has a thread of its own, so that nothing else waits for Slack. Nothing is remembered here that counts: what stands
-//! where is a fact, what is missing follows from it, and after a restart the engine asks for it again. A message whose
-//! answer was lost is looked for by its mark before it is posted again. Jobs are as many as approvals that are open or
-//! behind, and a few of them are under way at once.
+//! It has its own thread, so that nothing else waits for Slack. It keeps no state that matters: which messages are posted is
+//! recorded as facts, missing ones follow from them, and after a restart the engine asks for them again. If the answer to a
+//! message was lost, the sender searches for its mark before it posts again. There is one job per approval that is open or
+//! out of date, and a few of them run at a time.
 
 mod bring;
 

@@ -1,4 +1,4 @@
-//! What cards ask of Slack: to post, to change, to find again, to open a window, to say something to one person.
+//! The requests to Slack: post, change and find messages, open a window, answer one person.
 
 use super::blocks::Message;
 use reqwest::Method;

@@ -1,4 +1,4 @@
-//! Putting a bundle together: the records of a run and of what it touched, and the way of each stream to a seal.
+//! Builds a bundle: the records of a run and of the streams it touched, and the proof of each stream up to a seal.
 
 use super::Error;
 use super::keys::Key;

@@ -1,5 +1,5 @@
-//! Making bundles by themselves: a thread that follows the log behind the seals and keeps the bundle of every run that has
-//! to be proved, in the order in which they ended.
+//! Automatic bundles: a thread that follows the seals and stores the bundle of every run that needs one, in the order in
+//! which the runs ended.
 //!
 //! No caller waits for it. Its progress is noted beside the log, so a process that ends leaves the rest to the next one.
 

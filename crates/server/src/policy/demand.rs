@@ -1,7 +1,7 @@
-//! What `@approval` asks for, and what several of them ask for together.
+//! The requirements of `@approval`, and how several are combined.
 //!
 //! `@approval("tier: high, count: 2, approvers: sre or oncall, two_person, expires: 1h")`: every part may be left out.
-//! The strictest of several holds: the highest tier, the most humans, two persons where one of them says so, the shortest
+//! The strictest of several applies: the highest tier, the most humans, two persons where one of them says so, the shortest
 //! time, and only approvers that all of them name.
 
 use windlass_core::approval::{COUNT_MAX, Tier};

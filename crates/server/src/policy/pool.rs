@@ -1,7 +1,7 @@
-//! The pool on which policy is evaluated, off the loop, each evaluation within a time.
+//! The thread pool that evaluates policy, off the loop, with a time limit per evaluation.
 //!
-//! An evaluation cannot be interrupted, so one that takes too long is answered by the watch, which says that it
-//! timed out, which is a no, and what it says later is not heard. Another worker takes its place, up to a bound.
+//! An evaluation cannot be interrupted. So a watch answers for one that takes too long: it timed out, which is a no. Its
+//! later result is dropped, and another worker takes its place, up to a bound.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};

@@ -1,6 +1,6 @@
-//! Questions: everything policy is told about an action, taken from what is recorded.
+//! Questions: everything that policy is told about an action, taken from records.
 //!
-//! The same question is put together from the state of a live run, from the log when history is asked again, and from a
+//! The same question is built from the state of a live run, from the log when history is replayed, and from a
 //! case in a test file. So a test shows what will happen.
 
 use super::schema;
