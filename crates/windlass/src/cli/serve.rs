@@ -108,7 +108,7 @@ async fn open(args: &Args, wish: &ServeArgs) -> Result<Arc<App>, Failure> {
     loop {
         if home.connect().await.is_ok() {
             let text = format!(
-                "another process holds the data directory {} and serves it: ask that one, or stop it first",
+                "another process already serves the data directory {}: use that one, or stop it first",
                 root.display()
             );
             return Err(Failure::new(Code::LockBusy, text));

@@ -129,8 +129,8 @@ async fn compact(args: &Args, root: &Path, kept: Span, yes: bool) -> Result<Valu
     let home = Home::make(root).map_err(|error| windlass_server::client::unusable(Some(root), &error))?;
     if home.connect().await.is_ok() {
         let text = format!(
-            "another process holds the data directory {}: a server lets go by itself of what is past its retention, which \
-             `retention:` in windlass.yaml sets; to compact by hand, stop it first",
+            "another process holds the data directory {}: a server deletes records past their retention by itself (`retention:` \
+             in windlass.yaml); to compact by hand, stop it first",
             root.display()
         );
         return Err(Failure::new(Code::LockBusy, text));
