@@ -75,7 +75,7 @@ pub(super) async fn serve(args: &Args, wish: &ServeArgs, say: &Say) -> Outcome {
         app.drain();
         // Whether anybody reads stderr or not, the end goes on.
         let stopping = move || {
-            say.note("stopping: running steps are returned; a second signal ends the process at once")
+            say.note("stopping: running steps are returned; a second signal ends the process at once");
         };
         drop(std::thread::Builder::new().spawn(stopping));
         // Whoever cannot wait says so.
