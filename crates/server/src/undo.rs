@@ -65,6 +65,8 @@ pub enum State {
 pub struct Item {
     /// The step that did it.
     pub step: StepId,
+    /// The pipeline of the run that did it, and those that the run took back itself.
+    pub pipelines: Vec<Name>,
     /// Its receipt.
     pub receipt: Option<Box<Receipt>>,
     /// Whether it can be taken back.
@@ -325,7 +327,8 @@ fn items_of(
         store.load(&[StreamId::Run(child)]).map_err(|fault| failed(fault.to_string()))?;
         if store.state().run(child).is_none() {
             let state = State::Not(format!("{child}, which it called, is not there any more"));
-            plan.items.push(Item { step: above.shown(&name), receipt: None, state, def: None });
+            let pipelines = pipelines_of(store, store.state().run(id).ok_or_else(missing)?);
+            plan.items.push(Item { step: above.shown(&name), pipelines, receipt: None, state, def: None });
             continue;
         }
         items_of(store, child, (&below, depth - 1), evaluate, plan)?;
@@ -352,6 +355,17 @@ impl Above {
     }
 }
 
+/// The pipeline of a run, and where the run is an undo, those that it took back: an undo of that does them again.
+fn pipelines_of(store: &Embedded, run: &Run) -> Vec<Name> {
+    let runbook =
+        match store.state().stream(&StreamId::Runbook(run.born.home.runbook)).map(|found| &found.body) {
+            Some(Body::Runbook(runbook)) => Some(runbook),
+            Some(_) | None => None,
+        };
+    let undone = runbook.into_iter().flat_map(|runbook| runbook.undoes.iter().cloned());
+    std::iter::once(run.born.home.pipeline.clone()).chain(undone).collect()
+}
+
 /// What becomes of one step; none where it did nothing outside and declares nothing.
 fn item(
     store: &Embedded,
@@ -371,8 +385,13 @@ fn item(
     });
     let receipt = known.and_then(EffectKey::receipt).cloned().map(Box::new);
     let not = |why: String| State::Not(why);
-    let mut item =
-        Item { step: above.shown(&step.id), receipt: receipt.clone(), state: State::Ready, def: None };
+    let mut item = Item {
+        step: above.shown(&step.id),
+        pipelines: pipelines_of(store, run),
+        receipt: receipt.clone(),
+        state: State::Ready,
+        def: None,
+    };
     let reverses = stream.zip(receipt.as_ref().map(|receipt| receipt.id));
     let reverses = reverses.map(|(key, receipt)| Reverses { key, receipt });
     if let Some(receipt) = &receipt {
@@ -504,6 +523,8 @@ pub fn runbook(run: RunId, items: &[Item], force: bool) -> Option<Undo> {
     if nodes.is_empty() {
         return None;
     }
+    // Also those of which nothing is left to take back: it is their run that was asked for.
+    let undoes: BTreeSet<Name> = items.iter().flat_map(|item| item.pipelines.iter().cloned()).collect();
     let of = VarDef { kind: Some(ValueType::String), required: true, ..VarDef::default() };
     let steps = (0..u32::try_from(nodes.len()).unwrap_or(u32::MAX)).collect();
     let vars = small::Map::from([(Name::clean(OF), of)]);
@@ -523,6 +544,7 @@ pub fn runbook(run: RunId, items: &[Item], force: bool) -> Option<Undo> {
         budget: None,
         evidence: None,
         issues: None,
+        undoes: undoes.into_iter().collect(),
     };
     let hash = Digest::of(&[b"windlass undo v1\n", &canonical::bytes(&json!(runbook))]);
     let vars = json!({ OF: run.to_string() });

@@ -434,7 +434,7 @@ pub(super) async fn plan(State(app): State<Arc<App>>, caller: Caller, Json(asked
         tenant: caller.tenant.clone(),
         namespace: caller.namespace.clone(),
         pipeline: pipeline.clone(),
-        undoes: None,
+        undoes: Vec::new(),
         runbook: runbook.name.clone(),
         runbook_hash: hash,
         source: windlass_core::run::Source::Api,

@@ -66,7 +66,8 @@ struct Behind {
     tenant: Option<String>,
     namespace: Option<String>,
     pipeline: Option<String>,
-    undoes: Option<String>,
+    #[serde(default)]
+    undoes: Vec<String>,
     runbook: Option<String>,
     step: Option<String>,
     source: Option<run::Source>,
@@ -190,7 +191,7 @@ impl Case {
                 tenant: or(&self.run.tenant, "default")?,
                 namespace: or(&self.run.namespace, "default")?,
                 pipeline: or(&self.run.pipeline, "default")?,
-                undoes: self.run.undoes.as_deref().map(name).transpose()?,
+                undoes: self.run.undoes.iter().map(|text| name(text)).collect::<Result<_, _>>()?,
                 runbook: or(&self.run.runbook, "default")?,
                 runbook_hash: Digest([0; 32]),
                 source: self.run.source.unwrap_or(run::Source::Cli),

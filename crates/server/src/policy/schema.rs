@@ -22,7 +22,7 @@ pub const HTTP_READ: &str = "http.read";
 
 /// What policy sees of every action, beside its fields.
 const COMMON: &str = "      tool: String, operation: String, target: String, risk: String, writes: Bool,
-      tenant: String, namespace: String, pipeline: String, undoes: String, runbook: String, runbook_hash: String,
+      tenant: String, namespace: String, pipeline: String, undoes: Set<String>, runbook: String, runbook_hash: String,
       run: String, step: String, requester: String, source: String,
       approvals: Long, approvers: Set<String>, time: Time, budget: Budget,
 ";
