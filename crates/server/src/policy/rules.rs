@@ -30,7 +30,9 @@ const TEXT_LEN_MAX: usize = 512;
 /// them by calling itself.
 const DEPTH_MAX: usize = 64;
 /// How many operators one rule may have: Cedar reads a chain of them by calling itself as well.
-pub const CHAIN_MAX: usize = 384;
+pub const CHAIN_MAX: usize = 160;
+/// The stack on which policies are read. Only what is used of it takes memory.
+const STACK: usize = 64 << 20;
 const ANNOTATIONS: [&str; 3] = ["id", "reason", "approval"];
 
 /// What is known about a rule beside its text.
@@ -104,7 +106,15 @@ impl Rules {
     /// # Errors
     /// Everything that is wrong with them, with file, line and caret.
     pub fn of(sources: Vec<Source>) -> Result<Rules, Problems> {
-        Rules::read(sources).map_err(|problems| problems.coded(Code::InvalidInput))
+        // Who loads a policy may have a small stack, and what Cedar takes of it for a rule is not told anywhere.
+        let read = std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().name("policy text".into()).stack_size(STACK);
+            match thread.spawn_scoped(scope, || Rules::read(sources)) {
+                Ok(reading) => reading.join().unwrap_or_else(|_| Err(unread("Cedar could not read it"))),
+                Err(error) => Err(unread(&format!("there is no thread to read it: {error}"))),
+            }
+        });
+        read.map_err(|problems| problems.coded(Code::InvalidInput))
     }
 
     fn read(sources: Vec<Source>) -> Result<Rules, Problems> {
@@ -182,6 +192,11 @@ impl Rules {
     }
 }
 
+/// A policy that was not looked at.
+fn unread(why: &str) -> Problems {
+    Problems::one(Vec::new(), Problem::whole(format!("the policy: {why}")))
+}
+
 /// Where a text goes deeper than it may: brackets, prefixes in a row, conditions of one rule, and operators of one rule, since a
 /// chain of them is as deep as it is long. Strings and comments are passed over as Cedar does.
 fn too_deep(text: &str) -> Option<usize> {
@@ -203,7 +218,8 @@ fn too_deep(text: &str) -> Option<usize> {
             b')' | b']' | b'}' => depth = depth.saturating_sub(1),
             b'!' | b'-' => (prefixes, chained) = (prefixes + 1, chained + 1),
             b';' => (conditions, chained) = (0, 0),
-            b'.' | b'&' | b'|' | b'+' | b'*' => chained += 1,
+            b'.' | b'+' | b'*' => chained += 1,
+            b'&' | b'|' if bytes.get(at + 1) == Some(byte) => chained += 1,
             b'i' if text
                 .get(at..at + 3)
                 .is_some_and(|word| word.starts_with("if") && !word.ends_with(is_word)) =>
