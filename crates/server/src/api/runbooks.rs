@@ -112,7 +112,7 @@ impl windlass_runbook::Files for Sent {
 
 fn invalid(problems: &Problems) -> Problem {
     let more = Some(object!({ "problems": problems.json() }));
-    Problem { code: Code::RunbookInvalid, detail: problems.render(false), more }
+    Problem { more, ..Problem::new(Code::RunbookInvalid, problems.render(false)) }
 }
 
 fn read(headers: &HeaderMap, body: &Bytes) -> Result<Loaded, Problem> {

@@ -1,15 +1,18 @@
 //! One attempt of a remote executor: from its lease to the end of its tree.
 
+use super::Executor;
 use super::report::Outcome;
-use super::{Executor, key};
 use crate::outside::report_of;
-use serde_json::{Map, Value, json};
+use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use windlass_api::List;
+use windlass_api::lease::{Answered, Env, Item, Lease, Reports, Used, Uses};
 use windlass_core::attempt::Report;
 use windlass_core::code::Code;
-use windlass_core::id::{Name, RunId, StepId};
+use windlass_core::id::Name;
 use windlass_core::runbook::ValueType;
 use windlass_core::small;
 use windlass_core::step::Failure;
@@ -41,8 +44,8 @@ pub(super) struct Attempt {
 
 impl Attempt {
     /// As it stands in requests.
-    pub(super) fn item(&self) -> Value {
-        json!({ "run": self.run, "step": self.step, "epoch": self.epoch })
+    pub(super) fn item(&self) -> Item {
+        Item { run: self.run.clone(), step: self.step.clone(), epoch: self.epoch }
     }
 
     /// Ends its tree within a grace time.
@@ -76,9 +79,9 @@ struct Work {
 }
 
 /// Begins an attempt. One that cannot be begun is reported as failed.
-pub(super) fn start(executor: &Arc<Executor>, lease: &Value) {
-    let Some(key) = key(lease) else { return };
-    let epoch = lease["epoch"].as_u64().unwrap_or(0);
+pub(super) fn start(executor: &Arc<Executor>, lease: &Lease) {
+    let key = (lease.run.to_string(), lease.step.to_string());
+    let epoch = lease.epoch;
     let id = format!("{}/{}/{epoch}", key.0, key.1);
     let attempt = Attempt {
         run: key.0.clone(),
@@ -91,8 +94,8 @@ pub(super) fn start(executor: &Arc<Executor>, lease: &Value) {
     };
     let stopping = {
         let mut state = executor.state();
-        if let Some(ttl) = lease["ttl_ms"].as_u64().filter(|ttl| *ttl > 0) {
-            state.ttl = Some(Duration::from_millis(ttl));
+        if lease.ttl_ms > 0 {
+            state.ttl = Some(Duration::from_millis(lease.ttl_ms));
         }
         state.running.insert(key.clone(), attempt);
         state.stopping
@@ -102,8 +105,8 @@ pub(super) fn start(executor: &Arc<Executor>, lease: &Value) {
         let report = Report::Returned { reason: Some(STOPPING.to_owned()) };
         return executor.over(&key, epoch, report, None);
     }
-    if lease["tool"] == "transform" {
-        let output = lease["input"].get("fields").cloned();
+    if lease.tool.as_str() == "transform" {
+        let output = lease.input.as_ref().and_then(|input| input.get("fields")).cloned();
         return executor.over(&key, epoch, Report::Done { output, exit_code: None }, None);
     }
     match spec(executor, lease, epoch) {
@@ -122,15 +125,10 @@ pub(super) fn start(executor: &Arc<Executor>, lease: &Value) {
             });
         }
         Err(trouble) if trouble.lacks_room() => {
-            executor.over(&key, epoch, postponed(trouble.message, attempt_of(lease)), None);
+            executor.over(&key, epoch, postponed(trouble.message, lease.attempt), None);
         }
         Err(trouble) => executor.over(&key, epoch, failed(trouble.message), None),
     }
-}
-
-/// Which try at a step a lease is.
-fn attempt_of(lease: &Value) -> u32 {
-    lease["attempt"].as_u64().and_then(|attempt| u32::try_from(attempt).ok()).unwrap_or(1)
 }
 
 fn failed(message: String) -> Report {
@@ -175,14 +173,15 @@ impl Executor {
     /// Puts on record which secrets an attempt is about to use. They come from the environment, which has no versions.
     async fn witness(&self, key: &(String, String), epoch: u64, secrets: &[Secret]) -> Result<(), String> {
         let version = "environment of the executor";
-        let secrets: Vec<Value> =
-            secrets.iter().map(|secret| json!({ "name": secret.name, "version": version })).collect();
-        let item = json!({ "run": key.0, "step": key.1, "epoch": epoch, "secrets": secrets });
-        let answer = self.post("/v1/leases/secrets", &json!({ "items": [item] }), super::PATIENCE).await;
-        let answer = answer.map_err(|failure| failure.to_string())?;
-        match answer["items"][0].get("code") {
+        let used = |secret: &Secret| Used { name: secret.name.clone(), version: version.to_owned() };
+        let secrets = secrets.iter().map(used).collect();
+        let (run, step) = key.clone();
+        let items = vec![Uses { run, step, epoch, secrets }];
+        let answer = self.post("/v1/leases/secrets", &Reports { items }, super::PATIENCE).await;
+        let answer: List<Answered> = answer.map_err(|failure| failure.to_string())?;
+        match answer.items.into_iter().find(|item| item.code.is_some()) {
             None => Ok(()),
-            Some(_) => Err(answer["items"][0]["detail"].as_str().unwrap_or_default().to_owned()),
+            Some(refused) => Err(refused.detail.unwrap_or_default()),
         }
     }
 
@@ -219,18 +218,17 @@ impl Executor {
 fn add_env(
     env: &mut Environment,
     secrets: &mut Vec<Secret>,
-    extra: &Map<String, Value>,
+    extra: &BTreeMap<String, Env>,
 ) -> Result<(), String> {
     for (name, value) in extra {
         let text = match value {
-            Value::String(text) => text.clone(),
-            other => {
-                let secret = other["$secret"].as_str().ok_or("the lease has a value that is no text")?;
+            Env::Text(text) => text.clone(),
+            Env::Secret { secret } => {
                 let found = std::env::var(format!("{SECRET_PREFIX}{secret}"));
                 let value = found.map_err(|_| {
                     format!("the secret `{secret}` is not here: set {SECRET_PREFIX}{secret} where the executor runs")
                 })?;
-                secrets.push(Secret { name: secret.to_owned(), value: value.clone() });
+                secrets.push(Secret { name: secret.to_string(), value: value.clone() });
                 value
             }
         };
@@ -240,62 +238,59 @@ fn add_env(
 }
 
 /// What the keeper is asked to do.
-fn spec(executor: &Executor, lease: &Value, epoch: u64) -> Result<(Spec, Work), Trouble> {
-    let text = |name: &str| lease[name].as_str().unwrap_or_default().to_owned();
-    let run = RunId::parse(&text("run")).map_err(|error| error.to_string())?;
-    let step = StepId::new(&text("step")).map_err(|error| error.to_string())?;
-    let command = lease["command"]
-        .as_str()
+fn spec(executor: &Executor, lease: &Lease, epoch: u64) -> Result<(Spec, Work), Trouble> {
+    let (run, step) = (lease.run, &lease.step);
+    let command = lease
+        .command
+        .as_deref()
         .ok_or_else(|| "the lease has no command that this executor can run".to_owned())?;
     let mut env = Environment::inherited();
-    let attempt = lease["attempt"].to_string();
     let own = [
-        ("RUN_ID", text("run")),
-        ("STEP_ID", text("step")),
-        ("ATTEMPT", attempt),
+        ("RUN_ID", run.to_string()),
+        ("STEP_ID", step.to_string()),
+        ("ATTEMPT", lease.attempt.to_string()),
         ("EPOCH", epoch.to_string()),
-        ("IDEMPOTENCY_KEY", text("idempotency_key")),
+        ("IDEMPOTENCY_KEY", lease.idempotency_key.to_string()),
         ("SERVER", executor.settings.server.clone()),
-        ("TOKEN", text("token")),
+        ("TOKEN", lease.token.clone()),
     ];
     for (name, value) in own {
         env.set_own(name, &value).map_err(|error| error.to_string())?;
     }
-    if let Value::Object(vars) = &lease["vars"] {
-        for (name, value) in vars {
+    if let Value::Object(vars) = lease.vars.get() {
+        for (name, value) in &vars {
             env.set_var(name, value).map_err(|error| error.to_string())?;
         }
     }
     let mut secrets = Vec::new();
-    let none = Map::new();
-    env.add("TRACEPARENT", &text("traceparent")).map_err(|error| error.to_string())?;
-    add_env(&mut env, &mut secrets, lease["env"].as_object().unwrap_or(&none))?;
-    let dir = match lease["dir"].as_str() {
+    let none = BTreeMap::new();
+    env.add("TRACEPARENT", &lease.traceparent).map_err(|error| error.to_string())?;
+    add_env(&mut env, &mut secrets, lease.env.as_ref().unwrap_or(&none))?;
+    let dir = match &lease.dir {
         Some(dir) => executor.settings.dir.join(dir),
         None => executor.settings.dir.clone(),
     };
-    let log = executor.home.output_of(run, &step, epoch);
+    let log = executor.home.output_of(run, step, epoch);
     if let Some(folder) = log.parent() {
         std::fs::create_dir_all(folder).map_err(|error| StartError::file(folder, &error))?;
     }
-    let typed = executor.home.typed_of(run, &step, epoch);
+    let typed = executor.home.typed_of(run, step, epoch);
     let id = format!("{run}/{step}/{epoch}");
     let mut spec = Spec::new(&id, command, dir, env, log.clone(), typed);
-    spec.shell = lease["shell"].as_str().map(str::to_owned);
-    spec.timeout = lease["timeout_ms"].as_u64().map(Duration::from_millis);
+    spec.shell.clone_from(&lease.shell);
+    spec.timeout = lease.timeout_ms.map(Duration::from_millis);
     spec.secrets.clone_from(&secrets);
     // What another step of the run used may be in a file that this one prints.
-    for name in lease["secrets"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        let known = |secrets: &[Secret]| secrets.iter().any(|secret| secret.name == name);
+    for name in &lease.secrets {
+        let known = |secrets: &[Secret]| secrets.iter().any(|secret| secret.name == name.as_str());
         if let Ok(value) = std::env::var(format!("{SECRET_PREFIX}{name}"))
             && !known(&spec.secrets)
         {
-            spec.secrets.push(Secret { name: name.to_owned(), value });
+            spec.secrets.push(Secret { name: name.to_string(), value });
         }
     }
-    let outputs: small::Map<Name, ValueType> =
-        serde_json::from_value(lease["outputs"].clone()).unwrap_or_default();
+    let outputs = lease.outputs.clone().unwrap_or_default();
     spec.outputs.clone_from(&outputs);
-    let repeatable = lease["repeatable"].as_bool().unwrap_or(true);
-    Ok((spec, Work { outputs, repeatable, attempt: attempt_of(lease), log, used: secrets }))
+    let (repeatable, attempt) = (lease.repeatable, lease.attempt);
+    Ok((spec, Work { outputs, repeatable, attempt, log, used: secrets }))
 }

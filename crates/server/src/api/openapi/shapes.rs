@@ -1,10 +1,9 @@
 //! The shapes of answers, as the document describes them. Nothing is made of these types but their schemas: answers are
 //! written by `shape`, which leaves out what has nothing to say, and more fields may be added at any time.
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Map, Value};
-use std::borrow::Cow;
-use std::collections::BTreeMap;
+use windlass_api::{List, Problem, Time, lease};
 
 /// Makes a schema.
 pub type Shape = fn(&mut SchemaGenerator) -> Schema;
@@ -18,7 +17,9 @@ pub fn all() -> Vec<(&'static str, Shape)> {
         ("checkpoint", Checkpoint::json_schema),
         ("approval", Approval::json_schema),
         ("receipt", Receipt::json_schema),
-        ("lease", Lease::json_schema),
+        ("lease", lease::Lease::json_schema),
+        ("leases", lease::Leases::json_schema),
+        ("answered", lease::Answered::json_schema),
         ("item", Item::json_schema),
         ("grant", Grant::json_schema),
         ("lock", Lock::json_schema),
@@ -31,7 +32,7 @@ pub fn all() -> Vec<(&'static str, Shape)> {
         ("token", Token::json_schema),
         ("me", Me::json_schema),
         ("health", Health::json_schema),
-        ("list", List::json_schema),
+        ("list", List::<Object>::json_schema),
         ("problem", Problem::json_schema),
         ("events", Event::json_schema),
         ("pushed", Pushed::json_schema),
@@ -49,29 +50,12 @@ pub fn all() -> Vec<(&'static str, Shape)> {
         ("ingress", Object::json_schema),
         ("slack", Object::json_schema),
         ("figures", String::json_schema),
-        ("saved", Object::json_schema),
-        ("added", Object::json_schema),
+        ("saved", lease::Saved::json_schema),
+        ("added", lease::Added::json_schema),
         ("policy", Object::json_schema),
         ("comparison", Object::json_schema),
         ("document", Map::<String, Value>::json_schema),
     ]
-}
-
-/// A time in UTC, as RFC 3339 has it.
-pub struct Time;
-
-impl JsonSchema for Time {
-    fn schema_name() -> Cow<'static, str> {
-        "time".into()
-    }
-
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "format": "date-time" })
-    }
 }
 
 /// An object of any members.
@@ -316,27 +300,6 @@ pub struct Receipt {
     pub reversible: bool,
     /// When.
     pub at: Time,
-}
-
-/// The permission to carry out a step.
-#[derive(JsonSchema)]
-pub struct Lease {
-    /// The run.
-    pub run: String,
-    /// The step.
-    pub step: String,
-    /// Which try it is.
-    pub attempt: u64,
-    /// The fence.
-    pub epoch: u64,
-    /// What carries it out.
-    pub tool: String,
-    /// What it is given.
-    pub input: Option<Value>,
-    /// What its effects are known by.
-    pub idempotency_key: String,
-    /// Until when, unless a heartbeat comes.
-    pub expires_at: Time,
 }
 
 /// One piece of work in a queue.
@@ -596,32 +559,4 @@ pub struct Health {
     pub status: String,
     /// Whether the process stays when nothing is left to do, as a server does.
     pub stays: bool,
-}
-
-/// A page of a list.
-#[derive(JsonSchema)]
-pub struct List {
-    /// What is on it.
-    pub items: Vec<Object>,
-    /// Where the next page begins.
-    pub next_cursor: Option<String>,
-}
-
-/// Why a request is refused, as RFC 9457 has it.
-#[derive(JsonSchema)]
-pub struct Problem {
-    /// The kind of problem, as an address.
-    #[schemars(rename = "type")]
-    pub kind: String,
-    /// A short title for people.
-    pub title: String,
-    /// The HTTP status.
-    pub status: u16,
-    /// A stable code.
-    pub code: String,
-    /// What happened, and what to do next.
-    pub detail: String,
-    /// More, by the code.
-    #[serde(flatten)]
-    pub more: BTreeMap<String, Value>,
 }
