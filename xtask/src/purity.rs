@@ -5,9 +5,10 @@
 //! nothing with an order or a state of its own (hash maps, atomics, statics) comes in by way of `core`.
 
 use crate::Finding;
+use crate::modules;
 use crate::source::{is_test_file, line_of, mask, tests, words};
 use crate::tree::{self, File};
-use std::io;
+use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::Command;
 
@@ -43,6 +44,16 @@ pub(crate) fn check(root: &Path) -> io::Result<Vec<Finding>> {
         Some(lib) => findings.extend(no_std(lib)),
         None => findings.push(Finding::new(LIB, 1, "the core is not here")),
     }
+    let (layers, knot) = modules::check(&files);
+    findings.extend(layers);
+    // Whoever closed the pipe does not want to read on.
+    let _ = writeln!(
+        io::stdout().lock(),
+        "the largest knot of the core: {} of at most {} modules ({})",
+        knot.len(),
+        modules::KNOT_MAX,
+        knot.join(", ")
+    );
     findings.extend(direct_dependencies(&tree_of(root, &["normal", "--depth", "1"])?));
     findings.extend(std_features(&tree_of(root, &["normal,features"])?));
     findings.sort();

@@ -270,7 +270,7 @@ mod unit {
         for code in [
             "use std::process::{Child, ExitCode};",
             "use reqwest::{Method, Url};",
-            "use windlass_core::command::Command;",
+            "use windlass_core::turn::command::Command;",
             "#[cfg(test)]\nmod t { use std::process::Command; }",
         ] {
             assert_eq!(messages(path, &format!("//! Purpose.\n{code}\n")), Vec::<String>::new(), "{code}");

@@ -7,12 +7,12 @@ mod support;
 use divan::{Bencher, black_box};
 use std::cell::RefCell;
 use support::{Bench, STEPS, lines, salt};
-use windlass_core::command::{Command, Fact, Pushed, Reply};
 use windlass_core::digest::Digest;
 use windlass_core::id::{Holder, ItemId, RunId};
 use windlass_core::lock::{self, Ask};
 use windlass_core::record::{Check, Decoder, Record};
 use windlass_core::stream::StreamId;
+use windlass_core::turn::command::{Command, Fact, Pushed, Reply};
 use windlass_core::{item, queue};
 
 fn main() {

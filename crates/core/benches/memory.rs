@@ -9,13 +9,13 @@ mod support;
 use divan::counter::ItemsCount;
 use divan::{AllocProfiler, Bencher};
 use support::{Bench, STEPS};
-use windlass_core::command::Command;
 use windlass_core::event::Event;
 use windlass_core::id::RunId;
 use windlass_core::run::{Born, Run};
-use windlass_core::state::Stream;
 use windlass_core::step::Step;
 use windlass_core::stream::StreamId;
+use windlass_core::turn::command::Command;
+use windlass_core::turn::state::Stream;
 
 #[global_allocator]
 static ALLOCATOR: AllocProfiler = AllocProfiler::system();

@@ -11,11 +11,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 use support::{Bench, STEPS, salt};
-use windlass_core::command::{Command, Fact};
 use windlass_core::digest::Digest;
 use windlass_core::id::RunId;
-use windlass_core::state::State;
 use windlass_core::stream::StreamId;
+use windlass_core::turn::command::{Command, Fact};
+use windlass_core::turn::state::State;
 
 /// How many runs are under way at once: their records stand between each other's, as in a real log.
 const RUNS: usize = 64;

@@ -35,86 +35,13 @@ use crate::private::Private;
 use crate::receipt::Action;
 use crate::requesters::UNNAMED;
 use crate::time::Millis;
-use crate::word::words;
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 mod card;
 
-pub use card::{CARD_LEN_MAX, PLACES_MAX, SHOWINGS_MAX, Showed, Showing, Shown, card_hash};
-
-words! {
-    /// An approval's status.
-    Status {
-        /// Somebody has to decide.
-        Requested = "requested",
-        /// Enough humans said yes. Moved on only where what they said it to changes before it is done.
-        Approved = "approved",
-        /// A human said no. Terminal.
-        Rejected = "rejected",
-        /// Nobody decided in time. Terminal.
-        Expired = "expired",
-        /// Void. Terminal.
-        Cancelled = "cancelled" | "canceled",
-    }
-}
-
-words! {
-    /// What a human decides.
-    Verdict {
-        /// Yes.
-        Approved = "approved",
-        /// No.
-        Rejected = "rejected",
-    }
-}
-
-words! {
-    /// How much is at stake.
-    Tier {
-        /// Little.
-        Low = "low",
-        /// Some.
-        Medium = "medium" | "med",
-        /// Much.
-        High = "high",
-    }
-}
-
-words! {
-    /// Where a decision came from.
-    Channel {
-        /// The command line.
-        Cli = "cli",
-        /// The API.
-        Api = "api",
-        /// Slack.
-        Slack = "slack",
-        /// The web page.
-        Ui = "ui",
-    }
-}
-
-words! {
-    /// Why an attempt to decide was refused.
-    Refusal {
-        /// The action is not the one that was shown.
-        HashMismatch = "hash_mismatch",
-        /// Too late.
-        Expired = "expired",
-        /// Somebody decided before.
-        AlreadyDecided = "already_decided",
-        /// The requester may not approve.
-        OwnRequest = "own_request",
-        /// The same human approved before.
-        SameHuman = "same_human",
-        /// Not among the approvers.
-        NotApprover = "not_approver",
-        /// A step's own token, or a caller without a name, cannot approve.
-        NotHuman = "not_human",
-    }
-}
+pub use card::{CARD_LEN_MAX, PLACES_MAX, SHOWINGS_MAX, Showed, Shown, card_hash};
 
 /// What leads where. `decide` on a settled approval is a refusal in the audit, or the answer to a repeat.
 pub const TABLE: &[Row] = table! {
@@ -142,6 +69,7 @@ pub const TABLE: &[Row] = table! {
     "cancelled": "remind" => "cancelled";
     "cancelled": "show" => "cancelled";
 };
+pub use crate::event::words::approval::{Channel, Refusal, Showing, Status, Tier, Verdict};
 
 /// The most humans an approval can ask for.
 pub const COUNT_MAX: u32 = 16;

@@ -20,43 +20,16 @@
 //! - An approval is bound to its run. A run that goes on from another asks again.
 
 use crate::approval::{Approval, Status as Decided};
-use crate::digest::Digest;
+pub use crate::event::words::step::{Binding, Bound};
 use crate::id::{Name, StepId};
 use crate::machine::Given;
 use crate::run::Run;
 use crate::runbook::{Kind, Node, Pipeline, StepDef};
 use crate::scope::{self, Context};
 use crate::step::{Status, Step};
-use crate::wire::nested;
 use alloc::string::ToString;
 use alloc::vec::Vec;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-
-/// The most steps an `approve` step may name.
-pub const NAMED_MAX: usize = 100;
-
-/// The action of a later step, as it was shown.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Binding {
-    /// The step.
-    pub step: StepId,
-    /// What its action hashed to.
-    pub action_hash: Digest,
-}
-
-/// What a named step is held to.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Bound {
-    /// The `approve` steps that name it.
-    pub by: Vec<StepId>,
-    /// What its action hashes to, now that it is reached.
-    pub action_hash: Digest,
-}
-
-nested! { Binding = "binding", Bound = "bound" }
 
 impl Run {
     /// Whether every `approve` step that names the step approved the action it has.

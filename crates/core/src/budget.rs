@@ -20,23 +20,8 @@ use crate::id::{Name, RunId, StepId};
 use crate::machine::{Decision, Row, table};
 use crate::small::Map;
 use crate::time::Millis;
-use crate::word::words;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
-
-words! {
-    /// What a budget limits.
-    Dimension {
-        /// Money, in millionths of a dollar.
-        Usd = "usd",
-        /// Tokens of models.
-        Tokens = "tokens",
-        /// Time, in milliseconds.
-        Time = "time",
-        /// Writes to the outside.
-        Writes = "writes",
-    }
-}
 
 /// What leads where. `exhausted` means that a step waits; smaller ones may still fit.
 pub const TABLE: &[Row] = table! {
@@ -49,6 +34,7 @@ pub const TABLE: &[Row] = table! {
     "exhausted": "release" => "exhausted";
     "exhausted": "raise" => "open" | "exhausted";
 };
+pub use crate::event::words::Dimension;
 
 /// The most reservations at one time.
 pub const RESERVATIONS_MAX: usize = 4_096;

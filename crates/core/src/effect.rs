@@ -5,37 +5,18 @@
 
 use crate::digest::Digest;
 use crate::event::Event;
+pub use crate::event::words::Notice;
+use crate::event::words::effect::Action;
 use crate::id::{
     AgentId, ApprovalId, Holder, ItemId, Name, NoticeId, RunId, Scoped, SessionId, StepId, WorkspaceId,
 };
 use crate::packed::Packed;
-use crate::receipt::Action;
 use crate::time::{Millis, Span};
 use crate::word::words;
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde_json::Value;
-
-words! {
-    /// What a one-shot message is for.
-    Notice {
-        /// Tell a human.
-        Notify = "notify",
-        /// Tell a human that an approval waits.
-        Approval = "approval",
-        /// Remind a human of an approval.
-        Reminder = "reminder",
-        /// Tell a human that an agent needs one.
-        Escalation = "escalation",
-        /// Nudge a session.
-        Nudge = "nudge",
-        /// Type into a session.
-        Send = "send",
-        /// Tell a human that a run has failed.
-        Failed = "failed",
-    }
-}
 
 words! {
     /// How a branch is merged.
@@ -106,9 +87,9 @@ pub enum Told {
     RunEnded {
         run: RunId,
         step: Option<StepId>,
-        status: crate::run::Status,
+        status: crate::origin::Status,
         outputs: Option<Value>,
-        error: Option<crate::step::Failure>,
+        error: Option<crate::event::words::step::Failure>,
     },
 }
 
@@ -142,7 +123,13 @@ pub enum Effect {
     /// Let a worker look at its queue.
     WakeWorker { worker: Scoped },
     /// The run behind an item is terminal.
-    SettleItem { item: ItemId, worker: Scoped, run: RunId, status: crate::run::Status, error: Option<String> },
+    SettleItem {
+        item: ItemId,
+        worker: Scoped,
+        run: RunId,
+        status: crate::origin::Status,
+        error: Option<String>,
+    },
     /// The run behind a schedule's slot is terminal.
     SettleSlot { schedule: Scoped, run: RunId },
     /// Make the run of a schedule's slot.
@@ -157,7 +144,12 @@ pub enum Effect {
         asked_by: Vec<Name>,
     },
     /// Compute which slots of a schedule passed since one time up to another, and when the next is.
-    ComputeSlots { schedule: Scoped, settings: Box<crate::schedule::Settings>, after: Millis, until: Millis },
+    ComputeSlots {
+        schedule: Scoped,
+        settings: Box<crate::event::words::Settings>,
+        after: Millis,
+        until: Millis,
+    },
     /// List the external queue of a worker.
     ListItems { worker: Scoped, runbook: Digest, queue: Name, project_root: String },
     /// Take an item of an external queue there, for a run that is made when that is done.

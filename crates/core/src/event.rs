@@ -23,6 +23,7 @@ pub mod queue;
 pub mod run;
 pub mod step;
 pub mod system;
+pub mod words;
 
 pub use agent::*;
 pub use coordination::*;

@@ -14,7 +14,7 @@
 
 use crate::code::Code;
 use crate::id::{Holder, Name, RunId};
-use crate::run;
+use crate::origin;
 use crate::template::Template;
 use crate::time::Span;
 use crate::word::words;
@@ -380,12 +380,12 @@ fn check_at(condition: &Condition, inputs: &GuardInputs, depth: usize) -> Truth 
             Truth::known(inputs.latest.get(pipeline).map(|run| run.is_at(phase)))
         }
         Condition::LatestComplete { pipeline } => {
-            Truth::known(inputs.latest.get(pipeline).map(|run| run.status == run::Status::Completed))
+            Truth::known(inputs.latest.get(pipeline).map(|run| run.status == origin::Status::Completed))
         }
         // Nobody evaluated it.
         Condition::Made(_) => Truth::Unknown,
         Condition::PipelineComplete { pipeline } => {
-            Truth::known(inputs.pipelines.get(pipeline).map(|run| run.status == run::Status::Completed))
+            Truth::known(inputs.pipelines.get(pipeline).map(|run| run.status == origin::Status::Completed))
         }
         Condition::Command { cmd, expect_success } => {
             Truth::known(inputs.commands.get(cmd).map(|result| result.success == *expect_success))

@@ -24,33 +24,12 @@ use crate::id::{Name, RunId};
 use crate::machine::{Decision, Row, table};
 use crate::private::Private;
 use crate::time::{Millis, Span};
-use crate::word::words;
 use alloc::string::String;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 mod spelling;
 pub use spelling::{api, cli, github, hook, queue, scheduler, slack};
-
-words! {
-    /// Where a delivery came from.
-    Source {
-        /// A GitHub webhook.
-        Github = "github" | "github_webhook",
-        /// An API call.
-        Api = "api",
-        /// A Slack command or action.
-        Slack = "slack",
-        /// A schedule's slot.
-        Scheduler = "scheduler",
-        /// Any other signed hook.
-        Hook = "hook",
-        /// The command line.
-        Cli = "cli",
-        /// An item of a queue.
-        Queue = "queue",
-    }
-}
 
 /// What leads where. A claim or an end that time has overtaken finds the key expired.
 pub const TABLE: &[Row] = table! {
@@ -72,6 +51,7 @@ pub const TABLE: &[Row] = table! {
     "expired": "claim" => "processing";
     "expired": "tick" => "expired";
 };
+pub use crate::event::words::Source;
 
 /// How often a delivery is tried in all.
 pub const ATTEMPTS_MAX: u32 = 3;

@@ -8,7 +8,6 @@ use crate::canonical;
 use crate::digest::Digest;
 use crate::id::StepId;
 use crate::packed::Packed;
-use crate::receipt;
 use crate::run::{Inherited, Run, Section};
 use crate::runbook::{Pipeline, StepDef};
 use crate::step::Step;
@@ -138,7 +137,7 @@ pub(crate) fn taken_over<'a>(run: &'a Run, step: &Step) -> Option<&'a Inherited>
 /// The call of an earlier run that is this run's step: for an item, that of an equal one. The last of several tries.
 pub(crate) fn earlier_call<'a>(earlier: &'a Run, run: &Run, step: &Step) -> Option<&'a Step> {
     let items = of(run, step.item, step.parent).ok()?;
-    let named = |step: &Step| receipt::without_rounds(&plain(step.id.as_str()));
+    let named = |step: &Step| crate::origin::without_rounds(&plain(step.id.as_str()));
     let (name, mut known) = (named(step), Known::default());
     let mut same = |other: &&Step| {
         other.child().is_some()

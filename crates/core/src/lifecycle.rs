@@ -15,7 +15,6 @@
 use crate::attempt;
 use crate::binding;
 use crate::code::Code;
-use crate::command::Command;
 use crate::effect::Effect;
 use crate::event::{
     CheckpointSaved, Event, PipelineBlocked, PipelineCancel, PipelineCancelling, PipelineCreated,
@@ -271,11 +270,6 @@ pub fn suspend(run: &Run, reason: Option<String>) -> Result<Decision, Error> {
     }
     out.effects.extend(run.live().filter_map(|step| gate::leave_line(run, step)));
     Ok(out)
-}
-
-/// A called run is suspended with its caller.
-pub(crate) fn suspend_called(caller: RunId, called: RunId) -> Command {
-    Command::Suspend { run: called, reason: Some(alloc::format!("its caller {caller} is suspended")) }
 }
 
 /// The runs that a run has called and that have not ended, as far as it knows.
@@ -569,7 +563,7 @@ pub fn signal(
         source: source.cloned(),
         event_id: event_id.cloned(),
         data: Private::New(data.clone()),
-        asked_by: requesters::new_to(run, asked_by),
+        asked_by: run.new_requesters(asked_by),
     });
     if let Some(step) = waiting {
         let (pipeline_id, id) = (run.id(), step.id.clone());

@@ -14,7 +14,7 @@ use crate::digest::Digest;
 use crate::effect::Effect;
 use crate::event::Event;
 use crate::id::Holder;
-use crate::run::Actor;
+use crate::origin::Actor;
 use crate::template::Evaluate;
 use crate::time::{Millis, Span};
 use alloc::collections::BTreeMap;

@@ -93,6 +93,30 @@ words! {
 }
 
 words! {
+    /// A run's status. Derived from its steps, never stored beside them.
+    Status {
+        /// Created, not begun.
+        Pending = "pending" | "queued" | "init" | "Init",
+        /// Waits for other runs or for its lock before it begins.
+        Blocked = "blocked" | "Blocked",
+        /// A step is ready or running.
+        Running = "running" | "Running",
+        /// Waits for a human.
+        AwaitingApproval = "awaiting_approval" | "waiting_approval",
+        /// Waits for an event, a lock, a slot or a guard, or is suspended.
+        WaitingExternal = "waiting_external",
+        /// Waits for the back-off of a step.
+        FailedRetryable = "failed_retryable",
+        /// Every step succeeded, or was skipped as the runbook says. Terminal.
+        Completed = "completed" | "succeeded" | "done" | "Done",
+        /// A step failed for good. Terminal.
+        Failed = "failed" | "failed_terminal" | "Failed",
+        /// Cancelled. Terminal.
+        Cancelled = "cancelled" | "canceled",
+    }
+}
+
+words! {
     /// The part of a pipeline a run is in.
     Section {
         /// `steps`.
@@ -117,6 +141,42 @@ impl Section {
             Section::OnFailure => !initiator.fails(),
             Section::Compensate | Section::Finally => false,
         }
+    }
+}
+
+impl Status {
+    /// Whether nothing changes it any more.
+    #[must_use]
+    pub fn is_terminal(self) -> bool {
+        matches!(self, Status::Completed | Status::Failed | Status::Cancelled)
+    }
+
+    /// Whether the table of run states has the transition.
+    #[must_use]
+    pub fn may_become(self, next: Status) -> bool {
+        use Status as S;
+        match self {
+            S::Pending => matches!(next, S::Running | S::Blocked | S::Failed | S::Cancelled),
+            S::Blocked => matches!(next, S::Running | S::Failed | S::Cancelled),
+            S::Running => !matches!(next, S::Pending | S::Blocked | S::Running),
+            S::AwaitingApproval | S::WaitingExternal | S::FailedRetryable => {
+                matches!(next, S::Running | S::Failed | S::Cancelled)
+            }
+            S::Completed | S::Failed | S::Cancelled => false,
+        }
+    }
+}
+
+impl Status {
+    /// The transitions that lead from this status to another, as metrics and the audit count them; none where the
+    /// table has no way. What waits and then waits for something else was running in between: somebody worked on it.
+    #[must_use]
+    pub fn path_to(self, next: Status) -> Vec<Status> {
+        if self.may_become(next) {
+            return alloc::vec![next];
+        }
+        let through = self.may_become(Status::Running) && Status::Running.may_become(next);
+        if through { alloc::vec![Status::Running, next] } else { Vec::new() }
     }
 }
 
@@ -266,7 +326,7 @@ impl Lineage {
     /// The lineage of what a step of the run is about: of a run that it calls, or of an effect that it takes back.
     #[must_use]
     pub(crate) fn below(&self, step: &str) -> Lineage {
-        let step = crate::receipt::without_rounds(step);
+        let step = without_rounds(step);
         let path = match &self.within {
             Some(above) => alloc::format!("{above}>{step}"),
             None => step,
@@ -276,6 +336,16 @@ impl Lineage {
         let within = Name::new(&path).unwrap_or_else(|_| hash());
         Lineage { within: Some(within), ..Lineage::first(self.root_run) }
     }
+}
+
+/// The name of a step without the numbers of the attempts at the groups that it is in (`pay#2`): what it does in the
+/// second attempt is what it did in the first.
+#[must_use]
+pub fn without_rounds(step: &str) -> String {
+    let mut rest = step.split('#');
+    let mut out = String::from(rest.next().unwrap_or_default());
+    rest.for_each(|part| out.push_str(part.trim_start_matches(|c: char| c.is_ascii_digit())));
+    out
 }
 
 /// What a run waits for before it begins.

@@ -10,59 +10,15 @@
 
 use crate::approval::Tier;
 use crate::digest::Digest;
+pub use crate::event::words::effect::{Purpose, Risk, Verdict};
 use crate::event::{Event, PolicyDecided};
 use crate::id::{Name, RunId, StepId};
 use crate::small::Map;
 use crate::time::{Millis, Span};
-use crate::word::words;
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
-
-words! {
-    /// What policy says. It never warns.
-    Verdict {
-        /// Go on.
-        Allow = "allow",
-        /// No.
-        Deny = "deny",
-        /// Ask a human.
-        NeedsApproval = "needs_approval",
-    }
-}
-
-words! {
-    /// How risky an action is: the higher of what the tool and the runbook say.
-    Risk {
-        /// Little.
-        Low = "low",
-        /// Some.
-        Medium = "medium",
-        /// Much.
-        High = "high",
-    }
-}
-
-words! {
-    /// What a command or a read is for that is no step of a run, and is asked about for itself.
-    Purpose {
-        /// A guard looks at the world.
-        Guard = "guard",
-        /// A guard asks which issues there are.
-        Issues = "issues",
-        /// The other side is asked whether an effect happened.
-        Reconcile = "reconcile",
-        /// An external queue is listed.
-        List = "list",
-        /// An item of an external queue is taken.
-        Take = "take",
-        /// People are told something.
-        Notice = "notice",
-        /// The other side is asked what is left of an effect that somebody wants to take back.
-        Undo = "undo",
-    }
-}
 
 /// The most rules, and the most reasons, that a decision keeps.
 pub const REASONS_MAX: usize = 64;

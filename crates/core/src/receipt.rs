@@ -6,12 +6,11 @@
 
 use crate::code::Code;
 use crate::digest::Digest;
+pub use crate::event::words::effect::{Action, Outcome, Reversal, Semantics, Settled};
 use crate::id::{Name, ReceiptId, RunId, StepId};
+use crate::origin::Lineage;
 use crate::policy::Risk;
-use crate::run::Lineage;
 use crate::time::Millis;
-use crate::wire::nested;
-use crate::word::words;
 use alloc::string::String;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -22,40 +21,6 @@ pub mod key;
 pub const FIELDS_LEN_MAX: usize = 64 * 1024;
 /// The most bytes of a request or response that a receipt keeps, in canonical form.
 pub const BODY_LEN_MAX: usize = 64 * 1024;
-
-words! {
-    /// How an effect came out.
-    Outcome {
-        /// It happened.
-        Succeeded = "succeeded",
-        /// It was refused and did not happen.
-        Failed = "failed",
-    }
-}
-
-words! {
-    /// What can be done about an intent without a receipt.
-    Semantics {
-        /// Do it again under the same key.
-        Idempotent = "idempotent",
-        /// Ask the other side.
-        Reconcile = "reconcile",
-        /// Ask a human.
-        AtMostOnce = "at_most_once",
-    }
-}
-
-words! {
-    /// How an intent without a receipt was settled.
-    Settled {
-        /// It happened.
-        Done = "done",
-        /// It did not: it may be tried again.
-        NotDone = "not_done",
-        /// It is given up.
-        Abandoned = "abandoned",
-    }
-}
 
 /// Why an action or a key cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -80,22 +45,6 @@ impl Error {
             Error::KeyMissing => Code::RunbookInvalid,
         }
     }
-}
-
-/// A proposed action on the outside world: what policy sees, what a human approves, what is done.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Action {
-    /// The tool, `servicenow.update`.
-    pub tool: Name,
-    /// What it does, `update`.
-    pub operation: Name,
-    /// What it does it to.
-    pub target: Name,
-    /// With which values.
-    pub fields: Value,
-    /// How risky it is.
-    pub risk: Risk,
 }
 
 impl Action {
@@ -130,25 +79,6 @@ impl Action {
     pub fn hash(&self) -> Digest {
         Digest::of(&[b"windlass action v1\n", &crate::canonical::bytes(self)])
     }
-}
-
-/// How an effect can be taken back.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Reversal {
-    /// The tool.
-    pub tool: Name,
-    /// What it does.
-    pub operation: Name,
-    /// What it does it to.
-    pub target: Name,
-    /// With which values.
-    pub fields: Value,
-}
-
-nested! {
-    Action = "action" of |it| alloc::vec![Some(&it.fields)],
-    Reversal = "reversal" of |it| alloc::vec![Some(&it.fields)],
 }
 
 /// A record of an effect: what was asked, what came back, and how it can be taken back.
@@ -236,7 +166,7 @@ pub fn scoped_key(
     match (&scope, declared) {
         (KeyScope::Lineage(lineage), _) => {
             let within = lineage.within.iter().flat_map(|within| [within.as_str(), ">"]);
-            let step = without_rounds(step.as_str());
+            let step = crate::origin::without_rounds(step.as_str());
             // Only the last part may hold a slash, so two different lists of parts never read the same.
             for c in within.chain([step.as_str()]).flat_map(str::chars) {
                 match c {
@@ -265,16 +195,6 @@ pub fn scoped_key(
     }
     let hash = Digest::of(&[b"windlass effect key v1\n", tail.as_bytes()]);
     Ok(Name::clean(&alloc::format!("{head}#{hash}")))
-}
-
-/// The name of a step without the numbers of the attempts at the groups that it is in (`pay#2`): what it does in the
-/// second attempt is what it did in the first.
-#[must_use]
-pub fn without_rounds(step: &str) -> String {
-    let mut rest = step.split('#');
-    let mut out = String::from(rest.next().unwrap_or_default());
-    rest.for_each(|part| out.push_str(part.trim_start_matches(|c: char| c.is_ascii_digit())));
-    out
 }
 
 #[cfg(test)]

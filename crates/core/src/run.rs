@@ -16,6 +16,7 @@
 //! steps pass, [`crate::attempt`] leases them and takes reports.
 
 mod alive;
+mod asked;
 mod born;
 mod editions;
 mod fold;
@@ -38,7 +39,6 @@ use crate::policy::Ledger;
 use crate::pool::Pool;
 use crate::step::{self, FailFast, Failure, Group, GroupKind, Shape, Step};
 use crate::time::Millis;
-use crate::word::words;
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -47,67 +47,9 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use crate::origin::{Actor, BlockedOn, Inherited, Initiator, Lineage, Section, Source, Subject, Trigger};
-
-words! {
-    /// A run's status. Derived from its steps, never stored beside them.
-    Status {
-        /// Created, not begun.
-        Pending = "pending" | "queued" | "init" | "Init",
-        /// Waits for other runs or for its lock before it begins.
-        Blocked = "blocked" | "Blocked",
-        /// A step is ready or running.
-        Running = "running" | "Running",
-        /// Waits for a human.
-        AwaitingApproval = "awaiting_approval" | "waiting_approval",
-        /// Waits for an event, a lock, a slot or a guard, or is suspended.
-        WaitingExternal = "waiting_external",
-        /// Waits for the back-off of a step.
-        FailedRetryable = "failed_retryable",
-        /// Every step succeeded, or was skipped as the runbook says. Terminal.
-        Completed = "completed" | "succeeded" | "done" | "Done",
-        /// A step failed for good. Terminal.
-        Failed = "failed" | "failed_terminal" | "Failed",
-        /// Cancelled. Terminal.
-        Cancelled = "cancelled" | "canceled",
-    }
-}
-
-impl Status {
-    /// Whether nothing changes it any more.
-    #[must_use]
-    pub fn is_terminal(self) -> bool {
-        matches!(self, Status::Completed | Status::Failed | Status::Cancelled)
-    }
-
-    /// Whether the table of run states has the transition.
-    #[must_use]
-    pub fn may_become(self, next: Status) -> bool {
-        use Status as S;
-        match self {
-            S::Pending => matches!(next, S::Running | S::Blocked | S::Failed | S::Cancelled),
-            S::Blocked => matches!(next, S::Running | S::Failed | S::Cancelled),
-            S::Running => !matches!(next, S::Pending | S::Blocked | S::Running),
-            S::AwaitingApproval | S::WaitingExternal | S::FailedRetryable => {
-                matches!(next, S::Running | S::Failed | S::Cancelled)
-            }
-            S::Completed | S::Failed | S::Cancelled => false,
-        }
-    }
-}
-
-impl Status {
-    /// The transitions that lead from this status to another, as metrics and the audit count them; none where the
-    /// table has no way. What waits and then waits for something else was running in between: somebody worked on it.
-    #[must_use]
-    pub fn path_to(self, next: Status) -> Vec<Status> {
-        if self.may_become(next) {
-            return alloc::vec![next];
-        }
-        let through = self.may_become(Status::Running) && Status::Running.may_become(next);
-        if through { alloc::vec![Status::Running, next] } else { Vec::new() }
-    }
-}
+pub use crate::origin::{
+    Actor, BlockedOn, Inherited, Initiator, Lineage, Section, Source, Status, Subject, Trigger,
+};
 
 /// Why a run is stopped before its end.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

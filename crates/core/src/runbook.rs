@@ -5,12 +5,15 @@
 //! their place in it, so a record can say which definition it means with a number. A member always stands
 //! after its group, so there are no cycles.
 
+mod approach;
 mod validate;
+pub use approach::{Approach, FallbackCondition};
 
 use crate::approval::Tier;
 use crate::budget::Limits;
 use crate::caps::Caps;
 use crate::code::Code;
+pub use crate::event::words::Evidence;
 use crate::guard::Guard;
 use crate::id::{Name, ReceiptId, Scoped};
 use crate::policy::Risk;
@@ -18,7 +21,6 @@ use crate::receipt::Semantics;
 use crate::schedule::{CatchUp, Overlap};
 use crate::small::Map;
 use crate::step::FailFast;
-use crate::strategy::Approach;
 use crate::template::{Expr, Template};
 use crate::time::Span;
 use crate::word::words;
@@ -39,6 +41,8 @@ pub const NODES_MAX: usize = 10_000;
 pub const ITEMS_MAX: usize = 1_000;
 /// The most steps of a run, those of all items and tries together. What ends a run may have as many again.
 pub const STEPS_MAX: usize = 50_000;
+/// The most steps an `approve` step may name.
+pub const NAMED_MAX: usize = 100;
 /// How deep groups may be nested.
 pub const DEPTH_MAX: u32 = 32;
 /// How deep runs may call runs.
@@ -87,14 +91,6 @@ pub struct Runbook {
     /// The command that lists issues, for guards that ask about them; the configuration's where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub issues: Option<String>,
-}
-
-words! {
-    /// Of which runs a bundle of evidence is made, where it is not only of those with an effect, an approval or a denial.
-    Evidence {
-        /// Of every run.
-        Always = "always",
-    }
 }
 
 impl Runbook {

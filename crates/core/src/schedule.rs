@@ -16,7 +16,6 @@
 //! no older than [`GRACE`] and the jitter, so that a slow start of the process does not lose a nightly run.
 
 use crate::code::Code;
-use crate::digest::Digest;
 use crate::event::{
     Event, ScheduleCreated, ScheduleDeferred, SchedulePaused, ScheduleRemoved, ScheduleResumed,
     ScheduleSettled,
@@ -24,50 +23,12 @@ use crate::event::{
 use crate::id::{Name, RunId, Scoped};
 use crate::machine::{Decision, Row, table};
 use crate::time::{Millis, Span};
-use crate::word::words;
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 mod facts;
-
-words! {
-    /// What happens to slots that passed while nothing ran.
-    CatchUp {
-        /// They are skipped.
-        None = "none",
-        /// One run stands for all of them.
-        One = "one",
-        /// Each gets its run.
-        All = "all",
-    }
-}
-
-words! {
-    /// What happens to a slot while the run before it is still under way.
-    Overlap {
-        /// The slot is skipped.
-        Skip = "skip",
-        /// Its run waits.
-        Queue = "queue",
-        /// The run before is cancelled.
-        Cancel = "cancel",
-    }
-}
-
-words! {
-    /// Why a slot made no run.
-    SkipReason {
-        /// The run before is still under way.
-        Overlap = "overlap",
-        /// It passed while nothing ran.
-        Missed = "missed",
-        /// The schedule was paused.
-        Paused = "paused",
-    }
-}
 
 /// How late a slot may be, jitter apart, and still not count as missed.
 pub const GRACE: Span = Span::secs(60);
@@ -104,31 +65,7 @@ pub const TABLE: &[Row] = table! {
     "removed": "settle" => "removed";
     "removed": "remove" => "removed";
 };
-
-/// What a runbook declares of a schedule.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Settings {
-    /// `cron` or `every`, as written.
-    pub spec: String,
-    /// Where its hours are counted.
-    pub timezone: Name,
-    /// How much later than its slot a run may begin.
-    pub jitter: Span,
-    /// What happens to missed slots.
-    pub catch_up: CatchUp,
-    /// What happens while a run is under way.
-    pub overlap: Overlap,
-    /// What a slot runs.
-    pub pipeline: Name,
-    /// In which version.
-    pub runbook_hash: Digest,
-    /// With which variables.
-    pub vars: Value,
-    /// Where its runs run.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub project_root: String,
-}
+pub use crate::event::words::{CatchUp, Overlap, Settings, SkipReason};
 
 /// Where a schedule stands.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -15,25 +15,25 @@
 mod fold;
 mod parts;
 mod taken;
-use parts::Ties;
-pub use parts::{
-    FailFast, Gate, Group, GroupKind, Leased, OutputLost, Resolution, Shape, Skip, Status, Wait, Waiting,
+pub use crate::event::words::step::{
+    FailFast, Failure, Gate, GroupKind, Resolution, Shape, Skip, Status, Taken, Values, Wait,
 };
-pub use taken::{Taken, Values};
+use parts::Ties;
+pub use parts::{Group, Leased, OutputLost, Waiting};
 
-use crate::binding::{Binding, Bound};
 use crate::code::Code;
 use crate::digest::Digest;
+use crate::event::words::step::{Binding, Bound};
 use crate::event::{
     Event, PipelineAdvanced, StepCancelled, StepCompleted, StepExpired, StepFailed, StepPrepared, StepReady,
     StepResolved, StepRetrying, StepReturned, StepSkipped, StepStarted, StepUnknown, StepWaiting,
 };
 use crate::id::{AgentId, Holder, Name, RunId, StepId};
 use crate::machine::{Decision, Row, table};
+use crate::origin::Section;
 use crate::packed::Packed;
 use crate::private::Private;
 use crate::receipt::Semantics;
-use crate::run::Section;
 use crate::time::{Millis, Span};
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
@@ -85,30 +85,6 @@ pub const TABLE: &[Row] = table! {
 
 /// A lease that is lost this often ends the step: something about it kills its executors.
 pub const LOSSES_MAX: u32 = 100;
-
-/// A failure: a stable code and a text for people.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Failure {
-    /// The code.
-    pub code: Name,
-    /// What happened.
-    pub message: String,
-}
-
-impl Failure {
-    /// A failure with one of our own codes.
-    #[must_use]
-    pub fn new(code: Code, message: impl Into<String>) -> Failure {
-        Failure { code: code.name(), message: message.into() }
-    }
-
-    /// That of whoever loses a lock or slots before it gives them back.
-    #[must_use]
-    pub fn hold_lost(name: &Name) -> Failure {
-        Failure::new(Code::LockBusy, alloc::format!("the hold on `{name}` was taken away"))
-    }
-}
 
 /// A step of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

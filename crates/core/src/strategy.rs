@@ -36,6 +36,7 @@ pub const TABLE: &[Row] = table! {
     "trying": "time_out" => "trying" | "failed" | "exhausted";
     "trying": "skip" => "trying" | "exhausted";
 };
+pub use crate::runbook::{Approach, FallbackCondition};
 
 /// What stands as matched where an approach was skipped and the next one is tried.
 const SKIPPED: &str = "skipped";
@@ -48,29 +49,6 @@ pub const CONDITIONS_MAX: usize = 32;
 
 /// How many bytes a pattern may have.
 pub const PATTERN_LEN_MAX: usize = 1_024;
-
-/// A failure that the next approach is for.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum FallbackCondition {
-    /// An error whose text contains this, in whatever case.
-    Error(String),
-    /// Any failure at all, a time-out included.
-    AnyError,
-    /// The approach took too long.
-    Timeout,
-}
-
-/// One way to do it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Approach {
-    /// What it is called.
-    pub name: Name,
-    /// The failures that the next approach is for. Those of the last approach are never looked at.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub fallback_on: Vec<FallbackCondition>,
-}
 
 words! {
     /// Where a strategy stands.

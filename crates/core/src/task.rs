@@ -16,6 +16,7 @@
 //! Heartbeats are not facts. The shell keeps them ([`Beats`]) and a tick brings the last one.
 
 use crate::code::Code;
+pub use crate::event::words::{SignalKind, Stuck};
 use crate::event::{Event, TaskStarted};
 use crate::id::{AgentId, Holder, NoticeId, RunId, SessionId, StepId};
 use crate::machine::{Beats, Decision, Row, table};
@@ -27,28 +28,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 mod facts;
-
-words! {
-    /// What an agent says of its own accord.
-    SignalKind {
-        /// It is done.
-        Complete = "complete",
-        /// It needs a human.
-        Escalate = "escalate",
-    }
-}
-
-words! {
-    /// Why a task is stuck.
-    Stuck {
-        /// Nothing was heard of it for longer than its heartbeat time-out.
-        NoHeartbeat = "no_heartbeat",
-        /// It lives, but has been idle for too long.
-        NoProgress = "no_progress",
-        /// Its session is gone.
-        SessionDead = "session_dead",
-    }
-}
 
 words! {
     /// How a task ended.

@@ -6,15 +6,15 @@
 
 use crate::code::Code;
 use crate::digest::Digest;
+pub use crate::event::words::Scope;
 use crate::event::{Event, TokenCreated, TokenRevoked};
 use crate::id::{Name, TokenId};
 use crate::machine::Given;
 use crate::origin::Actor;
-use crate::state::Tenant;
 use crate::stream::StreamId;
+use crate::tenant::Tenant;
 use crate::time::{Millis, Span};
 use crate::wire::shorten;
-use crate::word::words;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -28,24 +28,6 @@ pub const GROUPS_MAX: usize = 64;
 pub const NAME_LEN_MAX: usize = 128;
 /// How long a token that is good for nothing is still listed.
 const REMEMBERED: Span = Span::hours(30 * 24);
-
-words! {
-    /// What a token allows.
-    Scope {
-        /// Look.
-        Read = "read",
-        /// Start, resume and cancel runs of deployed runbooks.
-        Run = "run",
-        /// Bring runbooks: whoever may do that runs commands on the server.
-        Deploy = "deploy",
-        /// Decide on approvals and settle what is unknown.
-        Approve = "approve",
-        /// Lease steps and report on them.
-        Execute = "execute",
-        /// Break holds, hand out tokens.
-        Admin = "admin",
-    }
-}
 
 /// A token, as far as anybody but its bearer knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -390,10 +372,11 @@ mod tests {
     #[test]
     fn tokens_that_an_earlier_version_recorded_still_count_and_are_revoked_where_they_are() {
         let (name, by) = (Name::clean("acme"), Actor::SYSTEM);
-        let mut state = crate::state::State::new();
+        let mut state = crate::turn::state::State::new();
         let own = StreamId::Tenant(name.clone());
         state.apply_fact(&own, &name, &Event::from(made("acme", &new()).unwrap()), AT).unwrap();
-        let Some(crate::state::Body::Tenant(tenant)) = state.stream(&own).map(|found| &found.body) else {
+        let Some(crate::turn::state::Body::Tenant(tenant)) = state.stream(&own).map(|found| &found.body)
+        else {
             panic!("there is no tenant")
         };
         let known = Known::new(None, Some(tenant));

@@ -9,17 +9,32 @@
 //! the ones before it, and it stops after [`FOLLOW_MAX`] of them. Nothing of a turn is seen outside before its
 //! commit.
 
+mod calls;
+pub mod command;
+mod creation;
+pub mod deployment;
+pub mod dispatch;
 mod drive;
 mod effects;
 mod holds;
+pub mod index;
 mod known;
+mod needs;
+mod notices;
+pub mod outstanding;
+mod requesters;
+mod reversal;
+mod route;
+mod signals;
+pub mod state;
+mod system;
+pub mod undone;
 pub(crate) use drive::admitted;
 pub use drive::{Driven, Driver, FOLLOW_MAX, Overlay, Turn, drive};
 pub use effects::effect_key;
 
 use crate::attempt;
 use crate::code::Code;
-use crate::command::{Command, Fact, Outcome, Receipted, Refusal, Reply};
 use crate::digest::Digest;
 use crate::effect::Told;
 use crate::event::{Event, NoticeSent, PipelineDeleted, RunbookLoaded, StepOutputLost, SystemShutdown};
@@ -30,16 +45,15 @@ use crate::machine::{Beats, Decision, Given};
 use crate::pipeline;
 use crate::private::Private;
 use crate::receipt::{self, key};
-use crate::requesters;
-use crate::route;
 use crate::run::{BlockedOn, Run, Status};
 use crate::runbook::{Pipeline, Runbook, StepDef};
-use crate::state::Body;
 use crate::step::{Failure, Step, Wait};
 use crate::stream::StreamId;
 use alloc::boxed::Box;
 use alloc::string::ToString;
 use alloc::vec::Vec;
+use command::{Command, Fact, Outcome, Receipted, Refusal, Reply};
+use state::Body;
 
 /// A stream as a decision finds it.
 pub enum Found<'a> {
@@ -135,7 +149,7 @@ lookup! {
     /// Events that are kept.
     signals_of(Scoped) -> Signal, Signal: crate::signal::Signals;
     /// What is known of a tenant.
-    tenant_state_of(Name) -> Tenant, Tenant: crate::state::Tenant;
+    tenant_state_of(Name) -> Tenant, Tenant: crate::tenant::Tenant;
     /// The tokens of a tenant.
     token_map_of(Name) -> Tokens, Tokens: known::TokenMap;
     /// An effect key.
@@ -179,31 +193,31 @@ pub(crate) fn missing(what: &str, id: &dyn core::fmt::Display) -> Refusal {
 /// [`Refusal::Need`] where streams have to be loaded first; otherwise the coded reason.
 pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
     match command {
-        Command::Create(create) => crate::creation::create(view, create, given),
+        Command::Create(create) => creation::create(view, create, given),
         Command::Deliver { key, source, request_hash, create } => {
-            crate::creation::deliver(view, key, *source, *request_hash, create, given)
+            creation::deliver(view, key, *source, *request_hash, create, given)
         }
-        Command::Arrive(arrival) => crate::creation::arrive(view, arrival, given),
-        Command::Begin(id) => crate::needs::begin(view, *id, given),
+        Command::Arrive(arrival) => creation::arrive(view, arrival, given),
+        Command::Begin(id) => needs::begin(view, *id, given),
         Command::Advance(id) => {
             let loaded = load(view, *id)?;
             let moved = pipeline::advance(loaded.run, loaded.def, given);
             Ok(of_run(view, loaded.run, moved, Reply::Done))
         }
         Command::Descend { run, new, from, runbook } => {
-            crate::creation::descend(view, *run, *new, from.as_ref(), *runbook, given)
+            creation::descend(view, *run, *new, from.as_ref(), *runbook, given)
         }
-        Command::Undo(wish) => crate::undone::undo(view, wish, given),
+        Command::Undo(wish) => undone::undo(view, wish, given),
         Command::Suspend { run, reason } => {
             let run = load(view, *run)?.run;
             let mut out = of_run(view, run, lifecycle::suspend(run, reason.clone())?, Reply::Done);
-            let with_it = |called| lifecycle::suspend_called(run.id(), called);
+            let with_it = |called| suspend_called(run.id(), called);
             out.follow.extend(lifecycle::called(run).map(with_it));
             Ok(out)
         }
         Command::Resume { run, message, vars } => {
             let Loaded { run, def } = load(view, *run)?;
-            vars.as_ref().map_or(Ok(()), |vars| crate::creation::changed(def, vars, given.evaluate))?;
+            vars.as_ref().map_or(Ok(()), |vars| creation::changed(def, vars, given.evaluate))?;
             if let Some((caller, _)) = run.born.parent.as_deref()
                 && run_of(view, caller)?.is_some_and(|caller| caller.suspended)
             {
@@ -233,8 +247,8 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
             )?;
             Ok(of_run(view, run, signalled, Reply::Done))
         }
-        Command::SignalKey(signal) => crate::signal::arrive(view, signal, given),
-        Command::TakeSignal { run, step } => crate::signal::take(view, *run, step, given),
+        Command::SignalKey(signal) => signals::arrive(view, signal, given),
+        Command::TakeSignal { run, step } => signals::take(view, *run, step, given),
         Command::Tell { run, told } => tell(view, *run, told, given),
         Command::Orphan { run, last_heartbeat_at } => {
             let Loaded { run, def } = load(view, *run)?;
@@ -339,7 +353,7 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
         | Command::Dispatch { .. }
         | Command::Wake { .. }
         | Command::SettleItem { .. }
-        | Command::Schedule { .. } => crate::dispatch::decide(view, command, given),
+        | Command::Schedule { .. } => dispatch::decide(view, command, given),
 
         Command::Key { key, input } => {
             let known =
@@ -352,7 +366,7 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
             let reversed = known.decide(&key::Input::Reverse { receipt_id: *receipt, by: *by }, given.at)?;
             Ok(of_stream(StreamId::Effect(stream.clone()), &tenant_of(stream), reversed.facts, Reply::Done))
         }
-        Command::Reversed { run, step } => crate::reversal::reversed(view, *run, step, given),
+        Command::Reversed { run, step } => reversal::reversed(view, *run, step, given),
         Command::Load { hash, tenant, runbook, source } => {
             if runbook_of(view, hash)?.is_some() {
                 // The same content under the same hash.
@@ -371,13 +385,13 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
             };
             Ok(of_stream(StreamId::Runbook(*hash), tenant, alloc::vec![loaded.into()], Reply::Done))
         }
-        Command::Deploy(wish) => crate::deployment::deploy(view, wish, given),
-        Command::Withdraw { deployment } => crate::deployment::withdraw(view, deployment, given),
+        Command::Deploy(wish) => deployment::deploy(view, wish, given),
+        Command::Withdraw { deployment } => deployment::withdraw(view, deployment, given),
         Command::Declare { tenant, namespace, hash } => {
-            crate::deployment::declare(view, (tenant, namespace), hash, given)
+            deployment::declare(view, (tenant, namespace), hash, given)
         }
         Command::Tenant { tenant, caps, weight, self_approval, notices } => {
-            crate::deployment::configure_tenant(view, tenant, (*caps, *weight, *self_approval, notices))
+            deployment::configure_tenant(view, tenant, (*caps, *weight, *self_approval, notices))
         }
         Command::Token { tenant, input } => {
             let (stream, facts) =
@@ -393,18 +407,23 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
             Ok(of_stream(StreamId::Tenant(tenant.clone()), tenant, facts, Reply::Done))
         }
         Command::Workspace { .. } | Command::Session { .. } => route::place(view, command, given),
-        Command::Seal(seal) => crate::system::seal(view, seal),
-        Command::RotateKey(rotation) => crate::system::rotate(view, rotation, given.at),
-        Command::Retained(applied) => crate::system::note(view, (**applied).clone()),
-        Command::Carry(stream) => crate::system::carry(view, stream),
-        Command::RaiseEpochs { floor } => crate::system::raise_epochs(view, *floor),
-        Command::Exported(made) => crate::system::note(view, (**made).clone()),
-        Command::Started(started) => crate::system::note(view, (**started).clone()),
-        Command::Recovered(found) => crate::system::note(view, (**found).clone()),
-        Command::Redacted(gone) => crate::system::note(view, (**gone).clone()),
-        Command::Stopping => crate::system::note(view, SystemShutdown {}),
+        Command::Seal(seal) => system::seal(view, seal),
+        Command::RotateKey(rotation) => system::rotate(view, rotation, given.at),
+        Command::Retained(applied) => system::note(view, (**applied).clone()),
+        Command::Carry(stream) => system::carry(view, stream),
+        Command::RaiseEpochs { floor } => system::raise_epochs(view, *floor),
+        Command::Exported(made) => system::note(view, (**made).clone()),
+        Command::Started(started) => system::note(view, (**started).clone()),
+        Command::Recovered(found) => system::note(view, (**found).clone()),
+        Command::Redacted(gone) => system::note(view, (**gone).clone()),
+        Command::Stopping => system::note(view, SystemShutdown {}),
         Command::Tick(stream) => tick(view, stream, given),
     }
+}
+
+/// A called run is suspended with its caller.
+pub(crate) fn suspend_called(caller: RunId, called: RunId) -> Command {
+    Command::Suspend { run: called, reason: Some(alloc::format!("its caller {caller} is suspended")) }
 }
 
 /// The facts of one stream, and what follows from the effects.
@@ -424,7 +443,7 @@ pub(crate) fn name_of(scoped: &Scoped) -> Name {
 
 /// The facts of a run's decision. Whatever changed, the flow looks at it next; and who waits for its end, hears of it.
 pub(crate) fn of_run(view: &dyn View, run: &Run, decision: Decision, reply: Reply) -> Outcome {
-    let Decision { facts, effects, reply: () } = crate::notice::told(view, run, decision);
+    let Decision { facts, effects, reply: () } = notices::told(view, run, decision);
     let facts = known::expecting(view, run, lifecycle::with_timers(run.id(), facts));
     let ended = facts.iter().find_map(|fact| match fact {
         Event::PipelineCompleted(e) => {
@@ -440,7 +459,7 @@ pub(crate) fn of_run(view: &dyn View, run: &Run, decision: Decision, reply: Repl
     });
     let facts = known::own_requests(view, run, facts);
     let moved = !facts.is_empty();
-    let reversed = crate::reversal::commands(run, &facts);
+    let reversed = reversal::commands(run, &facts);
     let mut out = of_stream(StreamId::Run(run.id()), &run.born.home.tenant, facts, reply);
     out.follow.extend(reversed);
     let waits = facts_waiting(&out.facts);
@@ -477,13 +496,13 @@ fn tell(view: &dyn View, id: RunId, told: &Told, given: &mut Given<'_>) -> Resul
         return Ok(of_run(view, run, lifecycle::unblocked(run, loaded.def, Some(*epoch))?, Reply::Done));
     }
     if let Told::RunEnded { run: other, step: None, status, .. } = told {
-        return crate::needs::ended(view, &loaded, (*other, *status), given);
+        return needs::ended(view, &loaded, (*other, *status), given);
     }
     let mut decision = gate::told(run, loaded.def, told, given)?;
     if let Told::RunEnded { run: called, step: Some(_), .. } = told
         && let Some(called) = run_of(view, called)?
     {
-        decision.facts = requesters::of_outputs(run, decision.facts, &requesters::of_run(called));
+        decision.facts = requesters::of_outputs(run, decision.facts, &called.requesters());
     }
     Ok(of_run(view, run, decision, Reply::Done))
 }
@@ -680,10 +699,10 @@ fn tick(view: &dyn View, stream: &StreamId, given: &mut Given<'_>) -> Result<Out
         StreamId::Trigger(key) => {
             decide(view, &Command::Key { key: key.clone(), input: crate::idempotency::Input::Tick }, given)
         }
-        StreamId::Item(item) => crate::dispatch::tick(view, *item, given),
-        StreamId::Signal(id) => crate::signal::tick(view, id, given),
-        StreamId::Schedule(schedule) => crate::dispatch::tick_schedule(view, schedule, given),
-        StreamId::Worker(worker) => crate::dispatch::tick_worker(view, worker, given),
+        StreamId::Item(item) => dispatch::tick(view, *item, given),
+        StreamId::Signal(id) => signals::tick(view, id, given),
+        StreamId::Schedule(schedule) => dispatch::tick_schedule(view, schedule, given),
+        StreamId::Worker(worker) => dispatch::tick_worker(view, worker, given),
         // The rest have no times.
         StreamId::Queue(_)
         | StreamId::Effect(_)

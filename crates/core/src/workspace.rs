@@ -12,59 +12,39 @@
 
 use crate::code::Code;
 use crate::effect::Effect;
+pub use crate::event::words::{Keep, Mode};
 use crate::event::{
     Event, WorkspaceCreated, WorkspaceDeleted, WorkspaceDrop, WorkspaceFailed, WorkspaceReady,
 };
 use crate::id::{RunId, WorkspaceId};
 use crate::machine::{Decision, Row, table};
-use crate::run;
+use crate::origin;
 use crate::time::Millis;
-use crate::word::words;
 use alloc::string::String;
 use serde::{Deserialize, Serialize};
 
 pub mod session;
 
-words! {
-    /// How a working directory is made.
-    Mode {
-        /// A git worktree.
-        Worktree = "worktree",
-        /// A plain folder.
-        Folder = "folder",
-    }
-}
-
-words! {
-    /// When a working directory is kept after its run.
-    Keep {
-        /// When the run did not complete.
-        OnFailure = "on_failure",
-        /// Always.
-        Always = "always",
-        /// Never.
-        Never = "never",
-    }
-}
-
 impl Keep {
     /// Whether the directory stays, now that its run has this status. While the run is under way it does.
     #[must_use]
-    pub fn decide(self, status: run::Status) -> bool {
+    pub fn decide(self, status: origin::Status) -> bool {
         match (self, status) {
             (Keep::Always, _) => true,
-            (Keep::OnFailure, run::Status::Completed) => false,
-            (Keep::Never, run::Status::Completed | run::Status::Failed | run::Status::Cancelled) => false,
+            (Keep::OnFailure, origin::Status::Completed) => false,
+            (Keep::Never, origin::Status::Completed | origin::Status::Failed | origin::Status::Cancelled) => {
+                false
+            }
             (
                 Keep::OnFailure | Keep::Never,
-                run::Status::Pending
-                | run::Status::Blocked
-                | run::Status::Running
-                | run::Status::AwaitingApproval
-                | run::Status::WaitingExternal
-                | run::Status::FailedRetryable
-                | run::Status::Failed
-                | run::Status::Cancelled,
+                origin::Status::Pending
+                | origin::Status::Blocked
+                | origin::Status::Running
+                | origin::Status::AwaitingApproval
+                | origin::Status::WaitingExternal
+                | origin::Status::FailedRetryable
+                | origin::Status::Failed
+                | origin::Status::Cancelled,
             ) => true,
         }
     }
@@ -168,7 +148,7 @@ pub enum Input {
     /// Somebody does not want it any more.
     Drop,
     /// The run that owns it has this status.
-    End(run::Status),
+    End(origin::Status),
     /// It is gone.
     Removed,
 }
@@ -440,8 +420,8 @@ mod tests {
                 ("ready", Input::Ready),
                 ("fail", fail()),
                 ("drop", Input::Drop),
-                ("end", Input::End(run::Status::Completed)),
-                ("end", Input::End(run::Status::Failed)),
+                ("end", Input::End(origin::Status::Completed)),
+                ("end", Input::End(origin::Status::Failed)),
                 ("removed", Input::Removed),
             ],
         }
@@ -457,10 +437,10 @@ mod tests {
             (Keep::Always, true, true, true),
             (Keep::Never, false, false, false),
         ] {
-            assert_eq!(keep.decide(run::Status::Completed), completed);
-            assert_eq!(keep.decide(run::Status::Failed), failed);
-            assert_eq!(keep.decide(run::Status::Cancelled), cancelled);
-            assert!(keep.decide(run::Status::Running), "not while the run is under way");
+            assert_eq!(keep.decide(origin::Status::Completed), completed);
+            assert_eq!(keep.decide(origin::Status::Failed), failed);
+            assert_eq!(keep.decide(origin::Status::Cancelled), cancelled);
+            assert!(keep.decide(origin::Status::Running), "not while the run is under way");
         }
     }
 
@@ -498,7 +478,7 @@ mod tests {
             2 => Just(Input::Ready),
             1 => Just(fail()),
             1 => Just(Input::Drop),
-            1 => prop::sample::select(run::Status::ALL).prop_map(Input::End),
+            1 => prop::sample::select(origin::Status::ALL).prop_map(Input::End),
             1 => Just(Input::Removed),
         ]
     }

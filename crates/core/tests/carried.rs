@@ -17,9 +17,9 @@ use windlass_core::digest::Digest;
 use windlass_core::event::{Event, StreamCarried};
 use windlass_core::id::Name;
 use windlass_core::private::Private;
-use windlass_core::state::State;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
+use windlass_core::turn::state::State;
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/carried.jsonl");
 const AT: Millis = Millis(1_763_245_800_000);

@@ -16,9 +16,9 @@ use std::collections::BTreeSet;
 use windlass_core::digest::Digest;
 use windlass_core::event::{Event, StreamCarried};
 use windlass_core::id::{Name, RunId};
-use windlass_core::state::{Body, Snapshot, State};
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
+use windlass_core::turn::state::{Body, Snapshot, State};
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/saved.txt");
 

@@ -18,19 +18,19 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use windlass_core::approval;
 use windlass_core::attempt::Report;
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Create};
 use windlass_core::digest::Digest;
 use windlass_core::effect::Effect;
 use windlass_core::guard::GuardInputs;
 use windlass_core::id::{Name, RunId};
 use windlass_core::policy;
 use windlass_core::run::{Actor, Source, Trigger};
-use windlass_core::state::{Body, State};
 use windlass_core::step::Failure;
 use windlass_core::stream::StreamId;
 use windlass_core::template::{Evaluate, Scope};
 use windlass_core::time::Millis;
 use windlass_core::turn::Found;
+use windlass_core::turn::command::{Command, Create};
+use windlass_core::turn::state::{Body, State};
 
 /// A store under test.
 pub trait Subject: Store + Sized + 'static {

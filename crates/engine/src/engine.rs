@@ -26,16 +26,16 @@ use std::time::{Duration, Instant};
 use windlass_core::budget::Amount;
 use windlass_core::caps::TURN_LEN_MAX;
 use windlass_core::cause::Causes;
-use windlass_core::command::{Command, Refusal, Reply};
 use windlass_core::effect::{Effect, Lease};
 use windlass_core::event::{Event, SystemRecovered};
 use windlass_core::id::{AttemptId, Name, RunId, StepId};
-use windlass_core::index::Taker;
 use windlass_core::run::{Actor, Initiator, Run};
-use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_core::template::Evaluate;
 use windlass_core::time::{Millis, Span};
+use windlass_core::turn::command::{Command, Refusal, Reply};
+use windlass_core::turn::index::Taker;
+use windlass_core::turn::state::Body;
 use windlass_core::turn::{self, Turn};
 
 /// How many messages one turn takes at most. Turns of thousands fill vectors so large that the system gives and takes

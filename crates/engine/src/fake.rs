@@ -9,14 +9,14 @@ use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use windlass_core::caps;
-use windlass_core::command::Fact;
 use windlass_core::digest::Digest;
 use windlass_core::id::{Holder, ItemId, Name, RunId, Scoped, StepId};
-use windlass_core::index::Taker;
 use windlass_core::machine::Beats;
-use windlass_core::state::{Body, State};
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
+use windlass_core::turn::command::Fact;
+use windlass_core::turn::index::Taker;
+use windlass_core::turn::state::{Body, State};
 use windlass_core::turn::{self, Overlay, View};
 
 /// A fact as it was committed.

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Refusal, Reply};
 use windlass_core::event::PolicyDecided;
 use windlass_core::id::{Holder, Scoped};
 use windlass_core::policy::Verdict;
 use windlass_core::run::Actor;
+use windlass_core::turn::command::{Command, Refusal, Reply};
 use windlass_core::worker;
 
 /// How many commands may wait for their turn before further ones are refused.

@@ -5,13 +5,13 @@
 
 use crate::fast::Map;
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Fact, Refusal, Reply};
 use windlass_core::event::Event;
 use windlass_core::id::Holder;
 use windlass_core::machine::Beats;
-use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
+use windlass_core::turn::command::{Command, Fact, Refusal, Reply};
+use windlass_core::turn::state::Body;
 use windlass_core::{lock, semaphore};
 
 /// What a holder has.

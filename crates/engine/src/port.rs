@@ -3,15 +3,15 @@
 use crate::release::Released;
 use std::sync::Arc;
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Fact};
 use windlass_core::digest::Digest;
 use windlass_core::effect::Effect;
 use windlass_core::id::{Name, RunId, StepId};
-use windlass_core::index::Taker;
 use windlass_core::run::Actor;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
 use windlass_core::turn::Overlay;
+use windlass_core::turn::command::{Command, Fact};
+use windlass_core::turn::index::Taker;
 
 /// Why a store could not do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -5,11 +5,11 @@
 
 use crate::port::{Fault, Outside};
 use std::sync::Arc;
-use windlass_core::command::Refusal;
 use windlass_core::effect::{Effect, Lease};
 use windlass_core::id::Name;
 use windlass_core::runbook::{Pipeline, Runbook, StepDef};
 use windlass_core::trace::Trace;
+use windlass_core::turn::command::Refusal;
 
 /// What an executor needs to know beside the lease.
 #[derive(Clone, Debug)]

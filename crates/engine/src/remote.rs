@@ -9,10 +9,10 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use windlass_core::code::Code;
-use windlass_core::command::Refusal;
 use windlass_core::id::{AttemptId, Name, RunId, StepId};
 use windlass_core::run::Home;
 use windlass_core::time::{Millis, Span};
+use windlass_core::turn::command::Refusal;
 
 /// How many executors may wait for work, and how many for news, before further ones are answered at once.
 const WAITING_MAX: usize = 10_000;

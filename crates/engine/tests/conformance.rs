@@ -36,7 +36,7 @@ impl Store for Hasty {
     }
     fn pick_ready(
         &mut self,
-        taker: &windlass_core::index::Taker<'_>,
+        taker: &windlass_core::turn::index::Taker<'_>,
     ) -> Option<(windlass_core::id::RunId, Vec<windlass_core::id::StepId>)> {
         self.0.pick_ready(taker)
     }

@@ -29,9 +29,9 @@ use windlass_core::id::{ApprovalId, Name};
 use windlass_core::policy::Risk;
 use windlass_core::run::Run;
 use windlass_core::runbook::{Kind, Runbook};
-use windlass_core::state::{Body, State};
 use windlass_core::step::Status as StepStatus;
 use windlass_core::stream::StreamId;
+use windlass_core::turn::state::{Body, State};
 use windlass_store::shape;
 
 /// The most bytes of the whole text. An action's own bound keeps it far below.

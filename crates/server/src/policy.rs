@@ -33,8 +33,8 @@ use windlass_core::id::{Name, RunId};
 use windlass_core::policy::{Decision, Outcome};
 use windlass_core::private::Private;
 use windlass_core::runbook::Runbook;
-use windlass_core::state::{Body, State};
 use windlass_core::stream::StreamId;
+use windlass_core::turn::state::{Body, State};
 use windlass_engine::port;
 use windlass_runbook::problem::{Problems, Source};
 

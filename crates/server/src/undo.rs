@@ -7,7 +7,7 @@
 //!
 //! A step with a `compensate` of its own is taken back by that; any other by what its receipt says. The plan is made of
 //! records alone, and the run that carries it out is like any other: pinned by a hash, under policy, with receipts. It claims
-//! the runs that it takes back ([`windlass_core::undone`]), so a second undo is answered with the first while that is under
+//! the runs that it takes back ([`windlass_core::turn::undone`]), so a second undo is answered with the first while that is under
 //! way, and finds afterwards what was done.
 
 use crate::app::App;
@@ -18,7 +18,6 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use windlass_core::canonical;
 use windlass_core::code::Code;
-use windlass_core::command::Claim;
 use windlass_core::digest::Digest;
 use windlass_core::id::{Name, RunId, Scoped, StepId};
 use windlass_core::policy::Risk;
@@ -30,13 +29,14 @@ use windlass_core::runbook::{
 };
 use windlass_core::scope;
 use windlass_core::small;
-use windlass_core::state::Body;
 use windlass_core::step::{Status, Step};
 use windlass_core::stream::StreamId;
 use windlass_core::template::{Evaluate, Template};
 use windlass_core::time::Millis;
+use windlass_core::turn::command::Claim;
 use windlass_core::turn::effect_key;
-use windlass_core::undone;
+use windlass_core::turn::state::Body;
+use windlass_core::turn::undone;
 use windlass_engine::Leave;
 use windlass_executor::secrets::Secrets;
 use windlass_executor::tools::session::Session;

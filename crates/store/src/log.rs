@@ -62,8 +62,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use windlass_core::digest::Digest;
 use windlass_core::record::Record;
-use windlass_core::state::Snapshot;
 use windlass_core::stream::StreamId;
+use windlass_core::turn::state::Snapshot;
 use windlass_engine::port::Decided;
 
 /// What can be set.

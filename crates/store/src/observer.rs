@@ -5,9 +5,9 @@
 //! ```
 
 use std::time::Duration;
-use windlass_core::index::Move;
-use windlass_core::state::State;
 use windlass_core::time::Millis;
+use windlass_core::turn::index::Move;
+use windlass_core::turn::state::State;
 use windlass_engine::port::Decided;
 
 /// Called once when its batch is durable, with how long that took; dropped where the batch never becomes durable.

@@ -31,7 +31,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use windlass_core::code::Code;
-use windlass_core::state::Body;
+use windlass_core::turn::state::Body;
 use windlass_executor::config::Config;
 use windlass_executor::home::Home;
 use windlass_server::app::Settings;

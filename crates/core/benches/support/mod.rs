@@ -10,16 +10,16 @@ mod world;
 
 use serde_json::{Value, json};
 use windlass_core::attempt::Report;
-use windlass_core::command::{Command, Create, Fact};
 use windlass_core::digest::{Digest, Salt};
 use windlass_core::id::{Name, RunId};
 use windlass_core::machine::Given;
 use windlass_core::record::Draft;
 use windlass_core::run::{Actor, Initiator, Source, Trigger};
 use windlass_core::runbook::VarDef;
-use windlass_core::state::State;
 use windlass_core::stream::StreamId;
 use windlass_core::time::{Millis, Span};
+use windlass_core::turn::command::{Command, Create, Fact};
+use windlass_core::turn::state::State;
 use windlass_core::turn::{self, Turn};
 use world::{BOOK, POLICY, Paths, allow_shell, book, pipeline, run};
 pub(crate) use world::{name, scoped};

@@ -1,6 +1,6 @@
 //! What people are shown of an approval: which card stands where, and whether it is behind.
 
-use super::{Approval, Channel, Error, Reply, Status, bound};
+use super::{Approval, Channel, Error, Reply, Showing, Status, bound};
 use crate::digest::Digest;
 use crate::effect::Effect;
 use crate::event::{ApprovalShown, Event};
@@ -8,24 +8,9 @@ use crate::id::Name;
 use crate::machine::Decision;
 use crate::private::Private;
 use crate::time::Millis;
-use crate::word::words;
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
-
-words! {
-    /// Why an approval was shown.
-    Showing {
-        /// It was asked for.
-        Requested = "requested",
-        /// Nobody decided yet.
-        Reminded = "reminded",
-        /// Nobody decided for long, and others are asked too.
-        Escalated = "escalated",
-        /// Somebody decided, or it is over.
-        Updated = "updated",
-    }
-}
 
 /// The most bytes of a card.
 pub const CARD_LEN_MAX: usize = 512 * 1024;

@@ -1,9 +1,9 @@
 //! Payloads of agents: their activity, the tasks they work on, sessions and workspaces.
 
 use super::payloads;
+use crate::event::words::{SignalKind, Stuck};
 use crate::id::{AgentId, Name, RunId, SessionId, StepId, WorkspaceId};
 use crate::private::Private;
-use crate::task::{SignalKind, Stuck};
 use crate::time::Millis;
 use alloc::string::String;
 use serde_json::Value;
@@ -83,8 +83,8 @@ payloads! {
 
     /// A working directory was asked for. Moved on by `workspace:ready` or `workspace:failed`.
     "workspace:created" WorkspaceCreated Fact on "workspace" {
-        id: WorkspaceId, path: String, branch: Option<String>, owner: Option<RunId>, mode: Option<crate::workspace::Mode>,
-        base: Option<String>, keep: Option<crate::workspace::Keep>,
+        id: WorkspaceId, path: String, branch: Option<String>, owner: Option<RunId>, mode: Option<crate::event::words::Mode>,
+        base: Option<String>, keep: Option<crate::event::words::Keep>,
     }
 
     /// The working directory can be used.

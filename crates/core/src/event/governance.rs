@@ -1,14 +1,14 @@
 //! Payloads of governance: policy, approvals, intents and receipts, ingress keys, schedules.
 
 use super::payloads;
-use crate::approval::{Channel, Refusal, Showing, Status, Tier, Verdict as Decision};
 use crate::digest::Digest;
+use crate::event::words::Source;
+use crate::event::words::approval::{Channel, Refusal, Showing, Status, Tier, Verdict as Decision};
+use crate::event::words::effect::{Action, Outcome, Reversal, Semantics, Settled};
+use crate::event::words::effect::{Purpose, Risk, Verdict};
+use crate::event::words::{CatchUp, Overlap, SkipReason};
 use crate::id::{ApprovalId, Name, ReceiptId, RunId, StepId};
-use crate::idempotency::Source;
-use crate::policy::{Purpose, Risk, Verdict};
 use crate::private::Private;
-use crate::receipt::{Action, Outcome, Reversal, Semantics, Settled};
-use crate::schedule::{CatchUp, Overlap, SkipReason};
 use crate::time::Millis;
 use alloc::string::String;
 use alloc::vec::Vec;

@@ -1,15 +1,15 @@
 //! Payloads of runs: runbooks, the life of a run, checkpoints, signals, costs.
 
 use super::payloads;
-use crate::binding::{Binding, Bound};
 use crate::digest::Digest;
+use crate::event::words::Evidence;
+use crate::event::words::effect::Semantics;
+use crate::event::words::step::{Binding, Bound};
+use crate::event::words::step::{Gate, Shape, Taken, Values};
 use crate::id::{Name, RunId, StepId, WorkspaceId};
+use crate::origin::{BlockedOn, Inherited, Lineage, Section, Subject, Trigger};
 use crate::packed::Packed;
 use crate::private::Private;
-use crate::receipt::Semantics;
-use crate::run::{BlockedOn, Inherited, Lineage, Section, Subject, Trigger};
-use crate::runbook::Evidence;
-use crate::step::{Gate, Shape, Taken, Values};
 use crate::time::Millis;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -114,7 +114,7 @@ payloads! {
 
     /// Nothing new starts forward; compensations and `finally` run; then `pipeline:cancelled` follows.
     "pipeline:cancelling" PipelineCancelling Fact on "run" {
-        id: RunId, initiator: crate::run::Initiator, user: Option<Name>, reason: Option<String>,
+        id: RunId, initiator: crate::origin::Initiator, user: Option<Name>, reason: Option<String>,
     }
 
     /// Every step is succeeded, or skipped by a condition that the runbook declares. Terminal.
@@ -218,7 +218,7 @@ payloads! {
 
     /// The budget is used up: the step waits for an approval, its work is kept.
     "budget:exceeded" BudgetExceeded Fact on "run" {
-        pipeline_id: RunId, step: StepId, dimension: crate::budget::Dimension, limit: u64, needed: u64,
+        pipeline_id: RunId, step: StepId, dimension: crate::event::words::Dimension, limit: u64, needed: u64,
     }
 
     /// A human raised the budget to these limits; 0 leaves one as it is.

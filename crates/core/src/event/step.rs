@@ -1,11 +1,11 @@
 //! Payloads of steps: leases, waits, endings, strategies, guards.
 
 use super::payloads;
-use crate::binding::{Binding, Bound};
 use crate::digest::Digest;
+use crate::event::words::step::{Binding, Bound};
+use crate::event::words::step::{Gate, Resolution, Shape, Wait};
 use crate::id::{AgentId, Name, RunId, StepId};
 use crate::private::Private;
-use crate::step::{Gate, Resolution, Shape, Wait};
 use crate::time::Millis;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -82,8 +82,8 @@ payloads! {
     /// The step's condition is false, its lock's overlap says so, or the group around it is taken over from an earlier run
     /// and it gave nothing to that: it never runs. Terminal.
     "step:skipped" StepSkipped Fact on "run" {
-        pipeline_id: RunId, step: StepId, node: u32, parent: Option<StepId>, section: Option<crate::run::Section>,
-        reason: crate::step::Skip, tool: Name, item: Option<u32>,
+        pipeline_id: RunId, step: StepId, node: u32, parent: Option<StepId>, section: Option<crate::origin::Section>,
+        reason: crate::event::words::step::Skip, tool: Name, item: Option<u32>,
     }
 
     /// The step was cancelled. Terminal.

@@ -2,12 +2,12 @@
 
 use super::payloads;
 use crate::digest::{Digest, Signature};
+use crate::event::words::Scope;
 use crate::id::{Name, NoticeId, RunId, StepId, TokenId};
 use crate::origin::Actor;
 use crate::private::Private;
 use crate::stream::StreamId;
 use crate::time::Millis;
-use crate::token::Scope;
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde_json::Value;
@@ -66,7 +66,7 @@ payloads! {
     /// not everybody is.
     "tenant:configured" TenantConfigured Fact on "tenant" {
         max_concurrency: Option<u32>, max_runs_per_min: Option<u32>, max_writes_per_run: Option<u32>, weight: u32,
-        self_approval: Option<bool>, notices: Option<Vec<crate::effect::Notice>>, max_runbooks: Option<u32>,
+        self_approval: Option<bool>, notices: Option<Vec<crate::event::words::Notice>>, max_runbooks: Option<u32>,
         max_runbook_bytes: Option<u32>,
     }
 
@@ -85,7 +85,7 @@ payloads! {
 
     /// A one-shot message to the outside was asked for: it is sent after this is committed.
     "notice:requested" NoticeRequested Fact on "run" {
-        notice: NoticeId, pipeline_id: RunId, step: Option<StepId>, kind: crate::effect::Notice, message: Private<String>,
+        notice: NoticeId, pipeline_id: RunId, step: Option<StepId>, kind: crate::event::words::Notice, message: Private<String>,
     }
 
     /// The message was sent, or given up on.

@@ -145,7 +145,7 @@ fn request_about(
     }
     let action = scope::action(run, node, about);
     let id = ApprovalId(given.id());
-    let requesters = requesters::of_run(run);
+    let requesters = run.requesters();
     let unnamed = asked.two_person && requesters.iter().any(approval::is_unnamed);
     let user = run.born.trigger.user.as_ref();
     let first = user.or_else(|| requesters.iter().find(|name| name.as_str() != requesters::UNNAMED));

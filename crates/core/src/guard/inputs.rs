@@ -2,7 +2,7 @@
 
 use super::{Condition, DEPTH_MAX, IssueFilter};
 use crate::id::{Holder, Name, RunId};
-use crate::run;
+use crate::origin;
 use crate::small::Map;
 use crate::word::words;
 use alloc::collections::BTreeSet;
@@ -68,7 +68,7 @@ pub struct FileInfo {
 #[serde(deny_unknown_fields)]
 pub struct PipelineInfo {
     /// Its status.
-    pub status: run::Status,
+    pub status: origin::Status,
     /// The step it is at.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<Name>,
@@ -78,7 +78,7 @@ impl PipelineInfo {
     /// Whether the run is at a step, or in a phase.
     #[must_use]
     pub fn is_at(&self, phase: &Name) -> bool {
-        self.step.as_ref() == Some(phase) || run::Status::parse(phase.as_str()) == Some(self.status)
+        self.step.as_ref() == Some(phase) || origin::Status::parse(phase.as_str()) == Some(self.status)
     }
 }
 

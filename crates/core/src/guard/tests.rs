@@ -131,8 +131,8 @@ fn runs() {
     let inputs = |status, step: Option<&str>| {
         with(|i| i.pipelines.insert(RunId(1), PipelineInfo { status, step: step.map(name) }))
     };
-    let completed = inputs(run::Status::Completed, None);
-    let running = inputs(run::Status::Running, Some("land"));
+    let completed = inputs(origin::Status::Completed, None);
+    let running = inputs(origin::Status::Running, Some("land"));
     check_three(&Condition::PipelineComplete { pipeline: RunId(1) }, &completed, &running);
     let phase = |phase| Condition::PipelineInPhase { pipeline: RunId(1), phase: name(phase) };
     check_three(&phase("land"), &running, &completed);

@@ -1,7 +1,7 @@
 //! Whether a definition holds together: names, places, bounds, and nothing that would be ignored.
 
+use super::NAMED_MAX;
 use super::{CALLS_MAX, Compensate, DEPTH_MAX, Error, Kind, NODES_MAX, Node, Pipeline, Runbook, StepDef};
-use crate::binding::NAMED_MAX;
 use crate::bus::Pattern;
 use crate::id::Name;
 use crate::worker::WAKE_ON_MAX;

@@ -1,6 +1,7 @@
 //! Tests of the schedule machine.
 
 use super::*;
+use crate::digest::Digest;
 use crate::effect::Effect;
 use crate::testing::{Proof, name};
 use alloc::collections::BTreeMap;

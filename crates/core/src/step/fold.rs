@@ -1,7 +1,7 @@
 //! What facts do to a step. Nothing is decided here.
 
 use super::{Failure, Group, Leased, OutputLost, Resolution, Status, Step, Ties, Wait, Waiting};
-use crate::binding::{Binding, Bound};
+use crate::event::words::step::{Binding, Bound};
 use crate::event::{Event, StepPrepared};
 use crate::id::Name;
 use crate::packed::Packed;

@@ -3,18 +3,18 @@
 //! A turn can stop in three places and lose nothing. Where a decision needs streams that nobody loaded, the driver is
 //! handed back with their names: whoever drives loads them into the overlay and goes on. Where its time is over, the
 //! driver is handed back with what it came to, and goes on in a later turn. Where the bound is reached, what is left
-//! follows from the committed state and is found there again by [`State::left_over`](crate::state::State::left_over).
+//! follows from the committed state and is found there again by [`State::left_over`](crate::turn::state::State::left_over).
 
 use super::{View, decide};
 use crate::caps::DECISION_LEN_MAX;
 use crate::code::Code;
-use crate::command::{Command, Fact, Outcome, Refusal, Reply};
 use crate::effect::Effect;
 use crate::id::Scoped;
 use crate::machine::Given;
 use crate::stream::StreamId;
 use crate::template::Metered;
 use crate::time::Millis;
+use crate::turn::command::{Command, Fact, Outcome, Refusal, Reply};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;

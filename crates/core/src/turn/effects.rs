@@ -6,7 +6,6 @@
 use super::{View, effect_of};
 use crate::attempt::{self, Exit, Report};
 use crate::code::Code;
-use crate::command::{Receipted, Refusal};
 use crate::event::Event;
 use crate::id::{AttemptId, Name, Scoped};
 use crate::machine::Given;
@@ -14,6 +13,7 @@ use crate::receipt::{self, Outcome, Semantics, key};
 use crate::run::Run;
 use crate::runbook::{KeyScope, Kind, StepDef};
 use crate::step::Step;
+use crate::turn::command::{Receipted, Refusal};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use serde_json::json;

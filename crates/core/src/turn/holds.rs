@@ -1,11 +1,11 @@
 //! Holds that were taken away: what a run and its steps had is looked at once more before anything of it acts.
 
 use super::{View, lock_of, semaphore_of};
-use crate::calls;
-use crate::command::Refusal;
 use crate::id::Name;
 use crate::run::Run;
 use crate::step::{Gate, Step};
+use crate::turn::calls;
+use crate::turn::command::Refusal;
 
 /// The lock of a run that begins with one, where it was taken away and the run was not stopped for it.
 pub(super) fn lost_own<'a>(view: &dyn View, run: &'a Run) -> Result<Option<&'a Name>, Refusal> {

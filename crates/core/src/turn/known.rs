@@ -1,12 +1,12 @@
 //! What facts of a run say of things that the run itself does not know: its tenant's credentials, its runbook's triggers.
 
 use super::{View, runbook_of, tenant_state_of, token_map_of};
-use crate::command::Refusal;
 use crate::event::Event;
 use crate::id::{Name, TokenId};
 use crate::run::Run;
 use crate::step::Wait;
 use crate::token::{Known, Token};
+use crate::turn::command::Refusal;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 

@@ -3,13 +3,13 @@
 use crate::world::*;
 use serde_json::json;
 use windlass_core::code::Code;
-use windlass_core::command::{Claim, Command, Reply, Undo};
 use windlass_core::digest::Digest;
 use windlass_core::id::RunId;
 use windlass_core::run::Status;
 use windlass_core::step::Status as S;
 use windlass_core::strategy::FallbackCondition;
 use windlass_core::time::Span;
+use windlass_core::turn::command::{Claim, Command, Reply, Undo};
 
 fn descend(world: &mut World, run: RunId, from: Option<&str>, runbook: Option<Digest>) -> RunId {
     let new = RunId(world.id());

@@ -4,7 +4,6 @@ use crate::world::*;
 use serde_json::{Value, json};
 use windlass_core::attempt::Report;
 use windlass_core::budget::Limits;
-use windlass_core::command::Command;
 use windlass_core::event::CheckpointSaved;
 use windlass_core::id::RunId;
 use windlass_core::private::Private;
@@ -13,6 +12,7 @@ use windlass_core::run::{ORPHAN_AFTER, Status};
 use windlass_core::runbook::CheckpointDef;
 use windlass_core::step::Status as S;
 use windlass_core::time::{Millis, Span};
+use windlass_core::turn::command::Command;
 
 /// What a step saves.
 fn save(

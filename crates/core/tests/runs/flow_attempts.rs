@@ -6,7 +6,6 @@ use windlass_core::attempt::{self, Report, Resume};
 use windlass_core::budget::{Amount, Limits};
 use windlass_core::caps::Caps;
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Reply};
 use windlass_core::effect::Effect;
 use windlass_core::event::CheckpointSaved;
 use windlass_core::id::{NoticeId, RunId};
@@ -17,6 +16,7 @@ use windlass_core::runbook::Retry;
 use windlass_core::step::{LOSSES_MAX, Resolution, Status as S, Wait};
 use windlass_core::task::{Input as Task, Recovery, SignalKind};
 use windlass_core::time::{Millis, Span};
+use windlass_core::turn::command::{Command, Reply};
 
 fn done() -> Report {
     Report::Done { output: None, exit_code: Some(0.into()) }

@@ -5,7 +5,6 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use windlass_core::approval::{self, Verdict as Says};
 use windlass_core::attempt::Report;
-use windlass_core::command::{Command, Reply};
 use windlass_core::digest::Digest;
 use windlass_core::id::RunId;
 use windlass_core::policy::Verdict;
@@ -13,6 +12,7 @@ use windlass_core::run::Status;
 use windlass_core::runbook::{Kind, Runbook, VarDef};
 use windlass_core::step::{FailFast, Status as S};
 use windlass_core::time::Span;
+use windlass_core::turn::command::{Command, Reply};
 
 /// A write of the variable `x`.
 fn write_x(id: &str) -> Spec {

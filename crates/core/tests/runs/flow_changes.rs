@@ -4,7 +4,6 @@ use crate::world::*;
 use serde_json::{Value, json};
 use windlass_core::approval::{Approval, Status as Settled, Verdict as Says};
 use windlass_core::attempt::Report;
-use windlass_core::command::{Command, Reply};
 use windlass_core::id::RunId;
 use windlass_core::policy::Verdict;
 use windlass_core::receipt::Semantics;
@@ -12,6 +11,7 @@ use windlass_core::run::Status;
 use windlass_core::runbook::{Kind, Runbook, VarDef};
 use windlass_core::step::Status as S;
 use windlass_core::time::Span;
+use windlass_core::turn::command::{Command, Reply};
 
 fn book_of(steps: Vec<Spec>) -> Runbook {
     let mut main = pipeline(steps, Vec::new(), Vec::new());

@@ -246,7 +246,7 @@ fn a_run_that_has_not_begun_is_cancelled_at_once() {
     let mut create = world.create("main", json!({}));
     create.needs = vec![needed];
     let id = create.id;
-    world.send(&windlass_core::command::Command::Create(Box::new(create))).unwrap();
+    world.send(&windlass_core::turn::command::Command::Create(Box::new(create))).unwrap();
     assert_eq!(world.status(id), Status::Blocked);
     world.cancel(id).unwrap();
     assert_eq!(world.status(id), Status::Cancelled);
@@ -483,8 +483,8 @@ fn a_deadline_before_the_beginning_fails_the_run() {
     let mut create = world.create("main", json!({}));
     create.needs = vec![needed.id];
     let id = create.id;
-    world.send(&windlass_core::command::Command::Create(Box::new(needed))).unwrap();
-    world.send(&windlass_core::command::Command::Create(Box::new(create))).unwrap();
+    world.send(&windlass_core::turn::command::Command::Create(Box::new(needed))).unwrap();
+    world.send(&windlass_core::turn::command::Command::Create(Box::new(create))).unwrap();
     world.sleep(Span::secs(60));
     assert_eq!(world.status(id), Status::Failed);
     assert!(world.trace(id).is_empty());

@@ -5,7 +5,6 @@ use serde_json::{Value, json};
 use windlass_core::approval::{self, Verdict as Says};
 use windlass_core::attempt::Report;
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Reply};
 use windlass_core::digest::Digest;
 use windlass_core::effect::Effect;
 use windlass_core::guard::OnFailure;
@@ -15,10 +14,11 @@ use windlass_core::run::{SIGNALS_MAX, Status};
 use windlass_core::runbook::{LockUse, VarDef, WaitFor};
 use windlass_core::schedule::Overlap;
 use windlass_core::semaphore;
-use windlass_core::state::Body;
 use windlass_core::step::{Status as S, Wait};
 use windlass_core::stream::StreamId;
 use windlass_core::time::Span;
+use windlass_core::turn::command::{Command, Reply};
+use windlass_core::turn::state::Body;
 
 fn event(id: &str, key: Option<&str>, timeout: Option<Span>, continue_on_timeout: bool) -> Spec {
     let key = key.map(expr);

@@ -2,13 +2,13 @@
 
 use crate::world::*;
 use serde_json::{Value, json};
-use windlass_core::command::Command;
 use windlass_core::run::Status;
 use windlass_core::runbook::{Kind, Pipeline, Runbook, ValueType, VarDef};
 use windlass_core::step::{FailFast, Status as S};
 use windlass_core::strategy::FallbackCondition as On;
 use windlass_core::template::Template;
 use windlass_core::time::Span;
+use windlass_core::turn::command::Command;
 
 fn kill(group: Spec) -> Spec {
     group.with(|def| match &mut def.kind {
@@ -501,7 +501,7 @@ fn runs_call_each_other_eight_deep_and_no_deeper() {
         .state
         .streams()
         .filter_map(|(_, stream)| match &stream.body {
-            windlass_core::state::Body::Run(run) => Some(run.born.depth),
+            windlass_core::turn::state::Body::Run(run) => Some(run.born.depth),
             _ => None,
         })
         .collect();

@@ -6,7 +6,6 @@ use windlass_core::attempt::Report;
 use windlass_core::budget::Limits;
 use windlass_core::caps::Caps;
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Receipted, Refusal, Reply};
 use windlass_core::digest::Digest;
 use windlass_core::effect::Effect;
 use windlass_core::id::{ReceiptId, RunId};
@@ -14,6 +13,7 @@ use windlass_core::policy::Verdict;
 use windlass_core::receipt::Outcome;
 use windlass_core::run::Status;
 use windlass_core::step::Status as S;
+use windlass_core::turn::command::{Command, Receipted, Refusal, Reply};
 
 fn descend(world: &mut World, run: RunId, from: Option<&str>) -> Result<RunId, Refusal> {
     let new = RunId(world.id());

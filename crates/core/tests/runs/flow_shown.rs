@@ -12,16 +12,16 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use windlass_core::approval::{Approval, Status as Settled, Verdict as Says};
 use windlass_core::attempt::Report;
-use windlass_core::command::{Command, Deploy, Reply};
 use windlass_core::digest::Digest;
 use windlass_core::effect::Lease;
 use windlass_core::id::RunId;
 use windlass_core::policy::Verdict;
 use windlass_core::runbook::{Kind, Runbook, VarDef, WaitFor};
-use windlass_core::state::Body;
 use windlass_core::step::Status as S;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Span;
+use windlass_core::turn::command::{Command, Deploy, Reply};
+use windlass_core::turn::state::Body;
 
 /// The other version of the runbook.
 const OTHER: Digest = Digest([99; 32]);

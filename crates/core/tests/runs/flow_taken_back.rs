@@ -2,12 +2,12 @@
 
 use crate::world::*;
 use serde_json::{Value, json};
-use windlass_core::command::Command;
 use windlass_core::id::RunId;
 use windlass_core::run::Status;
 use windlass_core::runbook::{Compensate, Pipeline, Runbook, VarDef};
 use windlass_core::schedule::Overlap;
 use windlass_core::step::Status as S;
+use windlass_core::turn::command::Command;
 
 /// A called pipeline of two steps that can be taken back and one that cannot.
 fn sub() -> Pipeline {

@@ -4,7 +4,6 @@ use crate::world::*;
 use serde_json::{Value, json};
 use windlass_core::attempt::Report;
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Reply};
 use windlass_core::digest::Digest;
 use windlass_core::effect::Effect;
 use windlass_core::event::PolicyDecided;
@@ -13,9 +12,10 @@ use windlass_core::policy::Verdict;
 use windlass_core::run::Status;
 use windlass_core::runbook::WaitFor;
 use windlass_core::schedule::Overlap;
-use windlass_core::state::{Snapshot, State};
 use windlass_core::stream::StreamId;
 use windlass_core::time::Span;
+use windlass_core::turn::command::{Command, Reply};
+use windlass_core::turn::state::{Snapshot, State};
 
 fn done() -> Report {
     Report::Done { output: None, exit_code: Some(0.into()) }

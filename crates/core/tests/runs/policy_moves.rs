@@ -1,11 +1,11 @@
 //! What a moved policy means for steps side by side.
 
 use crate::world::*;
-use windlass_core::command::Command;
 use windlass_core::digest::Digest;
 use windlass_core::event::PolicyDecided;
 use windlass_core::policy::Verdict;
-use windlass_core::state::State;
+use windlass_core::turn::command::Command;
+use windlass_core::turn::state::State;
 
 #[test]
 fn an_answer_under_a_new_policy_concerns_every_step_of_the_run() {

@@ -3,9 +3,9 @@
 use crate::world::*;
 use std::sync::Arc;
 use windlass_core::run::{Run, Status};
-use windlass_core::state::{Body, ReplayError, State};
 use windlass_core::stream::StreamId;
 use windlass_core::time::{Millis, Span};
+use windlass_core::turn::state::{Body, ReplayError, State};
 use windlass_core::wire;
 
 /// A log of four runs: one waits for a time, two have a lease, one has ended.

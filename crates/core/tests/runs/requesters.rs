@@ -3,7 +3,6 @@
 use crate::world::*;
 use serde_json::{Value, json};
 use windlass_core::approval::{self, Approval, Refusal as Why, Verdict as Says};
-use windlass_core::command::{Arrival, Command, Pushed, Reply, Signal};
 use windlass_core::digest::Digest;
 use windlass_core::event::PolicyDecided;
 use windlass_core::id::{ItemId, RunId};
@@ -12,9 +11,10 @@ use windlass_core::requesters::UNNAMED;
 use windlass_core::run::{Actor, Initiator, Source};
 use windlass_core::runbook::WaitFor;
 use windlass_core::schedule::{self, CatchUp, Overlap};
-use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_core::time::{Millis, Span};
+use windlass_core::turn::command::{Arrival, Command, Pushed, Reply, Signal};
+use windlass_core::turn::state::Body;
 use windlass_core::{idempotency, item, queue, worker};
 
 fn user(id: &str) -> Actor {
@@ -331,7 +331,6 @@ fn whoever_says_what_an_unknown_outcome_was_asked_for_what_follows() {
         output: Some(json!({ "x": 1 })),
     };
     world.send_by(&resolve, &user("bob")).unwrap();
-    let known: Vec<String> =
-        windlass_core::requesters::of_run(world.run(run)).iter().map(ToString::to_string).collect();
+    let known: Vec<String> = world.run(run).requesters().iter().map(ToString::to_string).collect();
     assert_eq!(known, ["ann", "bob"]);
 }

@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 use windlass_core::approval;
 use windlass_core::attempt::Report;
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Refusal};
 use windlass_core::effect::Told;
 use windlass_core::id::{ApprovalId, Holder, RunId};
 use windlass_core::lifecycle::TABLE;
@@ -23,6 +22,7 @@ use windlass_core::step::Resolution;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Span;
 use windlass_core::turn::FOLLOW_MAX;
+use windlass_core::turn::command::{Command, Refusal};
 use windlass_core::turn::{self, Overlay};
 use windlass_core::{lock, step};
 

@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 use windlass_core::attempt::{Exit, Report};
 use windlass_core::caps::Caps;
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Reply};
 use windlass_core::effect::{Effect, Lease};
 use windlass_core::event::{CheckpointSaved, Event};
 use windlass_core::id::RunId;
@@ -15,11 +14,12 @@ use windlass_core::receipt::key::{EffectKey, State as KeyState};
 use windlass_core::receipt::{Outcome, Semantics};
 use windlass_core::run::Status;
 use windlass_core::runbook::{KeyScope, Kind};
-use windlass_core::state::Body;
 use windlass_core::step::{Failure, Resolution, Status as S};
 use windlass_core::stream::StreamId;
 use windlass_core::time::Span;
 use windlass_core::turn::Turn;
+use windlass_core::turn::command::{Command, Reply};
+use windlass_core::turn::state::Body;
 
 /// A command that must not happen twice.
 fn once(id: &str) -> Spec {

@@ -2,7 +2,6 @@
 
 use crate::world::*;
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Reply};
 use windlass_core::effect::Effect;
 use windlass_core::event::{LockAcquired, LockReleased, PipelineSuspended};
 use windlass_core::id::{Holder, RunId};
@@ -10,10 +9,11 @@ use windlass_core::lock::{self, Lock, WAITERS_MAX};
 use windlass_core::run::{Initiator, Status};
 use windlass_core::schedule::Overlap;
 use windlass_core::semaphore;
-use windlass_core::state::Body;
 use windlass_core::step;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Span;
+use windlass_core::turn::command::{Command, Reply};
+use windlass_core::turn::state::Body;
 
 fn locked(overlap: Overlap) -> World {
     World::new(main_book(vec![run("a").lock("db", overlap)]))

@@ -4,7 +4,6 @@ use crate::world::*;
 use serde_json::{Value, json};
 use windlass_core::caps::Caps;
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Deploy, Pushed, Refusal};
 use windlass_core::digest::Digest;
 use windlass_core::effect::Effect;
 use windlass_core::id::{Holder, ItemId, RunId};
@@ -15,11 +14,12 @@ use windlass_core::runbook::{
 };
 use windlass_core::schedule::{self, CatchUp, Overlap};
 use windlass_core::small::Map;
-use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_core::template::Template;
 use windlass_core::time::{Millis, Span};
 use windlass_core::turn::Turn;
+use windlass_core::turn::command::{Command, Deploy, Pushed, Refusal};
+use windlass_core::turn::state::Body;
 use windlass_core::{lock, queue, worker};
 
 const NEW: Digest = Digest([2; 32]);
@@ -319,7 +319,7 @@ fn the_clock_asks_for_slots_once_and_again_after_a_crash() {
     assert_eq!(world.state.indexes().due(world.at).count(), 0, "the answer is on its way");
     // A process that comes next does not know that somebody asked.
     let lines = world.lines.clone();
-    let mut state = windlass_core::state::State::new();
+    let mut state = windlass_core::turn::state::State::new();
     state.replay(&lines).unwrap();
     assert_eq!(state.indexes().due(world.at).count(), 1);
     let run = RunId(world.id());

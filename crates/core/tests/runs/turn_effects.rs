@@ -4,7 +4,6 @@ use crate::world::*;
 use serde_json::json;
 use windlass_core::attempt::Report;
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Reply};
 use windlass_core::effect::Effect;
 use windlass_core::event::Event;
 use windlass_core::id::{ReceiptId, RunId};
@@ -14,9 +13,10 @@ use windlass_core::receipt::Semantics;
 use windlass_core::receipt::key::{EffectKey, State as KeyState};
 use windlass_core::run::Status;
 use windlass_core::runbook::{KeyScope, Kind};
-use windlass_core::state::Body;
 use windlass_core::step::{self, Resolution};
 use windlass_core::turn::Turn;
+use windlass_core::turn::command::{Command, Reply};
+use windlass_core::turn::state::Body;
 
 fn shared(id: &str) -> Spec {
     write(id).with(|def| {

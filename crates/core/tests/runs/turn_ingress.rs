@@ -4,13 +4,13 @@ use crate::world::*;
 use serde_json::json;
 use windlass_core::caps::Caps;
 use windlass_core::code::Code;
-use windlass_core::command::{ARRIVALS_MAX, Arrival, Command, Refusal, Reply, Signal};
 use windlass_core::digest::Digest;
 use windlass_core::id::RunId;
 use windlass_core::idempotency::{self, Source};
 use windlass_core::run::Status;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Span;
+use windlass_core::turn::command::{ARRIVALS_MAX, Arrival, Command, Refusal, Reply, Signal};
 
 fn deliver(world: &mut World, hash: u8, vars: serde_json::Value) -> (RunId, Result<Reply, Refusal>) {
     let create = Box::new(world.create("main", vars));

@@ -5,7 +5,6 @@ use serde_json::{Value, json};
 use windlass_core::bus::Pattern;
 use windlass_core::caps::Caps;
 use windlass_core::code::Code;
-use windlass_core::command::{Arrival, Command, Pushed, Refusal, Reply};
 use windlass_core::digest::Digest;
 use windlass_core::effect::Effect;
 use windlass_core::event::{Custom, PolicyDecided};
@@ -15,9 +14,10 @@ use windlass_core::policy::Verdict;
 use windlass_core::run::Status;
 use windlass_core::runbook::{Runbook, VarDef, WorkerDef};
 use windlass_core::small::Map;
-use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Span;
+use windlass_core::turn::command::{Arrival, Command, Pushed, Refusal, Reply};
+use windlass_core::turn::state::Body;
 use windlass_core::turn::{FOLLOW_MAX, Turn};
 use windlass_core::worker::{WAKE_ON_MAX, Worker};
 use windlass_core::{idempotency, lock, queue, worker};
@@ -696,7 +696,8 @@ fn an_array_is_pushed_as_a_whole_or_not_at_all() {
     let items = vec![keyed(&mut world, "4", None), keyed(&mut world, "5", None)];
     assert_eq!(push_all(&mut world, items).unwrap_err().code(), Some(Code::QueueFull));
     assert_eq!(world.lines.len(), lines, "there was room for one of them, and neither is there");
-    let many = (0..=windlass_core::dispatch::PUSH_MAX).map(|_| keyed(&mut world, "6", Some("k"))).collect();
+    let many =
+        (0..=windlass_core::turn::dispatch::PUSH_MAX).map(|_| keyed(&mut world, "6", Some("k"))).collect();
     assert_eq!(push_all(&mut world, many).unwrap_err().code(), Some(Code::InvalidInput));
     world.check_replay();
 }

@@ -3,7 +3,6 @@
 use crate::world::*;
 use serde_json::json;
 use windlass_core::attempt::{DEFER_MAX, Report};
-use windlass_core::command::{Command, Reply};
 use windlass_core::effect::Effect;
 use windlass_core::id::{RunId, Scoped};
 use windlass_core::policy::Verdict;
@@ -13,9 +12,10 @@ use windlass_core::receipt::key::EffectKey;
 use windlass_core::run::Status;
 use windlass_core::runbook::{KeyScope, Kind, Reverses};
 use windlass_core::scope::{self, Reading};
-use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Span;
+use windlass_core::turn::command::{Command, Reply};
+use windlass_core::turn::state::Body;
 
 /// The key whose name ends like this.
 fn key(world: &World, end: &str) -> (Scoped, EffectKey) {

@@ -2,7 +2,6 @@
 
 use crate::world::*;
 use serde_json::json;
-use windlass_core::command::{Command, Deploy};
 use windlass_core::digest::Digest;
 use windlass_core::effect::Effect;
 use windlass_core::id::{RunId, WorkspaceId};
@@ -10,9 +9,10 @@ use windlass_core::run::{Source, Status};
 use windlass_core::runbook::Runbook;
 use windlass_core::schedule::{CatchUp, Input, Overlap, Schedule, Settings};
 use windlass_core::small::Map;
-use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_core::time::{Millis, Span};
+use windlass_core::turn::command::{Command, Deploy};
+use windlass_core::turn::state::Body;
 use windlass_core::workspace::{self, Keep, Mode};
 
 fn nightly() -> Runbook {

@@ -4,17 +4,17 @@ use crate::world::*;
 use serde_json::{Value, json};
 use windlass_core::caps::{FAN_OUT_LEN_MAX, Kept};
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Refusal, Reply, Signal};
 use windlass_core::id::RunId;
 use windlass_core::machine::Given;
 use windlass_core::run::{Actor, Status};
 use windlass_core::runbook::{VarDef, WaitFor};
 use windlass_core::signal::{KEPT_MAX, RUNS_MAX, TTL, stream};
-use windlass_core::state::Body;
 use windlass_core::step::Status as S;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Span;
 use windlass_core::turn;
+use windlass_core::turn::command::{Command, Refusal, Reply, Signal};
+use windlass_core::turn::state::Body;
 
 /// A run waits for `merged` with the key in `vars.pr`.
 fn waiting() -> World {

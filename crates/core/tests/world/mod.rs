@@ -15,7 +15,6 @@ use std::collections::BTreeMap;
 use windlass_core::approval;
 use windlass_core::attempt::Report;
 use windlass_core::caps::Caps;
-use windlass_core::command::{Command, Create, Fact, Receipted, Refusal, Reply};
 use windlass_core::digest::{Digest, Salt};
 use windlass_core::effect::{Effect, Lease};
 use windlass_core::event::{Event, PolicyDecided, TenantConfigured};
@@ -27,12 +26,13 @@ use windlass_core::receipt;
 use windlass_core::record::{Check, Draft, Record};
 use windlass_core::run::{Actor, Initiator, Run, Source, Status, Trigger};
 use windlass_core::runbook::Runbook;
-use windlass_core::state::State;
 use windlass_core::step::{self};
 use windlass_core::stream::StreamId;
 use windlass_core::task;
 use windlass_core::template::{Evaluate, Scope};
 use windlass_core::time::{Millis, Span};
+use windlass_core::turn::command::{Command, Create, Fact, Receipted, Refusal, Reply};
+use windlass_core::turn::state::State;
 use windlass_core::turn::{Driven, Driver, FOLLOW_MAX, Overlay, Turn};
 
 pub fn name(text: &str) -> Name {
@@ -248,9 +248,9 @@ impl World {
 
     fn check_runs(&mut self, before: &State) {
         for (id, stream) in self.state.streams() {
-            let windlass_core::state::Body::Run(run) = &stream.body else { continue };
+            let windlass_core::turn::state::Body::Run(run) = &stream.body else { continue };
             let was = match before.stream(&id).map(|stream| &stream.body) {
-                Some(windlass_core::state::Body::Run(run)) => Some(run),
+                Some(windlass_core::turn::state::Body::Run(run)) => Some(run),
                 _ => None,
             };
             let from = was.map_or(Status::Pending, |run| run.status());

@@ -3,7 +3,6 @@
 use super::{Act, POLICY, Story, create, run};
 use serde_json::{Value, json};
 use windlass_core::approval::{Attempt, Channel, Verdict as Vote};
-use windlass_core::command::{Command, Deploy, Pushed};
 use windlass_core::digest::Digest;
 use windlass_core::event::PolicyDecided;
 use windlass_core::id::{Holder, ItemId, Name, RunId, Scoped, StepId};
@@ -11,6 +10,7 @@ use windlass_core::policy::{Risk, Verdict};
 use windlass_core::run::Initiator;
 use windlass_core::small::Map;
 use windlass_core::time::Millis;
+use windlass_core::turn::command::{Command, Deploy, Pushed};
 use windlass_core::{queue, semaphore, worker};
 
 /// What policy says in every story.

@@ -18,14 +18,14 @@ use std::sync::Arc;
 use windlass_core::attempt::{self, Report};
 use windlass_core::budget::Amount;
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Refusal};
 use windlass_core::gate;
 use windlass_core::id::{AttemptId, Holder, RunId, StepId};
-use windlass_core::index::Taker;
 use windlass_core::run::{Actor, Initiator, ORPHAN_AFTER, Run};
 use windlass_core::stream::StreamId;
 use windlass_core::time::{Millis, Span};
 use windlass_core::turn;
+use windlass_core::turn::command::{Command, Refusal};
+use windlass_core::turn::index::Taker;
 
 /// How many runs are looked at in vain for one executor in one turn.
 const VAIN_MAX: usize = 256;

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use windlass_core::caps::TURN_LEN_MAX;
 use windlass_core::cause::Causes;
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Refusal, Reply};
 use windlass_core::id::Name;
 use windlass_core::machine::Given;
 use windlass_core::run::Actor;
+use windlass_core::turn::command::{Command, Refusal, Reply};
 use windlass_core::turn::{Driven, Driver};
 
 /// A span of real time that work is done in; without end where nothing else is said.

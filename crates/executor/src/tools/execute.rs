@@ -29,12 +29,12 @@ use tokio::sync::watch;
 use windlass_core::attempt::Report;
 use windlass_core::budget::Cost;
 use windlass_core::code::Code;
-use windlass_core::command::Receipted;
 use windlass_core::id::{Name, ReceiptId, RunId, StepId};
 use windlass_core::receipt::{self, Action, Semantics};
 use windlass_core::step::Failure;
 use windlass_core::template::{Template, secret_reference};
 use windlass_core::time::Span;
+use windlass_core::turn::command::Receipted;
 use windlass_engine::Leave;
 
 /// How long a model may take where the step does not say.

@@ -12,9 +12,9 @@ use serde_json::{Map, Value};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use windlass_core::command::Receipted;
 use windlass_core::receipt::Action;
 use windlass_core::template::Template;
+use windlass_core::turn::command::Receipted;
 use windlass_engine::Leave;
 
 /// How long to wait after each answer that tells nothing; the last holds for all further ones.

@@ -7,9 +7,9 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use windlass_core::code::Code;
-use windlass_core::command::Refusal;
 use windlass_core::id::Name;
 use windlass_core::template::Template;
+use windlass_core::turn::command::Refusal;
 
 /// Puts on record that a secret, by name and version, is about to be used. What is not on record is not used.
 pub type Witness = Arc<dyn Fn(Name, Name) -> Result<(), Refusal> + Send + Sync>;

@@ -11,10 +11,10 @@ use super::settings::{Host, Settings};
 use super::*;
 use crate::secrets::{Registered, Secrets, Vault};
 use serde_json::json;
-use windlass_core::command::Refusal;
 use windlass_core::id::RunId;
 use windlass_core::small::Map;
 use windlass_core::template::Template;
+use windlass_core::turn::command::Refusal;
 
 /// A place with secrets in it, and tools that reach these servers.
 struct Bench {

@@ -13,9 +13,9 @@ use serde::Deserialize;
 use std::sync::Arc;
 use windlass_core::approval::{self, Approval, Attempt, Channel, Status, Verdict};
 use windlass_core::code::Code;
-use windlass_core::command::Command;
 use windlass_core::digest::Digest;
 use windlass_core::id::ApprovalId;
+use windlass_core::turn::command::Command;
 use windlass_store::shape;
 use windlass_store::store::ApprovalFilter;
 

@@ -11,11 +11,11 @@ use serde_json::{Map, Value, json as object};
 use std::sync::Arc;
 use windlass_core::canonical;
 use windlass_core::code::Code;
-use windlass_core::command::{self as core, Command, Create, Refusal};
 use windlass_core::digest::Digest;
 use windlass_core::id::{Name, RunId, Scoped};
 use windlass_core::idempotency::{Input, RESPONSE_LEN_MAX, Reply, Source as KeySource};
 use windlass_core::run::{Source, Trigger};
+use windlass_core::turn::command::{self as core, Command, Create, Refusal};
 
 /// How many runs one request makes.
 const RUNS_MAX: usize = 1_000;

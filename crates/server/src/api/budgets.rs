@@ -10,7 +10,7 @@ use serde::Deserialize;
 use std::sync::Arc;
 use windlass_core::budget::{Amount, Dimension};
 use windlass_core::code::Code;
-use windlass_core::command::Command;
+use windlass_core::turn::command::Command;
 use windlass_runbook::span;
 
 /// The most dollars.

@@ -5,10 +5,10 @@ use crate::app::App;
 use crate::cards::text::visible;
 use crate::cards::{Card, Facts};
 use windlass_core::approval::{self, Attempt, Channel, Refusal, Status, Verdict, card_hash};
-use windlass_core::command::{Command, Reply};
 use windlass_core::digest::Digest;
 use windlass_core::id::{ApprovalId, Name, RunId};
 use windlass_core::run::Actor;
+use windlass_core::turn::command::{Command, Reply};
 
 /// How somebody says which card they saw.
 pub(crate) enum Seen {

@@ -11,9 +11,9 @@ use serde::Deserialize;
 use serde_json::{Value, json as object};
 use std::sync::Arc;
 use windlass_core::code::Code;
-use windlass_core::command::{Claim, Command, Create, Reply, Undo};
 use windlass_core::id::{Name, RunId};
 use windlass_core::run::{Source, Trigger};
+use windlass_core::turn::command::{Claim, Command, Create, Reply, Undo};
 use windlass_store::shape;
 
 /// Everything about receipts and undo.

@@ -12,12 +12,12 @@ use serde::Deserialize;
 use serde_json::json as object;
 use std::sync::Arc;
 use windlass_core::code::Code;
-use windlass_core::command::Command;
 use windlass_core::digest::Digest;
 use windlass_core::event::EvidenceExported;
 use windlass_core::evidence::{About, Period};
 use windlass_core::id::RunId;
 use windlass_core::time::Millis;
+use windlass_core::turn::command::Command;
 use windlass_engine::port::Clock as _;
 use windlass_store::store::Embedded;
 
@@ -88,7 +88,7 @@ impl From<evidence::Error> for Problem {
 /// # Errors
 /// As [`bundle::gather`] says.
 fn make(app: &App, run: RunId, values: bool, owns: bool) -> Result<Vec<u8>, evidence::Error> {
-    let gone = |refusal: windlass_core::command::Refusal| evidence::Error::Engine(refusal.to_string());
+    let gone = |refusal: windlass_core::turn::command::Refusal| evidence::Error::Engine(refusal.to_string());
     let look = move |store: &mut Embedded| (store.first_seq(run), evidence::seal::sealed_through(store));
     let (first_seq, mut through) = app.engine.read(look).map_err(gone)?;
     if !bundle::is_sealed(&app.log, run, first_seq, through)? {
@@ -113,7 +113,7 @@ fn make(app: &App, run: RunId, values: bool, owns: bool) -> Result<Vec<u8>, evid
 
 /// The key that signs bundles.
 fn key(app: &App) -> Result<keys::Key, evidence::Error> {
-    let gone = |refusal: windlass_core::command::Refusal| evidence::Error::Engine(refusal.to_string());
+    let gone = |refusal: windlass_core::turn::command::Refusal| evidence::Error::Engine(refusal.to_string());
     let id = app.engine.read(|store| evidence::seal::key_in_force(store)).map_err(gone)?;
     app.keys.load(&id.ok_or_else(|| evidence::Error::Unprovable("nothing was sealed yet".to_owned()))?)
 }

@@ -12,9 +12,9 @@ use axum::response::IntoResponse as _;
 use std::path::Path;
 use std::sync::Arc;
 use windlass_core::code::Code;
-use windlass_core::command::Reply;
 use windlass_core::id::{RunId, Scoped};
 use windlass_core::idempotency::Source as KeySource;
+use windlass_core::turn::command::Reply;
 
 /// The figures.
 pub(super) fn routes() -> Routes {

@@ -8,8 +8,8 @@ use crate::metrics::Hit;
 use windlass_core::digest::Digest;
 use windlass_core::id::Scoped;
 use windlass_core::idempotency::{Input, Key, Reply, Source};
-use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
+use windlass_core::turn::state::Body;
 use windlass_engine::port::Clock as _;
 use windlass_executor::clock::System;
 

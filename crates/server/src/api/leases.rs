@@ -28,7 +28,6 @@ use windlass_api::lease::{
 use windlass_api::{List, Time};
 use windlass_core::attempt::{Exit, Report};
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Refusal, Reply};
 use windlass_core::event::CheckpointSaved;
 use windlass_core::id::{AttemptId, Name, RunId, StepId};
 use windlass_core::private::Private;
@@ -38,6 +37,7 @@ use windlass_core::step::Failure;
 use windlass_core::template::Template;
 use windlass_core::time::{Millis, Span};
 use windlass_core::trace;
+use windlass_core::turn::command::{Command, Refusal, Reply};
 use windlass_engine::Permit;
 use windlass_engine::handle::Message;
 use windlass_engine::port::Clock as _;

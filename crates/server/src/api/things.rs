@@ -10,12 +10,12 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::sync::Arc;
 use windlass_core::code::Code;
-use windlass_core::command::Command;
 use windlass_core::id::Scoped;
 use windlass_core::machine::Beats;
-use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_core::turn::View as _;
+use windlass_core::turn::command::Command;
+use windlass_core::turn::state::Body;
 use windlass_core::{lock, semaphore};
 use windlass_store::shape;
 

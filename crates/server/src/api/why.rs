@@ -12,9 +12,9 @@ use windlass_core::code::Code;
 use windlass_core::id::{Holder, Name, RunId};
 use windlass_core::lock;
 use windlass_core::run::{BlockedOn, Run, Status};
-use windlass_core::state::{Body, State as Whole};
 use windlass_core::step::{self, Step, Wait};
 use windlass_core::stream::StreamId;
+use windlass_core::turn::state::{Body, State as Whole};
 use windlass_store::shape;
 
 /// How many links the chain has at most.

@@ -10,10 +10,10 @@ use serde::Deserialize;
 use serde_json::{Value, json as object};
 use std::sync::Arc;
 use windlass_core::code::Code;
-use windlass_core::command::Command;
 use windlass_core::id::{Name, Scoped};
-use windlass_core::state::{Body, State as Streams};
 use windlass_core::stream::StreamId;
+use windlass_core::turn::command::Command;
+use windlass_core::turn::state::{Body, State as Streams};
 use windlass_core::worker::{self, Worker};
 use windlass_store::shape;
 

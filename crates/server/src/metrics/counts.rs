@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::time::Duration;
 use windlass_core::id::Name;
-use windlass_core::index::Move;
 use windlass_core::run::Status;
 use windlass_core::time::{Millis, Span};
+use windlass_core::turn::index::Move;
 
 /// The most tenants, and the most pipelines, that have figures of their own.
 pub const LABELS_MAX: usize = 100;

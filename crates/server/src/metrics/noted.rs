@@ -2,7 +2,7 @@
 
 use windlass_core::event::Event;
 use windlass_core::id::{RunId, StepId};
-use windlass_core::index::Move;
+use windlass_core::turn::index::Move;
 use windlass_engine::fast::Map;
 
 /// What became of a step, by a number that stands for it.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use windlass_core::digest::Digest;
 use windlass_core::event::{Event, PipelineCompleted, StepCompleted, StepReady, StepStarted};
 use windlass_core::id::RunId;
-use windlass_core::index::Move;
 use windlass_core::step::Wait;
+use windlass_core::turn::index::Move;
 
 fn name(text: &str) -> Name {
     Name::clean(text)

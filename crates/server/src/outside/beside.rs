@@ -17,12 +17,12 @@ use std::sync::PoisonError;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 use windlass_core::code::Code;
-use windlass_core::command::Refusal;
 use windlass_core::digest::Digest;
 use windlass_core::id::{Name, RunId, Scoped, StepId};
 use windlass_core::policy::Purpose;
 use windlass_core::receipt::Action;
 use windlass_core::time::Millis;
+use windlass_core::turn::command::Refusal;
 use windlass_engine::Leave;
 use windlass_executor::shell::{
     self, Author, Ended, Ending, Environment, ShellEvent, Source, Spec, StartError, Wall,

@@ -12,7 +12,7 @@ use windlass_core::event::{Event, PolicyDecided};
 use windlass_core::id::Name;
 use windlass_core::policy::Verdict;
 use windlass_core::record::Record;
-use windlass_core::state::State;
+use windlass_core::turn::state::State;
 use windlass_store::log::{Error, Log};
 
 /// The most flips that are shown with their details.

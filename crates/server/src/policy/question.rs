@@ -14,10 +14,10 @@ use windlass_core::policy::{self, Purpose, Risk, Scope, scope};
 use windlass_core::receipt::Action;
 use windlass_core::run::{Run, Source};
 use windlass_core::runbook::{Kind, Runbook, StepDef};
-use windlass_core::state::{Body, State};
 use windlass_core::step::Step;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
+use windlass_core::turn::state::{Body, State};
 use windlass_executor::shell::Environment;
 
 /// What policy is asked.

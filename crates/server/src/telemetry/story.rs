@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use windlass_core::event::Event;
 use windlass_core::id::{Name, RunId, StepId};
-use windlass_core::index::Move;
 use windlass_core::run::{Actor, Home, Initiator, Status};
-use windlass_core::state::State;
 use windlass_core::time::Millis;
 use windlass_core::trace::Trace;
+use windlass_core::turn::index::Move;
+use windlass_core::turn::state::State;
 
 /// One thing that happened to a run.
 #[derive(Clone, Debug)]

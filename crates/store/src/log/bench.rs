@@ -6,12 +6,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
-use windlass_core::command::Fact;
 use windlass_core::event::{Custom, Event};
 use windlass_core::id::{Name, RunId};
 use windlass_core::run::Actor;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
+use windlass_core::turn::command::Fact;
 use windlass_engine::port::Decided;
 
 /// How many facts a committer commits at a time: those of a plain step.

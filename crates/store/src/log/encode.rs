@@ -11,12 +11,12 @@ use super::{Batch, Done, Durable, Entry};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use windlass_core::audit::Head;
-use windlass_core::command::Fact;
 use windlass_core::digest::Digest;
 use windlass_core::event::Event;
 use windlass_core::record::Draft;
-use windlass_core::state::Snapshot;
 use windlass_core::stream::StreamId;
+use windlass_core::turn::command::Fact;
+use windlass_core::turn::state::Snapshot;
 use windlass_engine::fast::Map;
 use windlass_engine::port::Decided;
 

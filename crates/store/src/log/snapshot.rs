@@ -25,8 +25,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use windlass_core::audit::Head;
 use windlass_core::pool::Pool;
-use windlass_core::state::Snapshot;
 use windlass_core::stream::StreamId;
+use windlass_core::turn::state::Snapshot;
 use windlass_core::wire::{Reader, Writer};
 
 /// How much is gathered before it is written.

@@ -12,10 +12,10 @@ use windlass_core::idempotency;
 use windlass_core::machine::Beats;
 use windlass_core::run::Run;
 use windlass_core::runbook::{Pipeline, Runbook};
-use windlass_core::state::{Body, State, Stream};
 use windlass_core::step::{self, OutputLost, Step};
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
+use windlass_core::turn::state::{Body, State, Stream};
 use windlass_core::workspace::{self, session};
 use windlass_engine::port::Store;
 

@@ -4,13 +4,13 @@ use crate::history::{Filter, History};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use windlass_core::caps;
-use windlass_core::command::Fact;
 use windlass_core::digest::Digest;
 use windlass_core::id::{ItemId, Name, RunId, Scoped};
 use windlass_core::machine::Beats;
-use windlass_core::state::State;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
+use windlass_core::turn::command::Fact;
+use windlass_core::turn::state::State;
 use windlass_core::turn::{Found, Overlay, View};
 use windlass_engine::fast::Set;
 

@@ -21,9 +21,9 @@ use windlass_core::digest::Digest;
 use windlass_core::id::{ItemId, RunId, Scoped};
 use windlass_core::item::Item;
 use windlass_core::schedule;
-use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
+use windlass_core::turn::state::Body;
 use windlass_engine::fast::Set;
 use windlass_engine::port::{Fault, Store as _};
 

@@ -14,12 +14,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use windlass_core::approval::{Attempt, Channel, Status, Verdict};
 use windlass_core::code::Code;
-use windlass_core::command::{Command, Fact};
 use windlass_core::id::{ApprovalId, Name};
 use windlass_core::run::Actor;
 use windlass_core::stream::StreamId;
 use windlass_core::template::NoExpressions;
 use windlass_core::time::Millis;
+use windlass_core::turn::command::{Command, Fact};
 use windlass_engine::conformance::{BOOK, Subject, check, create};
 use windlass_engine::fake::Always;
 use windlass_engine::fake::{Collected, Hands, Kept};
@@ -73,7 +73,7 @@ impl Store for Disked {
     }
     fn pick_ready(
         &mut self,
-        taker: &windlass_core::index::Taker<'_>,
+        taker: &windlass_core::turn::index::Taker<'_>,
     ) -> Option<(windlass_core::id::RunId, Vec<windlass_core::id::StepId>)> {
         self.store.pick_ready(taker)
     }

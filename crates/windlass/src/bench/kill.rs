@@ -83,6 +83,6 @@ pub(super) fn measure(dir: &Path) -> Result<Value, Failure> {
 }
 
 /// Whether it is a run that has not ended.
-pub(super) fn is_open(body: &windlass_core::state::Body) -> bool {
-    matches!(body, windlass_core::state::Body::Run(run) if !run.is_terminal())
+pub(super) fn is_open(body: &windlass_core::turn::state::Body) -> bool {
+    matches!(body, windlass_core::turn::state::Body::Run(run) if !run.is_terminal())
 }

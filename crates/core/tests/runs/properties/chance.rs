@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use windlass_core::approval;
 use windlass_core::attempt::Report;
 use windlass_core::budget::Amount;
-use windlass_core::command::{Command, Pushed, Receipted};
 use windlass_core::digest::Digest;
 use windlass_core::event::{CheckpointSaved, PolicyDecided};
 use windlass_core::guard::{FileInfo, GuardInputs};
@@ -18,6 +17,7 @@ use windlass_core::run::{Initiator, Run};
 use windlass_core::step::{Resolution, Step, Wait};
 use windlass_core::stream::StreamId;
 use windlass_core::time::Span;
+use windlass_core::turn::command::{Command, Pushed, Receipted};
 use windlass_core::{item, lock, semaphore};
 
 /// A command as a few numbers: what kind, about which of the things there are, and how.
@@ -264,7 +264,7 @@ pub fn tick(watched: &mut Watched) {
 
 fn epoch_of(watched: &Watched, item: ItemId) -> Option<u64> {
     match watched.world.state.stream(&StreamId::Item(item)).map(|stream| &stream.body) {
-        Some(windlass_core::state::Body::Item(item)) => item.body().map(|body| body.epoch),
+        Some(windlass_core::turn::state::Body::Item(item)) => item.body().map(|body| body.epoch),
         Some(_) | None => None,
     }
 }

@@ -8,11 +8,11 @@ use serde_json::json;
 use windlass_core::approval;
 use windlass_core::attempt::Report;
 use windlass_core::budget::Amount;
-use windlass_core::command::Command;
 use windlass_core::id::{Holder, RunId};
 use windlass_core::policy::Verdict;
 use windlass_core::step::{Resolution, Status, Step, Wait};
 use windlass_core::time::Span;
+use windlass_core::turn::command::Command;
 use windlass_core::{lock, semaphore};
 
 /// The longest that it may take. What a case can build waits for some hours at most, and a round is two minutes.

@@ -14,16 +14,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use windlass_core::canonical;
 use windlass_core::code::Code;
-use windlass_core::command::{ARRIVALS_MAX, Arrival, Command, Create, Reply, Signal};
-use windlass_core::deployment::Active;
 use windlass_core::digest::Digest;
 use windlass_core::id::{Name, RunId, Scoped};
 use windlass_core::idempotency;
 use windlass_core::run::Trigger;
 use windlass_core::runbook::{CALLS_MAX, Runbook, TriggerDef};
-use windlass_core::state::{Body, State};
 use windlass_core::stream::StreamId;
 use windlass_core::time::Span;
+use windlass_core::turn::command::{ARRIVALS_MAX, Arrival, Command, Create, Reply, Signal};
+use windlass_core::turn::deployment::Active;
+use windlass_core::turn::state::{Body, State};
 use windlass_runbook::check_vars;
 
 /// The most bytes of the variables of one run, or of the data of one signal.

@@ -7,11 +7,11 @@ use std::time::Duration;
 use windlass_core::approval::{
     Approval, Channel, Input, PLACES_MAX, SHOWINGS_MAX, Showed, Showing, Shown, Status,
 };
-use windlass_core::command::Command;
 use windlass_core::id::{ApprovalId, Name, NoticeId, RunId};
 use windlass_core::run::Actor;
-use windlass_core::state::Body;
 use windlass_core::time::Millis;
+use windlass_core::turn::command::Command;
+use windlass_core::turn::state::Body;
 use windlass_engine::port::Clock as _;
 use windlass_executor::clock::System;
 use windlass_executor::config::Slack as Settings;

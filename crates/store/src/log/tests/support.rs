@@ -7,13 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use windlass_core::command::Fact;
 use windlass_core::event::{Event, LockAcquired};
 use windlass_core::id::{Holder, Name, Scoped};
 use windlass_core::run::Actor;
-use windlass_core::state::{Body, State};
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
+use windlass_core::turn::command::Fact;
+use windlass_core::turn::state::{Body, State};
 use windlass_engine::port::Decided;
 
 pub(super) const DIR: &str = "data";

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use windlass_core::code::Code;
 use windlass_core::record::Record;
-use windlass_core::state::{Snapshot, State};
 use windlass_core::stream::StreamId;
+use windlass_core::turn::state::{Snapshot, State};
 
 fn commit_some(model: &mut Model, log: &Log, n: usize) {
     let mut dice = Dice::new(7);

@@ -9,7 +9,6 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
-use windlass_core::command::Fact;
 use windlass_core::digest::Digest;
 use windlass_core::event::{Event, StreamCarried};
 use windlass_core::id::{AttemptId, Holder, Name, ReceiptId, RunId, Scoped};
@@ -20,9 +19,10 @@ use windlass_core::policy::Risk;
 use windlass_core::receipt::key::{self, EffectKey, Proposal, Report};
 use windlass_core::receipt::{Action, Outcome, Semantics};
 use windlass_core::run::Actor;
-use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_core::time::{Millis, Span};
+use windlass_core::turn::command::Fact;
+use windlass_core::turn::state::Body;
 use windlass_engine::port::{Batch, Decided, Store as _};
 
 /// Numbers that look random and are the same for the same seed.

@@ -5,14 +5,14 @@ use crate::disk::faulty::Faulty;
 use crate::store::{Before, Embedded};
 use serde_json::json;
 use std::sync::Arc;
-use windlass_core::command::{Command, Create, Deploy};
 use windlass_core::digest::Digest;
 use windlass_core::id::{Name, Scoped};
 use windlass_core::run::Initiator;
 use windlass_core::small;
-use windlass_core::state::Body;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
+use windlass_core::turn::command::{Command, Create, Deploy};
+use windlass_core::turn::state::Body;
 use windlass_engine::conformance::{create, run};
 
 /// After everything.

@@ -1,13 +1,10 @@
 //! What a tenant may do, and what its people want to be told.
 
-use super::{Body, State};
 use crate::caps::Caps;
-use crate::deployment::Active;
 use crate::digest::Digest;
 use crate::effect::Notice;
 use crate::event::Event;
-use crate::id::{Name, Scoped, TokenId};
-use crate::stream::StreamId;
+use crate::id::TokenId;
 use crate::time::Millis;
 use crate::token::Token;
 use alloc::collections::BTreeMap;
@@ -37,7 +34,7 @@ pub struct Tenant {
 }
 
 impl Tenant {
-    pub(super) fn apply(&mut self, event: &Event, at: Millis) {
+    pub(crate) fn apply(&mut self, event: &Event, at: Millis) {
         match event {
             Event::TokenCreated(_) | Event::TokenRevoked(_) => {
                 crate::token::fold(&mut self.tokens, event, at);
@@ -52,18 +49,5 @@ impl Tenant {
             // tidy: nothing else happens to a tenant.
             _ => {}
         }
-    }
-}
-
-impl State {
-    /// What is deployed, with the tenant that it is of.
-    pub fn deployed(&self) -> impl Iterator<Item = (&Name, &Active)> {
-        let all = self.streams.from_kind(StreamId::Deployment(Scoped::least()));
-        let deployments = all.map_while(|stream| match &stream.body {
-            Body::Deployment(active) => Some((&stream.tenant, active.as_ref().as_ref())),
-            // tidy: the next kind begins.
-            _ => None,
-        });
-        deployments.filter_map(|(tenant, active)| Some((tenant, active?)))
     }
 }

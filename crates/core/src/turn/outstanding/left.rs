@@ -4,22 +4,21 @@
 //! and its caller does not know. Each row compares two streams and gives the command that makes them agree. A command
 //! that comes twice changes nothing, so it does no harm to find one that is on its way.
 
-use crate::calls;
-use crate::command::{Command, Outcome, Reply};
 use crate::effect::{Effect, Told};
 use crate::gate;
 use crate::id::{Holder, Name, RunId, Scoped};
-use crate::lifecycle;
 use crate::lock::{self, Lock};
-use crate::route;
 use crate::run::{BlockedOn, Run, Section, Status};
 use crate::runbook::Kind;
 use crate::schedule::{self, Overlap, Schedule};
 use crate::semaphore::Semaphore;
-use crate::state::{Body, State};
 use crate::step::{self, Failure, Gate, Step, Wait, Waiting};
 use crate::stream::StreamId;
 use crate::turn::View;
+use crate::turn::calls;
+use crate::turn::command::{Command, Outcome, Reply};
+use crate::turn::route;
+use crate::turn::state::{Body, State};
 use crate::worker::Worker;
 use crate::{item::Item, queue, workspace};
 use alloc::string::ToString;
@@ -277,7 +276,7 @@ impl State {
                     route::other(gate::stop(run, step), out);
                 }
                 None if run.suspended && !child.suspended && child.stopping.is_none() => {
-                    out.follow.push(lifecycle::suspend_called(run.id(), id));
+                    out.follow.push(crate::turn::suspend_called(run.id(), id));
                 }
                 None => {}
             },

@@ -5,13 +5,13 @@
 //! the ancestor's. It is released once, when the ancestor ends, which is after everything that it called. For slots the
 //! ancestor must hold at least as many as are asked for; those below it share them and are not counted one by one.
 
-use crate::command::Refusal;
 use crate::id::{Holder, RunId};
 use crate::lock::Lock;
 use crate::pipeline;
 use crate::run::Run;
 use crate::runbook::CALLS_MAX;
 use crate::semaphore::Semaphore;
+use crate::turn::command::Refusal;
 use crate::turn::{View, run_of};
 use alloc::vec::Vec;
 

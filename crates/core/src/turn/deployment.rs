@@ -18,7 +18,6 @@
 
 use crate::caps::Caps;
 use crate::code::Code;
-use crate::command::{Command, Deploy, Outcome, Refusal, Reply};
 use crate::digest::Digest;
 use crate::effect::Notice;
 use crate::event::{RunbookDeployed, RunbookWithdrawn, TenantConfigured};
@@ -26,9 +25,10 @@ use crate::id::{Name, Scoped};
 use crate::item::Terms;
 use crate::machine::Given;
 use crate::runbook::{QueueDef, Runbook, ScheduleDef, WorkerDef};
-use crate::state::Body;
 use crate::stream::StreamId;
 use crate::time::Millis;
+use crate::turn::command::{Command, Deploy, Outcome, Refusal, Reply};
+use crate::turn::state::Body;
 use crate::turn::{Found, View, decide, missing, of_stream, runbook_of, tenant_of};
 use crate::{bus, lock, queue, schedule, semaphore, worker};
 use alloc::string::{String, ToString};

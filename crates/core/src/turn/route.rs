@@ -1,8 +1,6 @@
 //! Routing: what one stream's decision means for the others, in the same turn.
 
-use crate::calls;
 use crate::code::Code;
-use crate::command::{Command, Create, Outcome, Refusal, Reply};
 use crate::effect::{Effect, Route, Told};
 use crate::event::Event;
 use crate::id::{Holder, ItemId, Name, Scoped, StepId};
@@ -14,8 +12,10 @@ use crate::run::{Initiator, Run, Section, Source, Status, Trigger};
 use crate::semaphore::{self, Semaphore};
 use crate::step::Failure;
 use crate::stream::StreamId;
-use crate::system;
 use crate::trace;
+use crate::turn::calls;
+use crate::turn::command::{Command, Create, Outcome, Refusal, Reply};
+use crate::turn::system;
 use crate::turn::{View, lock_of, name_of, of_run, of_stream, run_of, semaphore_of, tenant_of};
 use crate::workspace::Workspace;
 use crate::workspace::session::Session;

@@ -4,19 +4,16 @@
 //! and a snapshot of each stream with its version plus the records after it give the whole. The indexes are
 //! derived: they are rebuilt from the streams and never saved. What they say are hints; the streams decide.
 
+mod deployed;
 mod saved;
-mod tenant;
 pub use saved::Snapshot;
-pub use tenant::Tenant;
 
 use crate::audit::Sealer;
 use crate::caps::Caps;
-use crate::deployment::Active;
 use crate::digest::Digest;
 use crate::event::Event;
 use crate::id::{Holder, Name, RunId, Scoped, TokenId};
 use crate::idempotency::Key;
-use crate::index::Indexes;
 use crate::item::Item;
 use crate::lock::Lock;
 use crate::machine::Beats;
@@ -30,8 +27,11 @@ use crate::schedule::{self, Schedule};
 use crate::semaphore::Semaphore;
 use crate::signal::Signals;
 use crate::stream::{StreamId, StreamMap};
+use crate::tenant::Tenant;
 use crate::time::Millis;
 use crate::token::Token;
+use crate::turn::deployment::Active;
+use crate::turn::index::Indexes;
 use crate::turn::{Found, Overlay, View};
 use crate::wire;
 use crate::worker::Worker;
@@ -777,11 +777,11 @@ impl Overlay for State {
         }
     }
 
-    fn woken_by(&self, facts: &[crate::command::Fact]) -> Vec<Scoped> {
+    fn woken_by(&self, facts: &[crate::turn::command::Fact]) -> Vec<Scoped> {
         self.indexes.woken_by(facts)
     }
 
-    fn apply(&mut self, facts: &[crate::command::Fact], at: Millis) {
+    fn apply(&mut self, facts: &[crate::turn::command::Fact], at: Millis) {
         let mut touched: Vec<&StreamId> = Vec::new();
         for fact in facts {
             // A decision begins a stream with the fact that makes it; were it otherwise, the record would be refused

@@ -9,16 +9,15 @@
 //! recorded before the command that takes runs: after a crash it runs again, for the same item and the same run.
 
 use super::{make_run, of_item, on_worker, push_all};
-use crate::command::{Outcome, Pushed, Refusal, Reply};
 use crate::effect::Effect;
 use crate::event::WorkerPollComplete;
 use crate::id::{ItemId, RunId, Scoped};
 use crate::item::{self, Item};
 use crate::machine::{Decision, Given};
 use crate::private::Private;
-use crate::requesters;
-use crate::state::{Body, State};
 use crate::stream::StreamId;
+use crate::turn::command::{Outcome, Pushed, Refusal, Reply};
+use crate::turn::state::{Body, State};
 use crate::turn::{View, item_of, name_of, of_stream, run_of, tenant_of, worker_of};
 use crate::worker::{self, Worker};
 use alloc::string::String;
@@ -46,11 +45,13 @@ pub(super) fn polled(
         return Ok(Outcome::reply(Reply::Nothing));
     };
     let (pushed, error) = match listed {
-        Ok(items) => match push_all(view, &queue, items, &requesters::of_actor(view, given.by)?, given) {
-            Ok((out, answers)) => (Some((out, items.len(), found(items, &answers))), None),
-            Err(needs @ Refusal::Need(_)) => return Err(needs),
-            Err(Refusal::Error { message, .. }) => (None, Some(message)),
-        },
+        Ok(items) => {
+            match push_all(view, &queue, items, &crate::turn::requesters::of_actor(view, given.by)?, given) {
+                Ok((out, answers)) => (Some((out, items.len(), found(items, &answers))), None),
+                Err(needs @ Refusal::Need(_)) => return Err(needs),
+                Err(Refusal::Error { message, .. }) => (None, Some(message)),
+            }
+        }
         Err(message) => (None, Some(message.clone())),
     };
     let count = pushed.as_ref().map_or(0, |(_, count, _)| u32::try_from(*count).unwrap_or(u32::MAX));

@@ -10,8 +10,6 @@
 //! once the second one finds the first.
 
 use crate::code::Code;
-use crate::command::{Outcome, Refusal, Reply, Undo};
-use crate::creation;
 use crate::event::{Event, PipelineUndo};
 use crate::id::{Name, RunId, StepId};
 use crate::items;
@@ -20,6 +18,8 @@ use crate::run::{Run, Section, Undoing};
 use crate::runbook::CALLS_MAX;
 use crate::step::{Status, Step};
 use crate::stream::StreamId;
+use crate::turn::command::{Outcome, Refusal, Reply, Undo};
+use crate::turn::creation;
 use crate::turn::{View, missing, of_stream, run_of};
 use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, BTreeSet};

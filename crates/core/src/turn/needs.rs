@@ -7,13 +7,13 @@
 //! pending ─▶ blocked on runs ─▶ blocked on pipelines ─▶ blocked on its lock ─▶ running
 //! ```
 
-use crate::command::{Create, Outcome, Refusal, Reply};
 use crate::event::Event;
 use crate::id::{Name, RunId};
 use crate::lifecycle;
 use crate::machine::{Decision, Given};
 use crate::run::{BlockedOn, Run, Status};
 use crate::runbook::Pipeline;
+use crate::turn::command::{Create, Outcome, Refusal, Reply};
 use crate::turn::{Loaded, View, load, missing, of_run, run_of};
 use alloc::vec::Vec;
 

@@ -3,7 +3,6 @@
 use crate::budget::Limits;
 use crate::caps::Caps;
 use crate::code::Code;
-use crate::command::{ARRIVALS_MAX, Arrival, Command, Create, Outcome, Refusal, Reply, Signal};
 use crate::digest::Digest;
 use crate::effect::Told;
 use crate::event::{CommandRun, Event, PipelineCreated, PipelineInherited};
@@ -12,7 +11,6 @@ use crate::idempotency::{self, Key};
 use crate::items;
 use crate::lifecycle;
 use crate::machine::{Decision, Given};
-use crate::needs;
 use crate::packed::Packed;
 use crate::private::Private;
 use crate::requesters;
@@ -21,10 +19,12 @@ use crate::runbook::{Pipeline, Runbook, VarDef};
 use crate::step::{Failure, Step};
 use crate::stream::StreamId;
 use crate::template::Evaluate;
+use crate::turn::command::{ARRIVALS_MAX, Arrival, Command, Create, Outcome, Refusal, Reply, Signal};
+use crate::turn::needs;
+use crate::turn::undone;
 use crate::turn::{
     Loaded, View, key_of, load, missing, name_of, of_run, of_stream, run_of, runbook_of, tenant_of,
 };
-use crate::undone;
 use alloc::boxed::Box;
 use alloc::string::ToString;
 use alloc::vec::Vec;
@@ -58,7 +58,7 @@ pub(crate) fn create_for(
             let mut made = made?;
             // Its caller may have been suspended since it asked for it.
             if run_of(view, parent)?.is_some_and(|caller| caller.suspended) {
-                made.follow.insert(0, lifecycle::suspend_called(*parent, create.id));
+                made.follow.insert(0, crate::turn::suspend_called(*parent, create.id));
             }
             Ok(made)
         }
@@ -78,7 +78,7 @@ pub(crate) fn new(
         return Err(Refusal::new(Code::IdempotencyConflict, "a run with this id exists"));
     }
     if let Some(of) = create.takes_back {
-        return crate::reversal::create(view, create, asked_by, of, given);
+        return super::reversal::create(view, create, asked_by, of, given);
     }
     let runbook = runbook_of(view, &create.runbook)?.ok_or_else(|| missing("runbook", &create.runbook))?;
     let def = pipeline(runbook, &create.pipeline)?;
@@ -105,7 +105,7 @@ pub(crate) fn new(
     if let Some(earlier) =
         inherited.as_ref().map(|inherited| run_of(view, &inherited.from)).transpose()?.flatten()
     {
-        requesters::add(&mut asked_by, requesters::of_run(earlier));
+        requesters::add(&mut asked_by, earlier.requesters());
     }
     let created = PipelineCreated { asked_by: beside_user(create, asked_by), ..created };
     let made = Decision::new().fact(created);
@@ -118,9 +118,9 @@ pub(crate) fn asked_by(view: &dyn View, create: &Create, given: &Given<'_>) -> R
     match &create.parent {
         Some((parent, _)) => {
             let caller = run_of(view, parent)?.ok_or_else(|| missing("run", parent))?;
-            Ok(requesters::of_run(caller))
+            Ok(caller.requesters())
         }
-        None => requesters::of_delivery(view, given.by, create.trigger.user.as_ref()),
+        None => super::requesters::of_delivery(view, given.by, create.trigger.user.as_ref()),
     }
 }
 
@@ -427,10 +427,10 @@ pub(crate) fn arrive(view: &dyn View, arrival: &Arrival, given: &mut Given<'_>) 
     }
     for signal in signals {
         let sent = match to {
-            None => crate::signal::arrive(view, signal, given)?,
+            None => super::signals::arrive(view, signal, given)?,
             Some(run) => {
                 let Signal { name, key, data, event_id, user, .. } = signal;
-                let asked_by = requesters::of_signal(view, given, user.as_ref(), data)?;
+                let asked_by = super::requesters::of_signal(view, given, user.as_ref(), data)?;
                 let run = load(view, *run)?.run;
                 let told = lifecycle::signal(
                     run,
@@ -577,7 +577,7 @@ pub(crate) fn descend(
     let created = created(&create, (runbook, caps), def, born_of.lineage(), given)?;
     admit_vars(view, &create, &created)?;
     let back = undone::taken_back(view, run)?;
-    let by = requesters::of_actor(view, given.by)?;
+    let by = super::requesters::of_actor(view, given.by)?;
     let descended = lifecycle::descend(run, of, new, from, &back, created, by)?;
     let mut out = born(&create, descended);
     let action: Event = match from {

@@ -7,19 +7,18 @@
 //! The effect that asks for slots changes nothing, so after a crash the clock asks again; which slots are settled is in
 //! the log, so none of them makes a second run.
 
-use crate::command::{Create, Outcome, Refusal, Reply};
 use crate::digest::Digest;
 use crate::effect::Effect;
 use crate::event::Event;
 use crate::id::{Name, RunId, Scoped};
 use crate::idempotency;
 use crate::machine::{Decision, Given};
-use crate::requesters;
-use crate::route;
 use crate::run::{Source, Trigger};
 use crate::schedule::{self, Schedule};
 use crate::stream::StreamId;
 use crate::time::Millis;
+use crate::turn::command::{Create, Outcome, Refusal, Reply};
+use crate::turn::route;
 use crate::turn::{View, name_of, of_stream, schedule_of, tenant_of};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -50,9 +49,10 @@ pub(super) fn on_schedule(
     let tenant = tenant_of(id);
     let mut out = Outcome::reply(Reply::Done);
     let input = match input {
-        schedule::Input::RunNow { run, .. } => {
-            schedule::Input::RunNow { run: *run, asked_by: requesters::of_actor(view, given.by)? }
-        }
+        schedule::Input::RunNow { run, .. } => schedule::Input::RunNow {
+            run: *run,
+            asked_by: crate::turn::requesters::of_actor(view, given.by)?,
+        },
         // tidy: nobody asks for anything else.
         input => input.clone(),
     };
@@ -70,7 +70,7 @@ pub(super) fn on_schedule(
                 continue;
             };
             let create = slot_run(&schedule, run, slot, pipeline, runbook, (vars, project_root));
-            match crate::creation::create_for(view, &create, asked_by, given) {
+            match crate::turn::creation::create_for(view, &create, asked_by, given) {
                 Ok(created) => {
                     out.facts.extend(created.facts);
                     out.follow.extend(created.follow);

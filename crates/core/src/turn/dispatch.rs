@@ -6,8 +6,6 @@ mod slots;
 pub(crate) use slots::tick_schedule;
 
 use crate::code::Code;
-use crate::command::{Command, Create, Outcome, Pushed, Refusal, Reply};
-use crate::deployment::gather;
 use crate::effect::Effect;
 use crate::event::Event;
 use crate::id::{Holder, ItemId, Name, RunId, Scoped};
@@ -16,11 +14,13 @@ use crate::item::{self, Item, Take};
 use crate::machine::{Decision, Given};
 use crate::queue::{self, Queue};
 use crate::requesters;
-use crate::route;
 use crate::run::{Source, Status, Trigger};
 use crate::stream::StreamId;
 use crate::template::Template;
 use crate::time::Millis;
+use crate::turn::command::{Command, Create, Outcome, Pushed, Refusal, Reply};
+use crate::turn::deployment::gather;
+use crate::turn::route;
 use crate::turn::{View, item_of, missing, name_of, of_stream, queue_of, runbook_of, tenant_of, worker_of};
 use crate::worker::{self, Worker};
 use alloc::collections::BTreeMap;
@@ -49,13 +49,13 @@ pub(crate) fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) 
             Ok(routed(out, effects))
         }
         Command::Push { queue, item } => {
-            push(view, queue, item, &requesters::of_actor(view, given.by)?, given)
+            push(view, queue, item, &crate::turn::requesters::of_actor(view, given.by)?, given)
         }
         Command::Forward { queue, item, data, priority } => {
             forward(view, queue, *item, data.clone(), *priority, given)
         }
         Command::PushAll { queue, items } => {
-            let asked_by = requesters::of_actor(view, given.by)?;
+            let asked_by = crate::turn::requesters::of_actor(view, given.by)?;
             let (mut out, answers) = push_all(view, queue, items, &asked_by, given)?;
             out.reply = Reply::PushedAll(answers);
             Ok(out)
@@ -330,7 +330,8 @@ fn on_item(
     let Decision { mut facts, effects, reply } = item.decide(input, given.at)?;
     for fact in &mut facts {
         if let Event::QueueItemRetry(e) = fact {
-            e.asked_by = Some(requesters::of_actor(view, given.by)?).filter(|names| !names.is_empty());
+            e.asked_by =
+                Some(crate::turn::requesters::of_actor(view, given.by)?).filter(|names| !names.is_empty());
         }
     }
     // What is said here comes from outside. A worker's run alone ends its claim, which is settled with its worker's
@@ -486,7 +487,7 @@ fn make_run(
     };
     // Of an item of before it was known, anybody may have pushed it.
     let asked_by = body.lot.asked_by.clone().unwrap_or_else(|| alloc::vec![Name::clean(requesters::UNNAMED)]);
-    crate::creation::create_for(view, &create, asked_by, given)
+    crate::turn::creation::create_for(view, &create, asked_by, given)
 }
 
 /// The clock's look at a worker: a cap has room again, or its external queue is to be listed.

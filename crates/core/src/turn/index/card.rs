@@ -8,7 +8,7 @@ use crate::item::Item;
 use crate::machine::Beats;
 use crate::queue::Spot;
 use crate::runbook::Runbook;
-use crate::state::{Body, Stream};
+use crate::turn::state::{Body, Stream};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;

@@ -29,10 +29,10 @@ use crate::gate;
 use crate::id::NoticeId;
 use crate::run::{Run, Section, Wanted};
 use crate::runbook::{Pipeline, Runbook};
-use crate::state::{Body, State};
 use crate::step::{FailFast, Status, Step, Wait};
 use crate::stream::StreamId;
 use crate::task;
+use crate::turn::state::{Body, State};
 use crate::workspace::session::{self, Session};
 use alloc::vec::Vec;
 

@@ -6,13 +6,13 @@
 
 use crate::audit::{Input, Rotation, Sealer};
 use crate::code::Code;
-use crate::command::{Outcome, Refusal, Reply};
 use crate::digest::Digest;
 use crate::event::{EpochsRaised, Event, KeyRotated, SealCreated, StreamCarried};
 use crate::id::Name;
-use crate::state::Body;
 use crate::stream::StreamId;
 use crate::time::Millis;
+use crate::turn::command::{Outcome, Refusal, Reply};
+use crate::turn::state::Body;
 use crate::turn::{Found, View, of_stream};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -20,7 +20,7 @@ use serde_json::Value;
 
 /// Whose the facts of the installation are: nobody's.
 #[must_use]
-pub fn owner() -> Name {
+pub(crate) fn owner() -> Name {
     Name::clean("system")
 }
 
