@@ -10,6 +10,7 @@ mod modules;
 mod purity;
 mod rust;
 mod source;
+mod tables;
 mod tree;
 
 use std::io::Write as _;
@@ -77,6 +78,7 @@ fn tidy(root: &std::path::Path) -> std::io::Result<Vec<Finding>> {
     }
     findings.extend(documents::check_error_pages(&files));
     findings.extend(maps::check(&files));
+    findings.extend(tables::check(&files));
     findings.sort();
     Ok(findings)
 }

@@ -117,6 +117,14 @@ fn yes() -> bool {
     true
 }
 
+impl Lease {
+    /// The attempt that it is for.
+    #[must_use]
+    pub fn id(&self) -> AttemptId {
+        AttemptId { run: self.run, step: self.step.clone(), epoch: self.epoch }
+    }
+}
+
 /// The value of an environment variable.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
@@ -307,6 +315,13 @@ pub struct Answered {
 }
 
 impl Answered {
+    /// The attempt that it is about, where the ids that were given are ids.
+    #[must_use]
+    pub fn id(&self) -> Option<AttemptId> {
+        let (run, step) = (RunId::parse(&self.run).ok()?, StepId::new(&self.step).ok()?);
+        Some(AttemptId { run, step, epoch: self.epoch })
+    }
+
     /// The answer to an item that was taken.
     #[must_use]
     pub fn to(item: &Item) -> Answered {

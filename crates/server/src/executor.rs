@@ -25,6 +25,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use windlass_api::List;
 use windlass_api::lease::{Answered, Ask, Beats, Item, Lease, Leases};
 use windlass_core::code::Code;
+use windlass_core::id::AttemptId;
 use windlass_executor::config::Config;
 use windlass_executor::home::Home;
 use windlass_executor::shell::Shell;
@@ -81,7 +82,7 @@ pub(crate) struct Executor {
 
 #[derive(Default)]
 struct State {
-    running: HashMap<(String, String), Attempt>,
+    running: HashMap<AttemptId, Attempt>,
     stopping: bool,
     ttl: Option<Duration>,
 }
@@ -200,7 +201,7 @@ async fn lease(executor: &Arc<Executor>) -> Failure {
                 pause = PAUSE;
                 for lease in answer.items {
                     if executor.is_fresh(&lease).await {
-                        attempt::start(executor, &lease);
+                        attempt::begin(executor, &lease);
                     }
                 }
             }
@@ -218,7 +219,7 @@ async fn beat(executor: Arc<Executor>) {
     let (mut pause, mut answered) = (PAUSE, Instant::now());
     loop {
         let changed = executor.changed.notified();
-        let items: Vec<Item> = executor.state().running.values().map(Attempt::item).collect();
+        let items: Vec<AttemptId> = executor.state().running.keys().cloned().collect();
         if items.is_empty() {
             changed.await;
             answered = Instant::now();
@@ -228,7 +229,7 @@ async fn beat(executor: Arc<Executor>) {
         // However much begins and ends meanwhile, now and then an answer is waited for: only that says that we are heard.
         let waits = answered.elapsed() < third;
         let wait_ms = if waits { third.as_millis() as u64 } else { 0 };
-        let body = Beats { items, wait_ms };
+        let body = Beats { items: items.iter().map(Item::from).collect(), wait_ms };
         let sent = Instant::now();
         let again = async {
             changed.await;
@@ -242,7 +243,7 @@ async fn beat(executor: Arc<Executor>) {
         match answer {
             Ok(answer) => {
                 (pause, answered) = (PAUSE, Instant::now());
-                executor.heard(&body.items, sent);
+                executor.heard(&items, sent);
                 for item in &answer.items {
                     executor.news(item);
                 }
@@ -263,18 +264,16 @@ impl Executor {
         if lease.expires_at.0 > windlass_executor::clock::wall() {
             return true;
         }
-        let item = Item { run: lease.run.to_string(), step: lease.step.to_string(), epoch: lease.epoch };
-        let beat = Beats { items: vec![item], wait_ms: 0 };
-        let answer: Result<List<Answered>, Failure> =
-            self.post("/v1/leases/heartbeat", &beat, PATIENCE).await;
+        let beat = Beats { items: vec![Item::from(&lease.id())], wait_ms: 0 };
+        let answer: Result<List<Answered>, Failure> = self.post("/v1/leases/heartbeat", &beat, PATIENCE).await;
         answer.is_ok_and(|answer| answer.items.iter().all(|item| item.code.is_none()))
     }
 
     /// The server heard of these when the request was sent.
-    fn heard(&self, items: &[Item], at: Instant) {
+    fn heard(&self, items: &[AttemptId], at: Instant) {
         let mut state = self.state();
-        for item in items {
-            if let Some(attempt) = state.running.get_mut(&(item.run.clone(), item.step.clone())) {
+        for id in items {
+            if let Some(attempt) = state.running.get_mut(id) {
                 attempt.heard = attempt.heard.max(at);
             }
         }
@@ -282,9 +281,9 @@ impl Executor {
 
     /// What the server says of an attempt.
     fn news(&self, item: &Answered) {
+        let Some(id) = item.id() else { return };
         let mut state = self.state();
-        let key = (item.run.clone(), item.step.clone());
-        let Some(attempt) = state.running.get_mut(&key).filter(|one| one.epoch == item.epoch) else { return };
+        let Some(attempt) = state.running.get_mut(&id) else { return };
         if item.code.is_some_and(|code| code != Code::StoreFull) {
             // Somebody else has it, or nobody wants it any more: there is nothing to report.
             attempt.abandon(&self.shell);

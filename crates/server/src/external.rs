@@ -20,7 +20,7 @@ use windlass_core::turn::command::{Command, Pushed};
 use windlass_core::turn::dispatch::PUSH_MAX;
 use windlass_core::turn::state::Body;
 use windlass_engine::Handle;
-use windlass_executor::shell::Environment;
+use windlass_executor::shell::{Environment, Variable};
 use windlass_store::store::Embedded;
 
 /// Carries an effect on an external queue out, and says what came of it. Nothing, where nobody waits for it any more.
@@ -53,7 +53,7 @@ pub(crate) fn reach(hands: &Hands, effect: &Effect) -> Option<Command> {
                 run: *run,
                 at: now(),
             };
-            let env = [("ITEM", data.to_string()), ("IDEMPOTENCY_KEY", item.to_string())];
+            let env = [(Variable::Item, data.to_string()), (Variable::IdempotencyKey, item.to_string())];
             let taken = match commands(&hands.engine, *runbook, queue) {
                 Ok(external) => {
                     let dir = Path::new(project_root);
@@ -90,11 +90,11 @@ fn print(
     whom: &For,
     (purpose, text): (Purpose, &str),
     dir: &Path,
-    own: &[(&str, String)],
+    own: &[(Variable, String)],
 ) -> Option<Result<String, String>> {
     let mut env = Environment::inherited();
     for (name, value) in own {
-        if let Err(error) = env.set_own(name, value) {
+        if let Err(error) = env.set_own(*name, value) {
             return Some(Err(error.to_string()));
         }
     }

@@ -1,9 +1,8 @@
 //! One attempt of a remote executor: from its lease to the end of its tree.
 
-use super::Executor;
 use super::report::Outcome;
+use super::Executor;
 use crate::outside::report_of;
-use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,13 +11,13 @@ use windlass_api::List;
 use windlass_api::lease::{Answered, Env, Item, Lease, Reports, Used, Uses};
 use windlass_core::attempt::Report;
 use windlass_core::code::Code;
-use windlass_core::id::Name;
+use windlass_core::id::{AttemptId, Name};
 use windlass_core::runbook::ValueType;
 use windlass_core::small;
 use windlass_core::step::Failure;
 use windlass_engine::{Leave, Own};
 use windlass_executor::room::postponed;
-use windlass_executor::shell::{Environment, Secret, Shell, ShellEvent, Spec, StartError};
+use windlass_executor::shell::{Environment, Reach, Secret, Shell, ShellEvent, Spec, StartError, Told};
 use windlass_executor::tools::Trouble;
 
 /// Where a secret is looked for: an environment variable with its name after this.
@@ -29,11 +28,7 @@ const STOPPING: &str = "the executor is stopping";
 
 /// An attempt that is under way, or whose end was not reported yet.
 pub(super) struct Attempt {
-    pub(super) run: String,
-    pub(super) step: String,
-    pub(super) epoch: u64,
-    /// Its name for the keeper.
-    id: String,
+    id: AttemptId,
     /// When the server last heard of it.
     pub(super) heard: Instant,
     /// Nobody is told how it ends: its lease is somebody else's.
@@ -43,15 +38,10 @@ pub(super) struct Attempt {
 }
 
 impl Attempt {
-    /// As it stands in requests.
-    pub(super) fn item(&self) -> Item {
-        Item { run: self.run.clone(), step: self.step.clone(), epoch: self.epoch }
-    }
-
     /// Ends its tree within a grace time.
     pub(super) fn stop(&mut self, shell: &Shell, grace: Duration) {
         // One that has ended meanwhile is reported as it ended.
-        let _ = shell.stop(&self.id, grace);
+        let _ = shell.stop(&self.id.to_string(), grace);
     }
 
     /// Ends its tree at once, and says nothing of it.
@@ -79,55 +69,49 @@ struct Work {
 }
 
 /// Begins an attempt. One that cannot be begun is reported as failed.
-pub(super) fn start(executor: &Arc<Executor>, lease: &Lease) {
-    let key = (lease.run.to_string(), lease.step.to_string());
-    let epoch = lease.epoch;
-    let id = format!("{}/{}/{epoch}", key.0, key.1);
-    let attempt = Attempt {
-        run: key.0.clone(),
-        step: key.1.clone(),
-        epoch,
-        id,
-        heard: Instant::now(),
-        abandoned: false,
-        lost: false,
-    };
+pub(super) fn begin(executor: &Arc<Executor>, lease: &Lease) {
+    let id = lease.id();
+    let attempt = Attempt { id: id.clone(), heard: Instant::now(), abandoned: false, lost: false };
     let stopping = {
         let mut state = executor.state();
         if lease.ttl_ms > 0 {
             state.ttl = Some(Duration::from_millis(lease.ttl_ms));
         }
-        state.running.insert(key.clone(), attempt);
+        // A newer lease on the same step says that this one is over.
+        for (_, older) in state.running.iter_mut().filter(|(older, _)| older.overtaken_by(&id)) {
+            older.abandon(&executor.shell);
+        }
+        state.running.insert(id.clone(), attempt);
         state.stopping
     };
     executor.changed.notify_waiters();
     if stopping {
         let report = Report::Returned { reason: Some(STOPPING.to_owned()) };
-        return executor.over(&key, epoch, report, None);
+        return executor.over(&id, report, None);
     }
     if lease.tool.as_str() == "transform" {
         let output = lease.input.as_ref().and_then(|input| input.get("fields")).cloned();
-        return executor.over(&key, epoch, Report::Done { output, exit_code: None }, None);
+        return executor.over(&id, Report::Done { output, exit_code: None }, None);
     }
-    match spec(executor, lease, epoch) {
-        Ok((spec, work)) if work.used.is_empty() => launch(executor, &key, epoch, spec, work),
+    match spec(executor, lease, &id) {
+        Ok((spec, work)) if work.used.is_empty() => launch(executor, id, spec, work),
         Ok((spec, work)) => {
             let executor = executor.clone();
             tokio::spawn(async move {
-                let witnessed = executor.witness(&key, epoch, &work.used).await;
+                let witnessed = executor.witness(&id, &work.used).await;
                 // Nothing is begun any more by one that was told to stop meanwhile.
                 let stopping = executor.state().stopping.then(|| STOPPING.to_owned());
                 match witnessed.err().or(stopping) {
-                    None => launch(&executor, &key, epoch, spec, work),
+                    None => launch(&executor, id, spec, work),
                     // Nothing was done with them yet.
-                    reason => executor.over(&key, epoch, Report::Returned { reason }, None),
+                    reason => executor.over(&id, Report::Returned { reason }, None),
                 }
             });
         }
         Err(trouble) if trouble.lacks_room() => {
-            executor.over(&key, epoch, postponed(trouble.message, lease.attempt), None);
+            executor.over(&id, postponed(trouble.message, lease.attempt), None);
         }
-        Err(trouble) => executor.over(&key, epoch, failed(trouble.message), None),
+        Err(trouble) => executor.over(&id, failed(trouble.message), None),
     }
 }
 
@@ -140,10 +124,10 @@ fn failed_as(code: Code, message: String) -> Report {
     Report::Failed { failure, retryable: false, exit_code: None, signal: None }
 }
 
-fn launch(executor: &Arc<Executor>, key: &(String, String), epoch: u64, spec: Spec, work: Work) {
-    let (log, refused) = (spec.log.clone(), key.clone());
-    let output = super::report::Stream::begin(executor, key, epoch, &log);
-    let (hands, key) = (executor.clone(), key.clone());
+fn launch(executor: &Arc<Executor>, id: AttemptId, spec: Spec, work: Work) {
+    let (log, refused) = (spec.log.clone(), id.clone());
+    let output = super::report::Stream::begin(executor, &id, &log);
+    let hands = executor.clone();
     let Work { outputs, repeatable, attempt, log, used: _ } = work;
     // The server has put the lease on record before it answered with it.
     let leave = Leave::own(Own::Elsewhere);
@@ -151,11 +135,11 @@ fn launch(executor: &Arc<Executor>, key: &(String, String), epoch: u64, spec: Sp
         ShellEvent::Ended(ended) => {
             let (stopping, lost) = {
                 let state = hands.state();
-                let attempt = state.running.get(&key).filter(|attempt| attempt.epoch == epoch);
+                let attempt = state.running.get(&id);
                 (state.stopping, attempt.is_some_and(|attempt| attempt.lost))
             };
             let report = report_of(&ended, &outputs, &log, (stopping || lost, repeatable), attempt);
-            hands.over(&key, epoch, report, Some(output.clone()));
+            hands.over(&id, report, Some(output.clone()));
         }
         ShellEvent::Started { .. } | ShellEvent::Began | ShellEvent::Line(_) | ShellEvent::Warned(_) => {}
     });
@@ -165,17 +149,17 @@ fn launch(executor: &Arc<Executor>, key: &(String, String), epoch: u64, spec: Sp
             true => postponed(text, attempt),
             false => failed_as(error.code(), text),
         };
-        executor.over(&refused, epoch, report, None);
+        executor.over(&refused, report, None);
     }
 }
 
 impl Executor {
     /// Puts on record which secrets an attempt is about to use. They come from the environment, which has no versions.
-    async fn witness(&self, key: &(String, String), epoch: u64, secrets: &[Secret]) -> Result<(), String> {
+    async fn witness(&self, id: &AttemptId, secrets: &[Secret]) -> Result<(), String> {
         let version = "environment of the executor";
         let used = |secret: &Secret| Used { name: secret.name.clone(), version: version.to_owned() };
         let secrets = secrets.iter().map(used).collect();
-        let (run, step) = key.clone();
+        let Item { run, step, epoch } = id.into();
         let items = vec![Uses { run, step, epoch, secrets }];
         let answer = self.post("/v1/leases/secrets", &Reports { items }, super::PATIENCE).await;
         let answer: List<Answered> = answer.map_err(|failure| failure.to_string())?;
@@ -186,18 +170,12 @@ impl Executor {
     }
 
     /// An attempt is over: it is reported, unless nobody wants to know.
-    fn over(
-        self: &Arc<Executor>,
-        key: &(String, String),
-        epoch: u64,
-        report: Report,
-        output: Option<super::report::Stream>,
-    ) {
+    fn over(self: &Arc<Executor>, id: &AttemptId, report: Report, output: Option<super::report::Stream>) {
         let abandoned = {
             let mut state = self.state();
-            let abandoned = state.running.get(key).is_none_or(|one| one.epoch != epoch || one.abandoned);
-            if abandoned && state.running.get(key).is_some_and(|one| one.epoch == epoch) {
-                state.running.remove(key);
+            let abandoned = state.running.get(id).is_none_or(|one| one.abandoned);
+            if abandoned {
+                state.running.remove(id);
             }
             abandoned
         };
@@ -209,7 +187,7 @@ impl Executor {
             return;
         }
         // Whoever reports lives as long as the executor does.
-        let _ = self.outcomes.send(Outcome { key: key.clone(), epoch, report, output });
+        let _ = self.outcomes.send(Outcome { id: id.clone(), report, output });
     }
 }
 
@@ -238,45 +216,29 @@ fn add_env(
 }
 
 /// What the keeper is asked to do.
-fn spec(executor: &Executor, lease: &Lease, epoch: u64) -> Result<(Spec, Work), Trouble> {
-    let (run, step) = (lease.run, &lease.step);
+fn spec(executor: &Executor, lease: &Lease, id: &AttemptId) -> Result<(Spec, Work), Trouble> {
     let command = lease
         .command
         .as_deref()
         .ok_or_else(|| "the lease has no command that this executor can run".to_owned())?;
-    let mut env = Environment::inherited();
-    let own = [
-        ("RUN_ID", run.to_string()),
-        ("STEP_ID", step.to_string()),
-        ("ATTEMPT", lease.attempt.to_string()),
-        ("EPOCH", epoch.to_string()),
-        ("IDEMPOTENCY_KEY", lease.idempotency_key.to_string()),
-        ("SERVER", executor.settings.server.clone()),
-        ("TOKEN", lease.token.clone()),
-    ];
-    for (name, value) in own {
-        env.set_own(name, &value).map_err(|error| error.to_string())?;
-    }
-    if let Value::Object(vars) = lease.vars.get() {
-        for (name, value) in &vars {
-            env.set_var(name, value).map_err(|error| error.to_string())?;
-        }
-    }
+    let server = &executor.settings.server;
+    let reach =
+        Reach { tries: lease.attempt, server, token: &lease.token, traceparent: &lease.traceparent };
+    let (key, vars) = (lease.idempotency_key.as_str(), &lease.vars.get());
+    let told = Told { attempt: id, key, vars, reach: Some(reach) };
+    let mut env = Environment::of_step(&told).map_err(|error| error.to_string())?;
     let mut secrets = Vec::new();
-    let none = BTreeMap::new();
-    env.add("TRACEPARENT", &lease.traceparent).map_err(|error| error.to_string())?;
-    add_env(&mut env, &mut secrets, lease.env.as_ref().unwrap_or(&none))?;
+    add_env(&mut env, &mut secrets, lease.env.as_ref().unwrap_or(&BTreeMap::new()))?;
     let dir = match &lease.dir {
         Some(dir) => executor.settings.dir.join(dir),
         None => executor.settings.dir.clone(),
     };
-    let log = executor.home.output_of(run, step, epoch);
+    let log = executor.home.output_of(id);
     if let Some(folder) = log.parent() {
         std::fs::create_dir_all(folder).map_err(|error| StartError::file(folder, &error))?;
     }
-    let typed = executor.home.typed_of(run, step, epoch);
-    let id = format!("{run}/{step}/{epoch}");
-    let mut spec = Spec::new(&id, command, dir, env, log.clone(), typed);
+    let typed = executor.home.typed_of(id);
+    let mut spec = Spec::new(&id.to_string(), command, dir, env, log.clone(), typed);
     spec.shell.clone_from(&lease.shell);
     spec.timeout = lease.timeout_ms.map(Duration::from_millis);
     spec.secrets.clone_from(&secrets);

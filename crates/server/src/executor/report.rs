@@ -11,10 +11,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use windlass_api::List;
-use windlass_api::lease::{Added, Answered, Done, Failed, Piece, Reason, Reports, Returned, Wrote};
+use windlass_api::lease::{
+    Added, Answered, Done, Failed, Item, Piece, Reason, Reports, Returned, Wrote,
+};
 use windlass_core::attempt::{Exit, Report};
 use windlass_core::code::Code;
-use windlass_core::id::Name;
+use windlass_core::id::{AttemptId, Name};
 use windlass_executor::shell::Source;
 use windlass_executor::shell::output::{self, Follow};
 
@@ -29,8 +31,7 @@ const BATCH_MAX: usize = 100;
 
 /// An attempt that has ended.
 pub(super) struct Outcome {
-    pub(super) key: (String, String),
-    pub(super) epoch: u64,
+    pub(super) id: AttemptId,
     pub(super) report: Report,
     pub(super) output: Option<Stream>,
 }
@@ -46,12 +47,12 @@ pub(super) struct Stream {
 
 impl Stream {
     /// Begins to send what is written to a log.
-    pub(super) fn begin(executor: &Arc<Executor>, key: &(String, String), epoch: u64, log: &Path) -> Stream {
+    pub(super) fn begin(executor: &Arc<Executor>, id: &AttemptId, log: &Path) -> Stream {
         let (ended, end) = watch::channel(false);
         let (done, sent) = watch::channel(false);
         let sending = Sending {
-            path: format!("/v1/runs/{}/steps/{}/output", key.0, escape(&key.1)),
-            epoch,
+            path: format!("/v1/runs/{}/steps/{}/output", id.run, escape(id.step.as_str())),
+            epoch: id.epoch,
             follow: output::follow(log),
             offset: 0,
             pending: Vec::new(),
@@ -173,7 +174,7 @@ struct Told {
 
 impl Told {
     fn add(&mut self, outcome: &Outcome) {
-        let ((run, step), epoch) = (outcome.key.clone(), outcome.epoch);
+        let Item { run, step, epoch } = Item::from(&outcome.id);
         let exited = |exit: Option<&Exit>| {
             let wall = exit.and_then(|exit| exit.wall.as_ref()).map(Name::to_string);
             (exit.map(|exit| exit.code), wall)
@@ -273,9 +274,7 @@ async fn report(executor: &Executor, batch: Vec<Outcome>, say: &(impl Fn(&str) +
     {
         let mut state = executor.state();
         for outcome in &batch {
-            if state.running.get(&outcome.key).is_some_and(|one| one.epoch == outcome.epoch) {
-                state.running.remove(&outcome.key);
-            }
+            state.running.remove(&outcome.id);
         }
     }
     executor.changed.notify_waiters();
