@@ -8,11 +8,26 @@
 //! data, inputs, outputs, the fields of a tool. Requests refuse fields they do not know; answers may gain fields at any time,
 //! and clients skip those they do not know.
 
+pub mod approval;
+pub mod budget;
+pub mod care;
+pub mod evidence;
+pub mod hold;
 pub mod lease;
 pub mod list;
+pub mod policy;
 pub mod problem;
+pub mod queue;
+pub mod receipt;
+pub mod run;
+pub mod schedule;
 pub mod schema;
+pub mod step;
 pub mod time;
+pub mod token;
+pub mod undo;
+pub mod why;
+pub mod worker;
 
 pub use list::List;
 pub use problem::Problem;

@@ -43,4 +43,21 @@ macro_rules! words {
     )+};
 }
 
-words!(windlass_core::runbook::ValueType);
+words!(
+    windlass_core::approval::Channel,
+    windlass_core::approval::Status,
+    windlass_core::approval::Tier,
+    windlass_core::approval::Verdict,
+    windlass_core::budget::Dimension,
+    windlass_core::receipt::Outcome,
+    windlass_core::policy::Risk,
+    windlass_core::run::Initiator,
+    windlass_core::run::Section,
+    windlass_core::run::Source,
+    windlass_core::run::Status,
+    windlass_core::runbook::ValueType,
+    windlass_core::schedule::CatchUp,
+    windlass_core::schedule::Overlap,
+    windlass_core::step::Status,
+    windlass_core::token::Scope,
+);

@@ -58,7 +58,7 @@ use windlass_core::time::Millis;
 use windlass_core::turn::command::{Command, Refusal, Reply};
 use windlass_engine::remote::Client;
 use windlass_store::history;
-use windlass_store::store::{Embedded, Lookup, RunFilter};
+use windlass_store::store::{Embedded, Listed, Lookup, RunFilter};
 
 /// The media type of a problem.
 const PROBLEM: &str = "application/problem+json";
@@ -409,9 +409,9 @@ impl App {
         let mut filter = RunFilter { limit, ..RunFilter::of(&caller.tenant, &caller.namespace) };
         for _ in 0..PAGES_MAX {
             let look = filter.clone();
-            let (page, next) = self.look(move |store| store.list_runs(&look)).await??;
-            let ids = page.iter().filter_map(|run| run["id"].as_str()).filter(|id| wanted(id));
-            let found: Vec<RunId> = ids.filter_map(|id| RunId::parse(id).ok()).collect();
+            let (page, next) = self.look(move |store| store.list_runs(&look, |_, _| ())).await??;
+            let ids = page.iter().map(Listed::id);
+            let found: Vec<RunId> = ids.filter(|id| wanted(&id.to_string())).collect();
             // A page may be short, or have none of the caller's, and still not be the last.
             if !page.is_empty() || next.is_none() {
                 return Ok(found);

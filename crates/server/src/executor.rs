@@ -265,7 +265,8 @@ impl Executor {
             return true;
         }
         let beat = Beats { items: vec![Item::from(&lease.id())], wait_ms: 0 };
-        let answer: Result<List<Answered>, Failure> = self.post("/v1/leases/heartbeat", &beat, PATIENCE).await;
+        let answer: Result<List<Answered>, Failure> =
+            self.post("/v1/leases/heartbeat", &beat, PATIENCE).await;
         answer.is_ok_and(|answer| answer.items.iter().all(|item| item.code.is_none()))
     }
 

@@ -21,6 +21,7 @@ use std::convert::Infallible;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
+use windlass_api::time;
 use windlass_core::bus::Pattern;
 use windlass_core::code::Code;
 use windlass_core::digest::Digest;
@@ -32,7 +33,6 @@ use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
 use windlass_executor::shell::Source;
 use windlass_executor::shell::output::{self, Follow};
-use windlass_store::shape;
 use windlass_store::store::{Attempts, Embedded, Followed};
 
 /// Records and output, as they come.
@@ -215,10 +215,7 @@ pub(super) async fn of_run(
     let run = app.find_run(&caller, &id).await?;
     let wanted = wanted(caller, Some(run), &asked)?;
     let look = move |store: &mut Embedded| {
-        (
-            store.first_seq(run),
-            store.show_run(run, false).is_some_and(|run| run.get("completed_at").is_some()),
-        )
+        (store.first_seq(run), store.show_run(run, |run, _, _| run.is_terminal()).unwrap_or(false))
     };
     let (first, over) = app.look(look).await?;
     // Nothing more comes of a run that is over.
@@ -351,7 +348,9 @@ impl Reading {
             }
             Err(error) => {
                 self.ended = true;
-                let problem = shape::problem(error.code(), &error.to_string());
+                let problem = windlass_api::Problem::new(error.code(), error.to_string());
+                // It always can be written: its keys are text.
+                let problem = serde_json::to_string(&problem).unwrap_or_default();
                 let text =
                     if sse { format!("event: problem\ndata: {problem}\n\n") } else { format!("{problem}\n") };
                 Page { records: vec![(StreamId::Runbook(Digest::default()), text)], more: false }
@@ -418,10 +417,10 @@ pub(super) async fn logs(
     let step = step.map_err(|error| Problem::new(Code::InvalidInput, error.to_string()))?;
     let follow = asked.follow.unwrap_or(false);
     if let Some(wanted) = &step {
-        let shown = super::runs::one(&app, run, true).await?;
-        let known = shown["steps"].as_array().into_iter().flatten().any(|step| step["id"] == wanted.as_str());
+        let shown = super::runs::one(&app, run).await?;
+        let known = shown.steps.iter().flatten().any(|step| step.id == *wanted);
         // One that follows may wait for a step that has not been reached.
-        if !known && (!follow || shown.get("completed_at").is_some()) {
+        if !known && (!follow || shown.completed_at.is_some()) {
             return Err(Problem::missing("step that was reached", wanted.as_str()));
         }
     }
@@ -534,7 +533,7 @@ impl Tailing {
                     Source::Err => "stderr",
                     Source::Note => "windlass",
                 };
-                let at = shape::time(Millis(line.at_ms));
+                let at = time::text(Millis(line.at_ms));
                 let shown: Value =
                     json!({ "step": step, "epoch": epoch, "at": at, "source": source, "text": line.text });
                 text.push_str(&shown.to_string());
@@ -560,7 +559,7 @@ fn is_within(id: &StepId, wanted: &StepId) -> bool {
 /// The line that says that output of a step could not be kept.
 fn told_lost(step: &StepId, lost: &OutputLost) -> Bytes {
     let text = format!("{} bytes of output could not be kept: {}", lost.bytes, lost.reason);
-    let at = shape::time(lost.at);
+    let at = time::text(lost.at);
     let line = json!({ "step": step, "epoch": lost.epoch, "at": at, "source": "windlass", "text": text });
     Bytes::from(format!("{line}\n"))
 }

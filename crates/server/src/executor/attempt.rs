@@ -1,7 +1,7 @@
 //! One attempt of a remote executor: from its lease to the end of its tree.
 
-use super::report::Outcome;
 use super::Executor;
+use super::report::Outcome;
 use crate::outside::report_of;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -222,8 +222,7 @@ fn spec(executor: &Executor, lease: &Lease, id: &AttemptId) -> Result<(Spec, Wor
         .as_deref()
         .ok_or_else(|| "the lease has no command that this executor can run".to_owned())?;
     let server = &executor.settings.server;
-    let reach =
-        Reach { tries: lease.attempt, server, token: &lease.token, traceparent: &lease.traceparent };
+    let reach = Reach { tries: lease.attempt, server, token: &lease.token, traceparent: &lease.traceparent };
     let (key, vars) = (lease.idempotency_key.as_str(), &lease.vars.get());
     let told = Told { attempt: id, key, vars, reach: Some(reach) };
     let mut env = Environment::of_step(&told).map_err(|error| error.to_string())?;

@@ -11,9 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use windlass_api::List;
-use windlass_api::lease::{
-    Added, Answered, Done, Failed, Item, Piece, Reason, Reports, Returned, Wrote,
-};
+use windlass_api::lease::{Added, Answered, Done, Failed, Item, Piece, Reason, Reports, Returned, Wrote};
 use windlass_core::attempt::{Exit, Report};
 use windlass_core::code::Code;
 use windlass_core::id::{AttemptId, Name};
