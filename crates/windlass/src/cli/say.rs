@@ -2,6 +2,7 @@
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};
@@ -234,6 +235,19 @@ pub(super) fn brief(text: &str, max: usize) -> String {
     }
     let begin: String = text.chars().take(max.saturating_sub(1)).collect();
     format!("{begin}…")
+}
+
+/// An answer as this version of the API has it. What a newer server says beside is only in the JSON.
+pub(super) fn read<T: DeserializeOwned>(answer: &Value) -> Result<T, Failure> {
+    T::deserialize(answer).map_err(|error| {
+        let text = format!("the server's answer is not of the shape that was expected: {error}");
+        Failure::new(Code::Internal, text)
+    })
+}
+
+/// An optional value in a table: empty where there is none.
+pub(super) fn maybe(value: Option<impl std::fmt::Display>) -> String {
+    value.map_or_else(String::new, |value| one_line(&value.to_string()))
 }
 
 /// A text of a JSON document on one line, as it may be shown.
