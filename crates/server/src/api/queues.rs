@@ -573,6 +573,7 @@ async fn report(
                 }
             }
             Ok(Reply::Item(item::Reply::Dropped)) => told.cancelled = Some(true),
+            // tidy: every other answer is that the report was taken, which is what no code means.
             Ok(_) => {}
             Err(problem) => {
                 (told.code, told.detail) = (Some(problem.code), Some(problem.detail));
