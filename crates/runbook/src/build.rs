@@ -5,6 +5,7 @@
 
 use super::problem::{Notes, Place, Problem, Source, suggest};
 use super::text::{self, Piece};
+use super::tools::Tools;
 use super::yaml::{Node, Value};
 use super::{shape, span};
 use crate::expr::{self, Expression};
@@ -59,6 +60,8 @@ pub(super) enum Secrets {
 pub(super) struct Builder<'a> {
     /// The files.
     pub sources: &'a [Source],
+    /// The tools that steps can call.
+    pub tools: Tools<'a>,
     /// What is wrong.
     pub notes: Notes,
     /// The expressions of the pipeline, or the part of the file, that is being built.
@@ -71,9 +74,9 @@ pub(super) struct Builder<'a> {
 impl<'a> Builder<'a> {
     /// A builder for these files.
     #[must_use]
-    pub(super) fn new(sources: &'a [Source]) -> Builder<'a> {
+    pub(super) fn new(sources: &'a [Source], tools: Tools<'a>) -> Builder<'a> {
         let (notes, uses, compiled) = (Notes::default(), Vec::new(), HashMap::new());
-        Builder { sources, notes, uses, compiled, patterns: Default::default() }
+        Builder { sources, tools, notes, uses, compiled, patterns: Default::default() }
     }
 
     fn source(&self, file: u16) -> &'a str {

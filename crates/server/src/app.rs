@@ -40,6 +40,8 @@ use windlass_executor::home::Home;
 use windlass_executor::redaction::Redactor;
 use windlass_executor::secrets::Vault;
 use windlass_executor::shell::{Author, Shell, Wall};
+use windlass_executor::tools::Tools;
+use windlass_executor::tools::described::Registry;
 use windlass_executor::tools::execute::Executor;
 use windlass_executor::tools::settings::Settings as ToolSettings;
 use windlass_runbook::expr::Cel;
@@ -103,6 +105,8 @@ pub struct Settings {
     pub tells: bool,
     /// How tools are set up; as the environment and the configuration file say where absent.
     pub tools: Option<Arc<ToolSettings>>,
+    /// The tools that files describe; read from the folder that the settings name where absent.
+    pub registry: Option<Registry>,
     /// What steps run behind.
     pub apart: Apart,
     /// Whether callers of this machine may start runs without a credential.
@@ -125,8 +129,8 @@ pub struct App {
     pub evaluate: Arc<Cel>,
     /// The log, for those who read it.
     pub log: Arc<Log>,
-    /// How tools are set up.
-    pub tools: Arc<ToolSettings>,
+    /// The tools.
+    pub tools: Tools,
     /// The data directory.
     pub home: Home,
     /// What steps run behind.
@@ -186,8 +190,11 @@ impl App {
                 Arc::new(ToolSettings::of(&settings.config).map_err(|error| Error::Tools(error.to_string()))?)
             }
         };
-        windlass_executor::tools::described::announce(&tools)
-            .map_err(|error| Error::Tools(error.to_string()))?;
+        let registry = match settings.registry.clone() {
+            Some(registry) => registry,
+            None => Registry::read(&tools).map_err(|error| Error::Tools(error.to_string()))?,
+        };
+        let callable = Tools::new(tools.clone(), registry).map_err(Error::Tools)?;
         let named = settings.config.var("WINDLASS_ARTIFACTS");
         let shelf = Shelf::find(named.as_deref(), &home.evidence()).map_err(Error::Evidence)?;
         let (mut store, recovery) = Embedded::open(Arc::new(Files), home.root(), &settings.store)?;
@@ -206,7 +213,7 @@ impl App {
         let shell = if settings.executes { Some(Arc::new(Shell::start(exe, home.root())?)) } else { None };
         let executor = match &shell {
             Some(shell) => {
-                let made = Executor::new(tools.clone(), home.clone(), Some(shell.clone()));
+                let made = Executor::new(callable.clone(), home.clone(), Some(shell.clone()));
                 Some(made.map_err(Error::Tools)?)
             }
             None => None,
@@ -329,7 +336,7 @@ impl App {
             policy,
             evaluate,
             log,
-            tools,
+            tools: callable,
             home,
             config,
             metrics,

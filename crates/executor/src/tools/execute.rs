@@ -13,8 +13,7 @@
 
 use super::probe::{Asked, Prober};
 use super::session::{Session, Witness};
-use super::settings::Settings;
-use super::{Again, Call, Happened, Outcome, Seen, Success, TIME_MAX, Tools, Trouble, described, stdio};
+use super::{Again, Call, Happened, Outcome, Seen, Success, TIME_MAX, Tools, Trouble, stdio};
 use crate::clock::fresh;
 use crate::home::Home;
 use crate::room;
@@ -117,7 +116,7 @@ impl Executor {
     ///
     /// # Errors
     /// The system gives no threads or no certificates.
-    pub fn new(settings: Arc<Settings>, home: Home, shell: Option<Arc<Shell>>) -> Result<Executor, String> {
+    pub fn new(tools: Tools, home: Home, shell: Option<Arc<Shell>>) -> Result<Executor, String> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .thread_name("tools")
@@ -125,7 +124,6 @@ impl Executor {
             .build()
             .map_err(|error| error.to_string())?;
         let secrets = Arc::new(Secrets::new(home.root()));
-        let tools = Tools::new(settings)?;
         let (running, ended) = (Mutex::default(), Condvar::new());
         let inner = Arc::new(Inner { tools, secrets, shell, home, running, ended });
         Ok(Executor { runtime: Some(runtime), inner })
@@ -209,34 +207,20 @@ impl Inner {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Where the commands of described tools run; nowhere where this process runs none.
+    fn place(&self, attempt: &AttemptId, more: &str, leave: &Leave) -> Option<stdio::Place> {
+        let shell = self.shell.as_ref()?;
+        Some(stdio::Place::new(shell, &self.home, attempt, (more, Author::Tool), leave))
+    }
+
     pub(super) async fn perform(&self, call: &Call, session: &Session, attempt: &AttemptId) -> Outcome {
-        match (described::find(&call.tool), &self.shell) {
-            (Some(tool), Some(shell)) => {
-                let place = stdio::Place::new(shell, &self.home, attempt, ("", Author::Tool), &call.leave);
-                stdio::perform(&tool, call, session, &place).await
-            }
-            (Some(_), None) => Err(Trouble::refused("this process runs no commands")),
-            (None, _) => self.tools.perform(call, session).await,
-        }
+        let place = self.place(attempt, "", &call.leave);
+        self.tools.perform(call, session, place.as_ref()).await
     }
 
     pub(super) async fn probe(&self, call: &Call, session: &Session, attempt: &AttemptId, n: usize) -> Seen {
-        let seen = async {
-            match (described::find(&call.tool), &self.shell) {
-                (Some(tool), Some(shell)) => {
-                    let place = stdio::Place::new(
-                        shell,
-                        &self.home,
-                        attempt,
-                        (&format!("probe{n}"), Author::Tool),
-                        &call.leave,
-                    );
-                    stdio::probe(&tool, call, session, &place).await
-                }
-                (Some(_), None) => Seen::Unsure("this process runs no commands".to_owned()),
-                (None, _) => self.tools.probe(call, session).await,
-            }
-        };
+        let place = self.place(attempt, &format!("probe{n}"), &call.leave);
+        let seen = self.tools.probe(call, session, place.as_ref());
         let late = || Seen::Unsure("the other side did not answer in time".to_owned());
         tokio::time::timeout(ASK_TIME_MAX, seen).await.unwrap_or_else(|_| late())
     }

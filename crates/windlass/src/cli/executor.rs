@@ -2,7 +2,7 @@
 
 use super::args::{Args, ExecutorArgs};
 use super::say::{self, Say};
-use super::{Outcome, root};
+use super::{Outcome, config, root};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
@@ -41,7 +41,7 @@ pub(super) async fn run(args: &Args, wish: &ExecutorArgs, say: &Say) -> Outcome 
     if let Some(warning) = apart.warning(true) {
         say.note(warning);
     }
-    let config = Config::load(args.global.config.as_deref(), &data)?;
+    let config = Config::clone(&*config(args)?);
     let mut closed = apart::closed(&config, home.root());
     closed.extend(apart::closed(&config, &data));
     if data.exists() {
