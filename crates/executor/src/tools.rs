@@ -228,7 +228,7 @@ impl Trouble {
     /// Whether the attempt is to be handed back: nothing was done, and nothing can be put on record before there is room.
     #[must_use]
     pub fn hands_back(&self) -> bool {
-        self.code == Code::StoreFull && self.happened == Happened::No
+        matches!(self.code, Code::StoreFull | Code::Unavailable) && self.happened == Happened::No
     }
 
     /// Whether the attempt is to be tried again later as if nothing had been: it could not be begun for lack of room.
@@ -329,6 +329,15 @@ impl Tools {
             "servicenow" => Provider::ServiceNow,
             _ => Provider::Described(self.registry.find(tool)?),
         })
+    }
+
+    /// The names of all that leases of these tools can ask for.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        let own = windlass_runbook::tools::TOOLS.iter().map(|tool| tool.name);
+        let own = own.filter(|name| self.provider(name).is_some());
+        let described = self.registry.signatures().names();
+        ["shell", "transform"].into_iter().chain(own).chain(described).map(str::to_owned).collect()
     }
 
     /// Carries out a call. Commands of described tools run at a place.

@@ -104,6 +104,11 @@ impl Described {
         Described(known)
     }
 
+    /// Their names.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|signature| signature.name.as_str())
+    }
+
     /// Does something with all tools: those of Windlass itself and these.
     pub fn with<R>(&self, use_them: impl FnOnce(Tools<'_>) -> R) -> R {
         // What tables point at: the keys, targets and secrets of each tool.

@@ -36,13 +36,13 @@ use windlass_engine::port::{Clock as _, Fault};
 use windlass_engine::{Engine, Handle, Leave, Options, Parts, Permit};
 use windlass_executor::clock::{Sorted, System, fresh};
 use windlass_executor::config::Config;
+use windlass_executor::executor::Executor;
 use windlass_executor::home::Home;
 use windlass_executor::redaction::Redactor;
-use windlass_executor::secrets::Vault;
+use windlass_executor::secrets::{Secrets, Vault};
 use windlass_executor::shell::{Author, Shell, Wall};
 use windlass_executor::tools::Tools;
 use windlass_executor::tools::described::Registry;
-use windlass_executor::tools::execute::Executor;
 use windlass_executor::tools::settings::Settings as ToolSettings;
 use windlass_runbook::expr::Cel;
 use windlass_store::disk::Files;
@@ -213,7 +213,8 @@ impl App {
         let shell = if settings.executes { Some(Arc::new(Shell::start(exe, home.root())?)) } else { None };
         let executor = match &shell {
             Some(shell) => {
-                let made = Executor::new(callable.clone(), home.clone(), Some(shell.clone()));
+                let secrets = Arc::new(Secrets::new(home.root()));
+                let made = Executor::new(callable.clone(), (home.clone(), secrets), shell.clone());
                 Some(made.map_err(Error::Tools)?)
             }
             None => None,
@@ -234,7 +235,7 @@ impl App {
         };
         let (policies, expressions) = (policy.clone(), evaluate.clone());
         let walled = shell.clone();
-        let hands = (shell, executor, cards.clone());
+        let hands = (executor, cards.clone());
         let outside = Local::new(
             handle.clone(),
             home.clone(),

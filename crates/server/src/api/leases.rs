@@ -11,11 +11,15 @@
 //! says it can carry out (`tools`, shell steps where it says nothing). Steps without `runs_on` stay with the server, unless
 //! that was started with `--executors 0`.
 
+mod evidence;
+
 use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Json, Problem, gone, invalid, json, stranger};
 use crate::app::App;
+use crate::outside::{given, traceparent};
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use evidence::{Evidence, Spent};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json as object};
@@ -23,22 +27,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use windlass_core::attempt::{Exit, Report};
+use windlass_core::budget::Cost;
 use windlass_core::code::Code;
 use windlass_core::event::CheckpointSaved;
 use windlass_core::id::{AttemptId, Name, RunId, StepId};
 use windlass_core::private::Private;
+use windlass_core::receipt::Semantics;
 use windlass_core::run::{Actor, Initiator};
-use windlass_core::runbook::StepDef;
+use windlass_core::runbook::Kind;
 use windlass_core::step::Failure;
-use windlass_core::template::Template;
 use windlass_core::time::{Millis, Span};
-use windlass_core::trace;
-use windlass_core::turn::command::{Command, Refusal, Reply};
+use windlass_core::turn::command::{Command, Receipted, Refusal, Reply};
 use windlass_engine::Permit;
 use windlass_engine::handle::Message;
 use windlass_engine::port::Clock as _;
 use windlass_engine::remote::{Gone, Lives, Watch, Wish};
 use windlass_executor::clock::System;
+use windlass_executor::executor::Given;
 use windlass_executor::redaction::Redactor;
 use windlass_store::shape;
 
@@ -48,8 +53,11 @@ const ITEMS_MAX: usize = 1_000;
 const SECRETS_MAX: usize = 256;
 /// The longest that one request waits for work or for news.
 const WAIT_MAX: u64 = 60_000;
-/// How many labels an executor has.
+/// How many labels an executor has, and how many tools.
 const LABELS_MAX: usize = 64;
+const TOOLS_MAX: usize = 512;
+/// The longest that an executor puts a step off.
+const AFTER_MAX: u64 = 24 * 3_600_000;
 /// The most bytes of what a checkpoint holds, and of what a failure or a message says.
 const DATA_LEN_MAX: usize = 64 << 10;
 const TEXT_LEN_MAX: usize = 16 << 10;
@@ -122,9 +130,9 @@ fn one() -> usize {
     1
 }
 
-fn names(list: &[String]) -> Result<Vec<Name>, Problem> {
-    if list.len() > LABELS_MAX {
-        return Err(invalid(format!("an executor has {LABELS_MAX} labels and tools at most")));
+fn names(list: &[String], what: &str, max: usize) -> Result<Vec<Name>, Problem> {
+    if list.len() > max {
+        return Err(invalid(format!("an executor has {max} {what} at most")));
     }
     list.iter().map(|text| Name::new(text).map_err(invalid)).collect()
 }
@@ -154,7 +162,7 @@ async fn lease(State(app): State<Arc<App>>, caller: Caller, Json(asked): Json<As
         return Err(invalid(format!("`max` is from 1 to {ITEMS_MAX}")));
     }
     let tools = match &asked.tools {
-        Some(list) => names(list)?,
+        Some(list) => names(list, "tools", TOOLS_MAX)?,
         None => vec![Name::clean("shell")],
     };
     let _stand = if asked.wait_ms > 0 { Some(app.standing.enter(&caller)?) } else { None };
@@ -165,7 +173,7 @@ async fn lease(State(app): State<Arc<App>>, caller: Caller, Json(asked): Json<As
     let wish = Wish {
         executor,
         client,
-        labels: names(&asked.labels)?,
+        labels: names(&asked.labels, "labels", LABELS_MAX)?,
         tools,
         max: asked.max,
         until: System.now() + Span(asked.wait_ms.min(WAIT_MAX)),
@@ -199,11 +207,22 @@ fn leased(app: &App, permit: &Permit) -> Value {
     let (lease, work, step) = (permit.lease(), permit.work(), permit.step());
     let input = lease.input.as_ref();
     let part = |name: &str| input.and_then(|input| input.get(name)).cloned().unwrap_or(Value::Null);
-    let command = step.and_then(|step| match &step.kind {
-        windlass_core::runbook::Kind::Run { command } => Some(command.as_str()),
-        // tidy: only shell steps have a command.
-        _ => None,
-    });
+    let (command, with) = match step.map(|step| &step.kind) {
+        Some(Kind::Run { command }) => (Some(command.as_str()), None),
+        // Which of the fields are secrets: what only looks like a reference is a value like any other.
+        Some(Kind::Tool { with, .. }) => (None, Some(with)),
+        Some(
+            Kind::Agent { .. }
+            | Kind::Parallel { .. }
+            | Kind::Steps { .. }
+            | Kind::Strategy { .. }
+            | Kind::Call { .. }
+            | Kind::Approve { .. }
+            | Kind::Wait { .. },
+        )
+        | None => (None, None),
+    };
+    let repeatable = matches!(lease.semantics, None | Some(Semantics::Idempotent));
     object!({
         "run": lease.run.to_string(),
         "step": lease.step.as_str(),
@@ -219,36 +238,28 @@ fn leased(app: &App, permit: &Permit) -> Value {
         "pipeline": work.pipeline.as_str(),
         "command": command,
         "shell": step.and_then(|step| step.shell.clone()),
-        "env": env(step, input),
+        "env": env(permit),
+        "with": with,
+        "semantics": lease.semantics,
+        "own_read": step.is_none_or(|step| step.reconcile.is_none()),
         "dir": part("dir"),
         "timeout_ms": step.and_then(|step| step.timeout).map(|span| span.0),
         "outputs": step.map(|step| object!(step.outputs)),
-        "repeatable": step.is_none_or(|step| {
-            matches!(step.effect, None | Some(windlass_core::receipt::Semantics::Idempotent))
-        }),
+        "repeatable": repeatable,
         "vars": lease.vars.get(),
         "token": app.attempts().token(&permit.attempt()),
         "secrets": app.secrets_of(permit),
-        "traceparent": trace::traceparent(
-            work.trace,
-            trace::attempt_span(lease.run, &lease.step, lease.epoch),
-        ),
+        "traceparent": traceparent(permit),
     })
 }
 
-/// What `env:` says: texts, and references to secrets where the definition names one. A variable's value that looks like a
-/// reference is a text like any other, so no value can ask for a secret.
-fn env(step: Option<&StepDef>, input: Option<&Value>) -> Value {
-    let Some(Value::Object(rendered)) = input.and_then(|input| input.get("env")) else { return Value::Null };
-    let one = |(name, value): (&String, &Value)| {
-        let value = match (step.and_then(|step| step.env.get(name)), value) {
-            (Some(Template::Secret(secret)), _) => object!({ "$secret": secret }),
-            (_, Value::String(text)) => object!(text),
-            (_, other) => object!(other.to_string()),
-        };
-        (name.clone(), value)
+/// What `env:` says: texts, and references to secrets.
+fn env(permit: &Permit) -> Map<String, Value> {
+    let one = |(name, given)| match given {
+        Given::Text(text) => (name, Value::String(text)),
+        Given::Secret(secret) => (name, object!({ "$secret": secret })),
     };
-    Value::Object(rendered.iter().map(one).collect())
+    given(permit).into_iter().map(one).collect()
 }
 
 /// Which attempt an item is about.
@@ -399,18 +410,50 @@ async fn secrets(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<U
     told(&app, &caller, body.items.into_iter().map(item).collect()).await
 }
 
-/// Reports on attempts.
-async fn report(app: &App, caller: &Caller, mut reports: Vec<(Item, Result<Report, Refusal>)>) -> Answer {
-    for (item, report) in &mut reports {
-        if let (Ok(report), Ok(run)) = (report, RunId::parse(&item.run)) {
-            mask(report, &app.mask_of(run).await);
-        }
+/// What an executor reports of an attempt.
+struct Reported {
+    report: Report,
+    receipt: Option<Box<Receipted>>,
+    costs: Vec<Cost>,
+}
+
+impl Reported {
+    fn of(report: Report) -> Reported {
+        Reported { report, receipt: None, costs: Vec::new() }
     }
-    let command = |report| {
-        move |AttemptId { run, step, epoch }| Command::Report { run, step, epoch, report, receipt: None }
-    };
-    let each = reports.into_iter().map(|(item, report)| (item, report.map(command)));
-    told(app, caller, each.collect()).await
+}
+
+/// Reports on attempts. What they cost is known before what came of them, so that the next attempt finds the budget as it is.
+async fn report(app: &App, caller: &Caller, reports: Vec<(Item, Result<Reported, Refusal>)>) -> Answer {
+    bounded(reports.len())?;
+    let (mut items, mut costs) = (Vec::with_capacity(reports.len()), Vec::new());
+    for (item, reported) in reports {
+        let Reported { mut report, mut receipt, costs: spent } = match reported {
+            Ok(reported) => reported,
+            Err(refusal) => {
+                items.push((item, Err(refusal)));
+                continue;
+            }
+        };
+        if let Ok(AttemptId { run, step, epoch }) = item.place() {
+            let redactor = app.mask_of(run).await;
+            mask(&mut report, &redactor);
+            if let Some(receipt) = &mut receipt {
+                evidence::mask(receipt, &redactor);
+            }
+            if !spent.is_empty() {
+                costs.push(Command::Cost { run, step, epoch, costs: spent });
+            }
+        }
+        let command =
+            move |AttemptId { run, step, epoch }| Command::Report { run, step, epoch, report, receipt };
+        items.push((item, Ok(command)));
+    }
+    if !costs.is_empty() {
+        // Where one is refused, so is the report on the same attempt, and that is answered.
+        ask_own(app, caller, costs).await?;
+    }
+    told(app, caller, items).await
 }
 
 /// Takes the secrets of a run out of what an executor reports: it knows its own values, and the server may have others.
@@ -488,6 +531,11 @@ pub(super) struct Done {
     /// What kept its command apart from the executor: `sandbox`, `user NAME` or `none`.
     #[serde(default)]
     wall: Option<String>,
+    /// What a tool got back.
+    #[serde(default)]
+    receipt: Option<Evidence>,
+    #[serde(default)]
+    costs: Vec<Spent>,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -498,7 +546,7 @@ pub(super) struct Dones {
 
 async fn complete(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<Dones>) -> Answer {
     let item = |done: Done| {
-        let Done { run, step, epoch, output, exit_code, wall } = done;
+        let Done { run, step, epoch, output, exit_code, wall, receipt, costs } = done;
         let exit_code = exited(exit_code, wall.as_deref());
         let report = match &output {
             Some(value) if !value.is_object() && !value.is_null() => {
@@ -509,7 +557,8 @@ async fn complete(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<
             }
             Some(_) | None => {
                 let output = output.filter(|value| !value.is_null());
-                Ok(Report::Done { output, exit_code })
+                let report = Report::Done { output, exit_code };
+                evidence::read(receipt, costs).map(|(receipt, costs)| Reported { report, receipt, costs })
             }
         };
         (Item { run, step, epoch }, report)
@@ -556,6 +605,14 @@ pub(super) struct Fail {
     wall: Option<String>,
     #[serde(default)]
     signal: Option<i32>,
+    /// What a tool got back: with it, it is known that the effect did not happen.
+    #[serde(default)]
+    receipt: Option<Evidence>,
+    #[serde(default)]
+    costs: Vec<Spent>,
+    /// The other side asks to be left alone for this long; with `retryable`.
+    #[serde(default)]
+    retry_after_ms: Option<u64>,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -566,7 +623,8 @@ pub(super) struct Fails {
 
 async fn fail(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<Fails>) -> Answer {
     let item = |fail: Fail| {
-        let Fail { run, step, epoch, error, retryable, exit_code, signal, wall } = fail;
+        let Fail { run, step, epoch, error, retryable, exit_code, signal, wall, .. } = fail;
+        let (receipt, costs, after) = (fail.receipt, fail.costs, fail.retry_after_ms.filter(|_| retryable));
         let exit_code = exited(exit_code, wall.as_deref());
         let (code, mut message) = match error {
             Some(Why::Text(message)) => (None, message),
@@ -577,23 +635,32 @@ async fn fail(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<Fail
             let cut = (0..=TEXT_LEN_MAX).rev().find(|at| message.is_char_boundary(*at)).unwrap_or(0);
             message.truncate(cut);
         }
+        let failed = |failure, after: Option<u64>| match after {
+            Some(after) => Report::Deferred { failure, after: Span(after.min(AFTER_MAX)) },
+            None => Report::Failed { failure, retryable, exit_code: exit_code.clone(), signal },
+        };
         let report = match code.as_deref().map(Code::parse) {
             // It was stopped as asked.
             Some(Some(Code::Cancelled)) => Ok(Report::Stopped),
             // It had begun, and nobody knows how far it came.
             Some(Some(Code::OutcomeUnknown)) => Ok(Report::Lost { last_seen: Some(System.now()) }),
-            Some(Some(code @ (Code::StepFailed | Code::TimedOut | Code::Forbidden))) => {
-                Ok(Report::Failed { failure: Failure::new(code, message), retryable, exit_code, signal })
-            }
-            None => {
-                let failure = Failure::new(Code::StepFailed, message);
-                Ok(Report::Failed { failure, retryable, exit_code, signal })
-            }
+            Some(Some(
+                code @ (Code::StepFailed
+                | Code::TimedOut
+                | Code::Forbidden
+                | Code::InvalidInput
+                | Code::PolicyDenied),
+            )) => Ok(failed(Failure::new(code, message), after)),
+            None => Ok(failed(Failure::new(Code::StepFailed, message), after)),
             Some(Some(_) | None) => Err(Refusal::new(
                 Code::InvalidInput,
-                "the code of a failure is STEP_FAILED, TIMED_OUT, FORBIDDEN, CANCELLED or OUTCOME_UNKNOWN",
+                "the code of a failure is STEP_FAILED, TIMED_OUT, INVALID_INPUT, POLICY_DENIED, FORBIDDEN, CANCELLED or \
+                 OUTCOME_UNKNOWN",
             )),
         };
+        let report = report.and_then(|report| {
+            evidence::read(receipt, costs).map(|(receipt, costs)| Reported { report, receipt, costs })
+        });
         (Item { run, step, epoch }, report)
     };
     report(&app, &caller, body.items.into_iter().map(item).collect()).await
@@ -629,7 +696,7 @@ async fn hand_back(State(app): State<Arc<App>>, caller: Caller, Json(body): Json
                 Report::Postponed { reason, after: Span(after_ms) }
             }
         };
-        (Item { run, step, epoch }, Ok(report))
+        (Item { run, step, epoch }, Ok(Reported::of(report)))
     };
     report(&app, &caller, body.items.into_iter().map(item).collect()).await
 }
