@@ -4,12 +4,14 @@
 //! Each rule is a function from text to findings, with a test that shows it failing. A finding is printed
 //! as `file:line: message`; any finding makes the exit code 1.
 
+mod arms;
 mod documents;
 mod maps;
 mod modules;
 mod purity;
 mod rust;
 mod source;
+mod tables;
 mod tree;
 
 use std::io::Write as _;
@@ -77,6 +79,7 @@ fn tidy(root: &std::path::Path) -> std::io::Result<Vec<Finding>> {
     }
     findings.extend(documents::check_error_pages(&files));
     findings.extend(maps::check(&files));
+    findings.extend(tables::check(&files));
     findings.sort();
     Ok(findings)
 }

@@ -481,9 +481,12 @@ impl Hands {
             Effect::Notify { notice, title, message, sound } => {
                 self.notices.tell(notices::Told { notice, title, message, sound });
             }
-            // The rest needs what this version does not have: sessions and worktrees. It stays outstanding, and is found
-            // again by the version that has it.
-            effect => drop(effect),
+            // The rest needs what this version does not have: sessions and worktrees. It stays outstanding, and the
+            // version that has it finds it again.
+            other => {
+                let (effect, _) = other.log_fields();
+                tracing::warn!(event = "effect_not_carried_out", effect);
+            }
         }
     }
 

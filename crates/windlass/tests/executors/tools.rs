@@ -16,7 +16,7 @@ pipelines:
 
 /// Everything is allowed, and a comment once a human agrees.
 const POLICY: &str = "permit (principal, action, resource);
-@approval(\"per_action\") forbid (principal, action == Windlass::Action::\"github.comment\", resource)
+@approval(\"\") forbid (principal, action == Windlass::Action::\"github.comment\", resource)
 unless { context.approvals >= 1 };
 ";
 
