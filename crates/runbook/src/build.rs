@@ -58,11 +58,9 @@ pub(super) enum Secrets {
 
 /// Builds values, and keeps what was wrong and what must be checked later.
 pub(super) struct Builder<'a> {
-    /// The files.
     pub sources: &'a [Source],
     /// The tools that steps can call.
     pub tools: Tools<'a>,
-    /// What is wrong.
     pub notes: Notes,
     /// The expressions of the pipeline, or the part of the file, that is being built.
     pub uses: Vec<Use>,

@@ -20,7 +20,6 @@ pub enum Shape<'t> {
     Command,
     /// The name of something.
     Name,
-    /// True or false.
     Bool,
     /// Only false.
     Never,
@@ -44,7 +43,6 @@ pub enum Shape<'t> {
     Words(&'t [&'t str]),
     /// The type of a value.
     Type,
-    /// A list.
     List(&'t Shape<'t>),
     /// A map from names.
     Map(Keys, &'t Shape<'t>),
@@ -63,7 +61,6 @@ pub enum Keys {
     Var,
     /// Names of environment variables.
     Env,
-    /// Anything.
     Any,
 }
 
@@ -72,7 +69,6 @@ pub enum Keys {
 pub struct Table<'t> {
     /// What it is, for messages.
     pub name: &'t str,
-    /// Its keys.
     pub keys: &'t [Key<'t>],
     /// Keys of which exactly one must be there; none where it is empty.
     pub one_of: &'t [&'t str],
@@ -81,7 +77,6 @@ pub struct Table<'t> {
 /// A key of a table.
 #[derive(Clone, Copy, Debug)]
 pub struct Key<'t> {
-    /// The key.
     pub name: &'t str,
     /// What it holds.
     pub shape: Shape<'t>,
@@ -93,7 +88,6 @@ pub struct Key<'t> {
     pub needs: &'t [&'t str],
 }
 
-/// A key.
 pub const fn key<'t>(name: &'t str, shape: Shape<'t>, doc: &'t str) -> Key<'t> {
     Key { name, shape, doc, required: false, needs: &[] }
 }

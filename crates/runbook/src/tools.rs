@@ -15,7 +15,7 @@ pub struct Tool<'t> {
     pub name: &'t str,
     /// What it does, in a word.
     pub operation: &'t str,
-    /// Whether it changes something outside, or elsewhere in the repository.
+    /// Whether it changes something outside, or in another place of the repository.
     pub writes: Writes,
     /// What can be done about a lost attempt at a write; absent, it is a human's to say. A request says by its method.
     pub semantics: Option<Semantics>,
@@ -25,7 +25,6 @@ pub struct Tool<'t> {
     pub target: &'t [&'t str],
     /// What the target is where none of these fields is given.
     pub otherwise: &'t str,
-    /// Its fields.
     pub fields: Table<'t>,
     /// The fields that may hold secrets.
     pub secrets: &'t [&'t str],
@@ -180,7 +179,7 @@ impl<'t> Tools<'t> {
         own.or_else(|| self.described.iter().find(|tool| tool.name == name))
     }
 
-    /// Whether a call changes something outside. What nobody knows is taken for a write.
+    /// Whether a call changes something outside. An unknown call counts as a write.
     #[must_use]
     pub fn writes(&self, tool: &str, operation: &str) -> bool {
         match self.find(tool).map(|tool| tool.writes) {
@@ -257,7 +256,6 @@ const fn service(
     Tool { name, operation, writes, semantics, risk, target, otherwise: "service", fields, secrets }
 }
 
-/// Every tool.
 pub static TOOLS: &[Tool<'static>] = &[
     Tool {
         name: "http",
