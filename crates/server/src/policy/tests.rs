@@ -33,7 +33,7 @@ fn refused(text: &str) -> String {
 fn question(tool: &str, target: &str, fields: Value, risk: Risk) -> Question {
     let method = fields["method"].as_str().unwrap_or("GET").to_lowercase();
     let operation = if tool == "http" { name(&method) } else { name(tool.rsplit('.').next().unwrap()) };
-    let writes = windlass_runbook::tools::writes(tool, operation.as_str());
+    let writes = windlass_runbook::tools::Tools::OWN.writes(tool, operation.as_str());
     let action = Action::new(name(tool), operation, name(target), fields, risk).unwrap();
     Question {
         purpose: None,
