@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
+use windlass_api::{List, time};
 use windlass_core::code::Code;
 use windlass_core::digest::Digest;
 use windlass_core::event::Event;
@@ -31,9 +32,8 @@ use windlass_core::turn::state::Body;
 use windlass_core::wire::shorten;
 use windlass_engine::port::Clock;
 use windlass_runbook::cron;
-use windlass_runbook::{self, Loaded, Problems};
+use windlass_runbook::{self, Described, Loaded, Problems};
 use windlass_store::log::Seqs;
-use windlass_store::shape;
 use windlass_store::store::Embedded;
 
 /// Everything about runbooks.
@@ -112,10 +112,10 @@ impl windlass_runbook::Files for Sent {
 
 fn invalid(problems: &Problems) -> Problem {
     let more = Some(object!({ "problems": problems.json() }));
-    Problem { code: Code::RunbookInvalid, detail: problems.render(false), more }
+    Problem { more, ..Problem::new(Code::RunbookInvalid, problems.render(false)) }
 }
 
-fn read(headers: &HeaderMap, body: &Bytes) -> Result<Loaded, Problem> {
+fn read(headers: &HeaderMap, body: &Bytes, described: &Described) -> Result<Loaded, Problem> {
     let plain = || {
         let text = String::from_utf8(body.to_vec())
             .map_err(|_| Problem::new(Code::RunbookInvalid, "the runbook is not UTF-8"))?;
@@ -134,7 +134,8 @@ fn read(headers: &HeaderMap, body: &Bytes) -> Result<Loaded, Problem> {
     let mut files = files.into_iter();
     let first = files.next().ok_or_else(|| Problem::new(Code::InvalidInput, "there is no file"))?;
     let included = Sent(files.map(|file| (PathBuf::from(file.name), file.text)).collect());
-    windlass_runbook::parse(&first.name, &first.text, &included).map_err(|problems| invalid(&problems))
+    windlass_runbook::parse(&first.name, &first.text, &included, described)
+        .map_err(|problems| invalid(&problems))
 }
 
 pub(super) async fn load(
@@ -144,7 +145,7 @@ pub(super) async fn load(
     headers: HeaderMap,
     Raw(body): Raw,
 ) -> Answer {
-    let loaded = read(&headers, &body)?;
+    let loaded = read(&headers, &body, app.tools.registry.signatures())?;
     let (hash, runbook) = (own_hash(&caller.tenant, loaded.hash), loaded.runbook);
     let project_root = how.project_root.unwrap_or_else(|| app.default_dir());
     let deploys = how.deploy.unwrap_or(true);
@@ -358,7 +359,7 @@ fn active<'a>(store: &'a Embedded, deployment: &Scoped) -> Option<&'a Active> {
 fn tell_active(item: &mut Value, active: Option<&Active>) {
     item["deployed"] = Value::Bool(active.is_some());
     let Some(active) = active else { return };
-    item["deployed_at"] = Value::String(shape::time(active.at));
+    item["deployed_at"] = Value::String(time::text(active.at));
     if let Some(by) = &active.by {
         item["deployed_by"] = object!(by);
     }
@@ -392,13 +393,13 @@ pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller) -> Answer 
             mine.map(|(hash, runbook, stream)| {
                 let mut item = describe(*hash, runbook);
                 tell_active(&mut item, active.get(hash).copied());
-                item["loaded_at"] = Value::String(shape::time(stream.at));
+                item["loaded_at"] = Value::String(time::text(stream.at));
                 item
             })
             .collect::<Vec<_>>()
         })
         .await?;
-    Ok(json(StatusCode::OK, &shape::list(items, None)))
+    Ok(json(StatusCode::OK, &List::page(items, None)))
 }
 
 pub(super) async fn show(State(app): State<Arc<App>>, caller: Caller, Path(hash): Path<String>) -> Answer {
@@ -452,7 +453,7 @@ pub(super) async fn plan(State(app): State<Arc<App>>, caller: Caller, Json(asked
         tenant: caller.tenant.clone(),
         namespace: caller.namespace.clone(),
         pipeline: pipeline.clone(),
-        undoes: None,
+        undoes: Vec::new(),
         runbook: runbook.name.clone(),
         runbook_hash: hash,
         source: windlass_core::run::Source::Api,

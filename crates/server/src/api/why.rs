@@ -5,13 +5,14 @@ use super::{Answer, Caller, Problem, json};
 use crate::app::App;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use serde_json::{Value, json as object};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use windlass_api::time;
+use windlass_api::why::{Link, Why};
 use windlass_core::code::Code;
 use windlass_core::event::Event;
-use windlass_core::id::{Holder, Name, RunId};
+use windlass_core::id::{Holder, Name, RunId, StepId};
 use windlass_core::lock;
 use windlass_core::run::{BlockedOn, Run, Status};
 use windlass_core::runbook::CALLS_MAX;
@@ -19,7 +20,6 @@ use windlass_core::step::{self, Step, Wait};
 use windlass_core::stream::StreamId;
 use windlass_core::turn::state::{Body, State as Whole};
 use windlass_store::log::{Log, Seqs};
-use windlass_store::shape;
 
 /// How many links the chain has at most.
 const LINKS_MAX: usize = 32;
@@ -29,14 +29,14 @@ pub(super) async fn why(State(app): State<Arc<App>>, caller: Caller, Path(id): P
     let executes = app.executes();
     let found = app
         .look(move |store| {
-            let shown = store.show_run(id, false);
+            let status = store.show_run(id, |run, _, _| run.status());
             let mut chain =
                 Chain { state: store.state(), executes, seen: BTreeSet::new(), links: Vec::new() };
             chain.run(id);
-            (shown, chain.links)
+            (status, chain.links)
         })
         .await?;
-    let (shown, mut links) = found;
+    let (status, mut links) = found;
     if links.iter().any(is_guard) {
         let log = app.log.clone();
         let told = tokio::task::spawn_blocking(move || {
@@ -45,43 +45,36 @@ pub(super) async fn why(State(app): State<Arc<App>>, caller: Caller, Path(id): P
         });
         links = told.await.map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
     }
-    let status = shown.as_ref().map_or(Value::Null, |run| run["status"].clone());
-    Ok(json(StatusCode::OK, &object!({ "run": id.to_string(), "status": status, "because": links })))
+    Ok(json(StatusCode::OK, &Why { run: id, status, because: links }))
 }
 
-fn is_guard(link: &Value) -> bool {
-    link["kind"] == "guard"
+fn is_guard(link: &Link) -> bool {
+    link.kind == "guard"
 }
 
 /// Adds to what waits for a guard why that does not hold, as it is on record: whether it is so, or nobody can say.
-fn tell_guards(log: &Log, links: &mut [Value]) {
-    let runs: BTreeSet<RunId> = links
-        .iter()
-        .filter(|link| is_guard(link))
-        .filter_map(|link| RunId::parse(link["run"].as_str()?).ok())
-        .collect();
+fn tell_guards(log: &Log, links: &mut [Link]) {
+    let runs: BTreeSet<RunId> = links.iter().filter(|link| is_guard(link)).map(|link| link.run).collect();
     for run in runs {
         let mut last = BTreeMap::new();
         // What cannot be read is left out: that it waits is known without.
         let _ = log.scan_run(run, Seqs::ALL, &mut |record, _| {
             if let Event::GuardBlocked(blocked) = record.event {
-                last.insert(blocked.step.to_string(), blocked);
+                last.insert(blocked.step.clone(), blocked);
             }
             ControlFlow::Continue(())
         });
-        let name = run.to_string();
-        for link in links.iter_mut().filter(|link| is_guard(link) && link["run"] == name.as_str()) {
-            let Some(blocked) = link["step"].as_str().and_then(|step| last.get(step)) else { continue };
+        for link in links.iter_mut().filter(|link| is_guard(link) && link.run == run) {
+            let Some(blocked) = link.step.as_ref().and_then(|step| last.get(step)) else { continue };
             let give_up = blocked.give_up_at.map_or(String::new(), |at| {
-                format!(", and the step fails where it does not hold by {}", shape::time(at))
+                format!(", and the step fails where it does not hold by {}", time::text(at))
             });
-            let text = format!(
+            link.text = format!(
                 "its guard `{}` does not let it go on: {}. It is asked again at {}{give_up}",
                 blocked.guard,
                 blocked.detail,
-                shape::time(blocked.retry_at)
+                time::text(blocked.retry_at)
             );
-            link["text"] = Value::String(text);
         }
     }
 }
@@ -91,16 +84,13 @@ struct Chain<'a> {
     /// Whether this process carries out steps. Where it does not, nobody does what was begun here.
     executes: bool,
     seen: BTreeSet<RunId>,
-    links: Vec<Value>,
+    links: Vec<Link>,
 }
 
 impl Chain<'_> {
-    fn link(&mut self, run: RunId, step: Option<&str>, kind: &str, text: impl Into<String>) -> &mut Value {
-        let mut link = object!({ "run": run.to_string(), "kind": kind, "text": text.into() });
-        if let Some(step) = step {
-            link["step"] = Value::String(step.to_owned());
-        }
-        self.links.push(link);
+    fn link(&mut self, run: RunId, step: Option<&StepId>, kind: &str, text: impl Into<String>) -> &mut Link {
+        let (kind, text) = (kind.to_owned(), text.into());
+        self.links.push(Link { run, step: step.cloned(), kind, text, holder: None, code: None });
         let last = self.links.len() - 1;
         &mut self.links[last]
     }
@@ -206,9 +196,9 @@ impl Chain<'_> {
     }
 
     fn step(&mut self, id: RunId, run: &Run, step: &Step) {
-        let name = step.id.as_str();
+        let name = &step.id;
         let until = step.waiting.as_ref().and_then(|waiting| waiting.until).or(step.next_eligible_at);
-        let till = until.map_or(String::new(), |at| format!(" until {}", shape::time(at)));
+        let till = until.map_or(String::new(), |at| format!(" until {}", time::text(at)));
         match (step.status, step.waiting.as_ref()) {
             (step::Status::Running, _) => match step.child() {
                 Some(child) => {
@@ -242,7 +232,7 @@ impl Chain<'_> {
     }
 
     fn waiting(&mut self, id: RunId, run: &Run, step: &Step, waiting: &step::Waiting, till: &str) {
-        let name = Some(step.id.as_str());
+        let name = Some(&step.id);
         let on = waiting.on.as_ref().map_or(String::new(), |on| format!(" `{on}`"));
         match waiting.reason {
             Wait::Lock => match &waiting.on {
@@ -322,7 +312,7 @@ impl Chain<'_> {
                         format!("the budget{on} is used up: `windlass raise {id} --{flag} …` lets it go on")
                     }
                 };
-                self.link(id, name, "budget", text)["code"] = object!(Code::BudgetExceeded.as_str());
+                self.link(id, name, "budget", text).code = Some(Code::BudgetExceeded);
             }
             Wait::Escalation => {
                 self.link(id, name, "escalation", "an agent needs a human");
@@ -330,7 +320,7 @@ impl Chain<'_> {
         }
     }
 
-    fn lock(&mut self, id: RunId, step: Option<&str>, run: &Run, name: &Name) {
+    fn lock(&mut self, id: RunId, step: Option<&StepId>, run: &Run, name: &Name) {
         let stream = StreamId::Lock(run.scoped(name));
         let holder = match self.state.stream(&stream).map(|stream| &stream.body) {
             Some(Body::Lock(lock)) => match &lock.state {
@@ -342,8 +332,8 @@ impl Chain<'_> {
         match holder {
             Some((holder, since)) => {
                 let text =
-                    format!("it waits for the lock `{name}`, held by {holder} since {}", shape::time(since));
-                self.link(id, step, "lock", text)["holder"] = Value::String(holder.to_string());
+                    format!("it waits for the lock `{name}`, held by {holder} since {}", time::text(since));
+                self.link(id, step, "lock", text).holder = Some(holder.to_string());
                 self.holder(&holder);
             }
             None => {
@@ -352,7 +342,7 @@ impl Chain<'_> {
         }
     }
 
-    fn semaphore(&mut self, id: RunId, step: Option<&str>, run: &Run, name: Option<&Name>) {
+    fn semaphore(&mut self, id: RunId, step: Option<&StepId>, run: &Run, name: Option<&Name>) {
         let Some(name) = name else { return };
         let stream = StreamId::Semaphore(run.scoped(name));
         let holders: Vec<(Holder, u32)> = match self.state.stream(&stream).map(|stream| &stream.body) {

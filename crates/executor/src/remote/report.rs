@@ -3,18 +3,19 @@
 //! Output goes first, so that it is there when the step is over; but no step waits long for it. A report is repeated until
 //! the server has an opinion on it.
 
-use super::{Executor, PATIENCE, PAUSE, PAUSE_MAX, passes};
-use crate::attempts::escape;
+use super::{PATIENCE, PAUSE, PAUSE_MAX, Remote, escape, passes};
+use crate::shell::Source;
+use crate::shell::output::{self, Follow};
+use crate::tools::execute::Finished;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use windlass_core::attempt::{Exit, Report};
+use windlass_core::budget::Cost;
 use windlass_core::code::Code;
 use windlass_core::id::{AttemptId, Name};
-use windlass_executor::shell::Source;
-use windlass_executor::shell::output::{self, Follow};
 
 /// How often output is looked for.
 const LOOK: Duration = Duration::from_millis(100);
@@ -28,7 +29,7 @@ const BATCH_MAX: usize = 100;
 /// An attempt that has ended.
 pub(super) struct Outcome {
     pub(super) id: AttemptId,
-    pub(super) report: Report,
+    pub(super) finished: Finished,
     pub(super) output: Option<Stream>,
 }
 
@@ -43,7 +44,7 @@ pub(super) struct Stream {
 
 impl Stream {
     /// Begins to send what is written to a log.
-    pub(super) fn begin(executor: &Arc<Executor>, id: &AttemptId, log: &Path) -> Stream {
+    pub(super) fn begin(remote: &Arc<Remote>, id: &AttemptId, log: &Path) -> Stream {
         let (ended, end) = watch::channel(false);
         let (done, sent) = watch::channel(false);
         let sending = Sending {
@@ -53,7 +54,7 @@ impl Stream {
             offset: 0,
             pending: Vec::new(),
         };
-        tokio::spawn(send(executor.clone(), sending, end, done));
+        tokio::spawn(send(remote.clone(), sending, end, done));
         Stream { ended: Arc::new(ended), sent }
     }
 
@@ -81,7 +82,7 @@ struct Sending {
 
 /// Sends lines as they come until the attempt has ended and nothing is left.
 async fn send(
-    executor: Arc<Executor>,
+    remote: Arc<Remote>,
     mut sending: Sending,
     mut end: watch::Receiver<bool>,
     done: watch::Sender<bool>,
@@ -101,7 +102,7 @@ async fn send(
             }
             continue;
         }
-        match sending.push(&executor).await {
+        match sending.push(&remote).await {
             Ok(()) => pause = PAUSE,
             // Output without a lease, or that the server does not take, is kept here and nowhere else.
             Err(false) => break,
@@ -141,7 +142,7 @@ impl Sending {
     }
 
     /// Sends a part of what is pending. The error says whether to try again.
-    async fn push(&mut self, executor: &Executor) -> Result<(), bool> {
+    async fn push(&mut self, remote: &Remote) -> Result<(), bool> {
         let mut len = 0;
         let fits = self.pending.iter().take_while(|line| {
             len += line["text"].as_str().map_or(0, str::len) + 64;
@@ -150,7 +151,7 @@ impl Sending {
         let count = fits.count().max(1);
         let lines = &self.pending[..count];
         let body = json!({ "epoch": self.epoch, "offset": self.offset, "lines": lines });
-        match executor.post(&self.path, &body, PATIENCE).await {
+        match remote.post(&self.path, &body, PATIENCE).await {
             Ok(answer) => {
                 self.offset = answer["offset"].as_u64().unwrap_or(self.offset);
                 self.pending.drain(..count);
@@ -172,7 +173,7 @@ fn item(outcome: &Outcome) -> (&'static str, Value) {
     let fail = |item: &mut Value, code: &str, message: &str| {
         item["error"] = json!({ "code": code, "message": message });
     };
-    let path = match &outcome.report {
+    let path = match &outcome.finished.report {
         Report::Done { output, exit_code } => {
             item["output"] = output.clone().unwrap_or(Value::Null);
             exited(&mut item, exit_code.as_ref());
@@ -185,10 +186,10 @@ fn item(outcome: &Outcome) -> (&'static str, Value) {
             item["signal"] = json!(signal);
             "/v1/leases/fail"
         }
-        // Only tools put an attempt off, and an executor elsewhere carries out commands.
-        Report::Deferred { failure, .. } => {
+        Report::Deferred { failure, after } => {
             fail(&mut item, failure.code.as_str(), &failure.message);
             item["retryable"] = json!(true);
+            item["retry_after_ms"] = json!(after.0);
             "/v1/leases/fail"
         }
         Report::Stopped => {
@@ -209,12 +210,28 @@ fn item(outcome: &Outcome) -> (&'static str, Value) {
             "/v1/leases/return"
         }
     };
+    evidence(&mut item, &outcome.finished);
     (path, item)
+}
+
+/// What came back from the outside, and what it cost: the server puts both on record.
+fn evidence(item: &mut Value, finished: &Finished) {
+    if let Some(receipt) = &finished.receipt {
+        item["receipt"] = json!({
+            "id": receipt.id.to_string(), "status": receipt.status, "reversible": receipt.reversible,
+            "reverse": receipt.reverse, "request": receipt.request, "response": receipt.response,
+        });
+    }
+    if !finished.costs.is_empty() {
+        let cost =
+            |cost: &Cost| json!({ "provider": cost.provider, "model": cost.model, "total": cost.total });
+        item["costs"] = finished.costs.iter().map(cost).collect();
+    }
 }
 
 /// Reports ends as they come, as many at once as there are.
 pub(super) async fn serve(
-    executor: &Arc<Executor>,
+    remote: &Arc<Remote>,
     ended: &mut mpsc::UnboundedReceiver<Outcome>,
     say: &(impl Fn(&str) + Send + Sync),
 ) {
@@ -244,33 +261,33 @@ pub(super) async fn serve(
             batch.push(outcome);
         }
         if !batch.is_empty() {
-            report(executor, batch, say).await;
+            report(remote, batch, say).await;
         }
     }
 }
 
-async fn report(executor: &Executor, batch: Vec<Outcome>, say: &(impl Fn(&str) + Send + Sync)) {
+async fn report(remote: &Remote, batch: Vec<Outcome>, say: &(impl Fn(&str) + Send + Sync)) {
     for path in ["/v1/leases/complete", "/v1/leases/fail", "/v1/leases/return"] {
         let items: Vec<Value> =
             batch.iter().map(item).filter(|(to, _)| *to == path).map(|(_, i)| i).collect();
         if !items.is_empty() {
-            settle(executor, path, items, say).await;
+            settle(remote, path, items, say).await;
         }
     }
     {
-        let mut state = executor.state();
+        let mut state = remote.state();
         for outcome in &batch {
             state.running.remove(&outcome.id);
         }
     }
-    executor.changed.notify_waiters();
+    remote.changed.notify_waiters();
 }
 
 /// Reports until the server has an opinion on each.
-async fn settle(executor: &Executor, path: &str, mut items: Vec<Value>, say: &(impl Fn(&str) + Send + Sync)) {
+async fn settle(remote: &Remote, path: &str, mut items: Vec<Value>, say: &(impl Fn(&str) + Send + Sync)) {
     let mut pause = PAUSE;
     while !items.is_empty() {
-        match executor.post(path, &json!({ "items": items }), PATIENCE).await {
+        match remote.post(path, &json!({ "items": items }), PATIENCE).await {
             Ok(answer) => {
                 let answers = answer["items"].as_array().cloned().unwrap_or_default();
                 let again = |answer: &Value| answer["code"] == Code::StoreFull.as_str();
