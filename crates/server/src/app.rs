@@ -156,7 +156,7 @@ pub struct App {
     /// Shows people what waits for them; absent where nothing is carried out.
     pub cards: Option<Arc<Sender>>,
     /// What seals the log.
-    pub sealing: Sealing,
+    pub sealing: Arc<Sealing>,
     /// What bundles have in common.
     pub proofs: Arc<Proofs>,
     /// The keys it seals with.
@@ -302,11 +302,6 @@ impl App {
         let serve = move || engine.serve(&inbox);
         let thread = std::thread::Builder::new().name("engine".into()).spawn(serve)?;
         let thread = Mutex::new(Some(thread));
-        // Whoever only looks does not tidy up either.
-        let kept = settings.config.retention;
-        let place = retention::Place { engine: handle.clone(), home: home.clone(), kept };
-        let retention = settings.executes.then(|| Retention::start(place)).transpose()?;
-        let retention = Mutex::new(retention);
         let keys = Keys::open(&home.keys()).map_err(std::io::Error::other)?;
         let proofs = Arc::<Proofs>::default();
         let place = Place {
@@ -315,7 +310,17 @@ impl App {
             always: settings.config.evidence_always,
             proofs: proofs.clone(),
         };
-        let sealing = Sealing::start(handle.clone(), log.clone(), keys.clone(), place)?;
+        let sealing = Arc::new(Sealing::start(handle.clone(), log.clone(), keys.clone(), place)?);
+        // Whoever only looks does not tidy up either.
+        let kept = settings.config.retention;
+        let place = retention::Place {
+            engine: handle.clone(),
+            home: home.clone(),
+            kept,
+            sealing: Arc::downgrade(&sealing),
+        };
+        let retention = settings.executes.then(|| Retention::start(place)).transpose()?;
+        let retention = Mutex::new(retention);
         let draining = watch::Sender::new(false);
         let config = settings.config;
         let app = Arc::new(App {

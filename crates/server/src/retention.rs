@@ -8,11 +8,13 @@
 //! record twice as deleted. It costs a copy of what stays, so it waits until a tenth can go.
 
 use crate::app::App;
+use crate::evidence::seal::{Sealing, sealed_through};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 use windlass_core::code::Code;
 use windlass_core::event::RetentionApplied;
@@ -58,6 +60,8 @@ pub struct Place {
     pub home: Home,
     /// How long what has ended is kept.
     pub kept: Kept,
+    /// What seals before anything goes; absent while the process stops.
+    pub sealing: Weak<Sealing>,
 }
 
 /// What a look came to.
@@ -151,6 +155,9 @@ impl Place {
             runbooks: now - self.kept.runs,
         };
         let retiring = self.engine.read(move |store| choose(store, before, share))??;
+        // What is not sealed cannot go. Where it cannot be sealed now (a full disk), what was sealed before goes all the same.
+        let _ = self.sealing.upgrade().map(|sealing| sealing.now());
+        let retiring = retiring.sealed(self.engine.read(|store| sealed_through(store))?);
         let done = self.let_go(&retiring);
         if done.is_err() {
             // Those that were chosen are there for everybody again.
@@ -334,7 +341,12 @@ pub fn at_once<E: From<Error>>(
         std::thread::sleep(PAUSE);
     }
     let now = windlass_executor::clock::System.now();
-    let place = Place { engine: engine.clone(), home: app.home.clone(), kept };
+    let place = Place {
+        engine: engine.clone(),
+        home: app.home.clone(),
+        kept,
+        sealing: Arc::downgrade(&app.sealing),
+    };
     let before = now - kept.runs;
     let runs = engine.read(move |store| store.ended_before(before)).map_err(Error::from)?;
     let runs = runs.map_err(Error::from)?;
