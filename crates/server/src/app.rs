@@ -38,7 +38,7 @@ use windlass_executor::clock::{Sorted, System, fresh};
 use windlass_executor::config::Config;
 use windlass_executor::home::Home;
 use windlass_executor::redaction::Redactor;
-use windlass_executor::secrets::Vault;
+use windlass_executor::secrets::{Secrets, Vault};
 use windlass_executor::shell::{Author, Shell, Wall};
 use windlass_executor::tools::execute::Executor;
 use windlass_executor::tools::settings::Settings as ToolSettings;
@@ -318,6 +318,7 @@ impl App {
             home: home.clone(),
             kept,
             sealing: Arc::downgrade(&sealing),
+            secrets: outside.secrets(),
         };
         let retention = settings.executes.then(|| Retention::start(place)).transpose()?;
         let retention = Mutex::new(retention);
@@ -504,6 +505,12 @@ impl App {
         &self.attempts
     }
 
+    /// Where secrets come from.
+    #[must_use]
+    pub fn secrets(&self) -> Arc<Secrets> {
+        self.outside.secrets()
+    }
+
     /// Whose a process with these ancestors is.
     #[must_use]
     pub fn whose(&self, line: &[windlass_executor::shell::Identity]) -> Whose {
@@ -521,11 +528,11 @@ impl App {
         }
         let found = self.look(move |store| {
             let run = store.state().run(run)?;
-            Some((run.born.home.tenant.clone(), store.runbook(run)?.secrets()))
+            Some((run.born.home.tenant.clone(), run.born.began(), store.runbook(run)?.secrets()))
         });
         // A run that is gone takes nothing any more.
-        let Ok(Some((tenant, names))) = found.await else { return Redactor::new() };
-        self.outside.secrets_of(run, &tenant, || names).redactor()
+        let Ok(Some((tenant, began, names))) = found.await else { return Redactor::new() };
+        self.outside.secrets_of((run, began), &tenant, || names).redactor()
     }
 
     /// What is masked of a run, by its names: an executor elsewhere has its own values.
@@ -534,7 +541,7 @@ impl App {
         let work = permit.work();
         let names = work.runbook.secrets();
         if !names.is_empty() {
-            drop(self.outside.secrets_of(permit.lease().run, &work.tenant, || names.clone()));
+            drop(self.outside.secrets_of((permit.lease().run, work.began), &work.tenant, || names.clone()));
         }
         names
     }

@@ -229,6 +229,12 @@ impl Local {
         if is_step { Whose::Step } else { Whose::Apart }
     }
 
+    /// Where secrets come from.
+    #[must_use]
+    pub fn secrets(&self) -> Arc<Secrets> {
+        self.hands.registered.secrets().clone()
+    }
+
     /// What is masked of a run, where that is known yet.
     #[must_use]
     pub fn masked(&self, run: RunId) -> Option<OfRun> {
@@ -237,7 +243,12 @@ impl Local {
 
     /// What is masked of a run.
     #[must_use]
-    pub fn secrets_of(&self, run: RunId, tenant: &Name, names: impl FnOnce() -> BTreeSet<Name>) -> OfRun {
+    pub fn secrets_of(
+        &self,
+        run: (RunId, Millis),
+        tenant: &Name,
+        names: impl FnOnce() -> BTreeSet<Name>,
+    ) -> OfRun {
         self.hands.secrets_of(run, tenant, names)
     }
 
@@ -343,7 +354,7 @@ impl Hands {
     /// What is masked of a run.
     pub(crate) fn secrets_of(
         &self,
-        run: RunId,
+        run: (RunId, Millis),
         tenant: &Name,
         names: impl FnOnce() -> BTreeSet<Name>,
     ) -> OfRun {
@@ -423,7 +434,7 @@ impl Hands {
         let secrets = secrets.unwrap_or_else(|| Arc::new(Secrets::new(self.home.root())));
         let attempt = permit.attempt();
         let witness = self.witness(attempt.clone());
-        let masked = self.secrets_of(lease.run, &work.tenant, || work.runbook.secrets());
+        let masked = self.secrets_of((lease.run, work.began), &work.tenant, || work.runbook.secrets());
         let session = Session::witnessed(work.tenant.clone(), secrets, witness, masked);
         let (token, span) =
             (self.attempts.token(&attempt), trace::attempt_span(attempt.run, &attempt.step, attempt.epoch));
@@ -468,7 +479,9 @@ impl Hands {
         let writes = matches!(step.kind, Kind::Tool { writes: true, .. });
         let job = Job {
             witness: self.witness(attempt.clone()),
-            run: self.secrets_of(lease.run, &permit.work().tenant, || permit.work().runbook.secrets()),
+            run: self.secrets_of((lease.run, permit.work().began), &permit.work().tenant, || {
+                permit.work().runbook.secrets()
+            }),
             id: attempt.clone(),
             tenant: permit.work().tenant.clone(),
             action,

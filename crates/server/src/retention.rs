@@ -27,6 +27,7 @@ use windlass_engine::Handle;
 use windlass_engine::port::Clock;
 use windlass_executor::config::Retention as Kept;
 use windlass_executor::home::Home;
+use windlass_executor::secrets::Secrets;
 use windlass_store::history;
 use windlass_store::log::Compacted;
 use windlass_store::store::{Before, Embedded, Retiring};
@@ -62,6 +63,8 @@ pub struct Place {
     pub kept: Kept,
     /// What seals before anything goes; absent while the process stops.
     pub sealing: Weak<Sealing>,
+    /// What knows the values that runs were given.
+    pub secrets: Arc<Secrets>,
 }
 
 /// What a look came to.
@@ -166,6 +169,7 @@ impl Place {
         self.forget_items(before.items)?;
         self.sweep_output(now - self.kept.output)?;
         self.sweep_bundles(now, self.kept.evidence)?;
+        self.forget_given(now);
         done
     }
 
@@ -188,6 +192,15 @@ impl Place {
         let (runs, anything) = (gone.len(), log.bytes_dropped > 0);
         self.engine.read(move |store| store.retired(&gone, anything))?;
         Ok(Done { log, runs })
+    }
+
+    /// Forgets values of secrets that were changed before the oldest run was made that is kept.
+    fn forget_given(&self, now: Millis) {
+        let oldest = self.engine.read(|store| store.oldest_run());
+        // What cannot be read or written stays for the next time.
+        if let Ok(Ok(oldest)) = oldest {
+            let _ = self.secrets.forget_given(oldest.map_or(now, RunId::made_at));
+        }
     }
 
     /// Takes out items that failed or died before a time: from here on they leave as those do that are done.
@@ -346,6 +359,7 @@ pub fn at_once<E: From<Error>>(
         home: app.home.clone(),
         kept,
         sealing: Arc::downgrade(&app.sealing),
+        secrets: app.secrets(),
     };
     let before = now - kept.runs;
     let runs = engine.read(move |store| store.ended_before(before)).map_err(Error::from)?;

@@ -17,6 +17,7 @@ use windlass_core::scope::{self, Reading};
 use windlass_core::step::{Resolution, Status, Step};
 use windlass_core::stream::StreamId;
 use windlass_core::template::{Evaluate, Template};
+use windlass_core::time::Millis;
 use windlass_core::turn::command::{Command, Receipted, Refusal};
 use windlass_engine::Leave;
 use windlass_engine::port::Fault;
@@ -39,10 +40,12 @@ impl Hands {
         self.engine.read_then(
             move |store| look(store, looked, key, &*evaluate),
             move |asked| {
-                let Ok(Some(Looked { job, masked, read, env, action, writes })) = asked else { return };
+                let Ok(Some(Looked { job, began, masked, read, env, action, writes })) = asked else {
+                    return;
+                };
                 let Some(tools) = &hands.tools else { return };
                 // What the answer holds of them is masked: they are found now, and not while everybody waits.
-                drop(hands.registered.of(attempt.run, &job.tenant, || masked));
+                drop(hands.registered.of((attempt.run, began), &job.tenant, || masked));
                 let (told, asking) = (hands.clone(), hands.clone());
                 let (run, step) = (attempt.run, attempt.step.clone());
                 let allow = Arc::new(move || asking.may_read(run, &step, &action, writes));
@@ -120,6 +123,8 @@ impl Hands {
 /// What is to be asked, and how policy sees it.
 struct Looked {
     job: Job,
+    /// When the run, or what it goes on from, was made.
+    began: Millis,
     /// The secrets that the run's runbook names.
     masked: BTreeSet<Name>,
     read: Read,
@@ -188,8 +193,8 @@ fn look(
         timeout: None,
         own_read: node.reconcile.is_none(),
     };
-    let masked = store.runbook(run)?.secrets();
-    Some(Looked { job, masked, read, env, action: asked, writes })
+    let (began, masked) = (run.born.began(), store.runbook(run)?.secrets());
+    Some(Looked { job, began, masked, read, env, action: asked, writes })
 }
 
 /// The definition of the fields of a step's own read.
