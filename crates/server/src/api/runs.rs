@@ -262,7 +262,12 @@ async fn made(app: &App, reply: Reply) -> Answer {
             return Err(Problem::new(Code::Internal, format!("a run was asked for, and {other:?} came")));
         }
     };
-    let mut response = json(status, &one(app, run, true).await?);
+    let shown = match one(app, run, true).await {
+        // The request made this run, and it has left after its retention.
+        Err(problem) if replayed && problem.code == Code::NotFound => object!({ "id": run }),
+        shown => shown?,
+    };
+    let mut response = json(status, &shown);
     if let Ok(place) = HeaderValue::from_str(&format!("/v1/runs/{run}")) {
         response.headers_mut().insert(header::LOCATION, place);
     }
