@@ -6,7 +6,7 @@
 use crate::digest::Digest;
 use crate::event::Event;
 pub use crate::event::words::Notice;
-use crate::event::words::effect::Action;
+use crate::event::words::effect::{Action, Semantics};
 use crate::id::{
     AgentId, ApprovalId, Holder, ItemId, Name, NoticeId, RunId, Scoped, SessionId, StepId, WorkspaceId,
 };
@@ -60,6 +60,8 @@ pub struct Lease {
     pub vars: Packed,
     /// What identifies the side effect.
     pub idempotency_key: Name,
+    /// What can be done about an attempt of which nobody knows whether it had its effect; absent where it has none.
+    pub semantics: Option<Semantics>,
     /// When the lease ends unless it is extended.
     pub expires_at: Millis,
     /// When the attempt is stopped.

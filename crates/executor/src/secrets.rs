@@ -34,6 +34,8 @@ pub const PREFIX: &str = "WINDLASS_SECRET_";
 pub const DIR: &str = "WINDLASS_SECRETS_DIR";
 /// The file with the key of the vault.
 pub const KEY_FILE: &str = "WINDLASS_SECRET_KEY_FILE";
+/// The version of secrets of an executor elsewhere: an environment has none.
+const ELSEWHERE: &str = "environment of the executor";
 /// The most bytes of a name.
 const NAME_LEN_MAX: usize = 128;
 /// The tenant of a laptop.
@@ -47,6 +49,9 @@ pub enum Error {
         "the secret `{0}` is not there: `windlass secret set {0}`, or set {PREFIX}{0} where windlass runs"
     )]
     Missing(String),
+    /// An executor elsewhere does not have it.
+    #[error("the secret `{0}` is not here: set {PREFIX}{0} where the executor runs")]
+    Elsewhere(String),
     /// A name that is none.
     #[error("`{0}` cannot be the name of a secret: use letters, digits, `_`, `-` and `.`, and no dot first")]
     Name(String),
@@ -82,7 +87,7 @@ impl Error {
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
-            Error::Missing(_) => Code::NotFound,
+            Error::Missing(_) | Error::Elsewhere(_) => Code::NotFound,
             Error::Name(_) | Error::Value(_) | Error::Text(_) => Code::InvalidInput,
             Error::Key { .. } | Error::Vault { .. } => Code::Unavailable,
             Error::Sealed(_) => Code::StoreCorrupt,
@@ -116,6 +121,8 @@ pub struct Secrets {
     vault: Vault,
     dir: Option<PathBuf>,
     given: Arc<given::Given>,
+    /// There is nothing but the environment of this process, which is whose steps it carries out.
+    elsewhere: bool,
 }
 
 impl Secrets {
@@ -129,7 +136,13 @@ impl Secrets {
     #[must_use]
     pub fn of(vault: Vault) -> Secrets {
         let given = Arc::new(given::Given::new(vault.clone()));
-        Secrets { vault, dir: None, given }
+        Secrets { vault, dir: None, given, elsewhere: false }
+    }
+
+    /// The secrets of an executor elsewhere: those of its environment, for whichever tenant it carries out steps.
+    #[must_use]
+    pub fn elsewhere(root: &Path) -> Secrets {
+        Secrets { elsewhere: true, ..Secrets::of(Vault::new(root)) }
     }
 
     /// The vault.
@@ -144,6 +157,11 @@ impl Secrets {
     /// Nobody has it, or who has it cannot be read.
     pub fn reveal(&self, tenant: &Name, name: &str) -> Result<Revealed, Error> {
         check_name(name)?;
+        if self.elsewhere {
+            let missing = || Error::Elsewhere(name.to_owned());
+            let value = std::env::var(format!("{PREFIX}{name}")).map_err(|_| missing())?;
+            return Ok(Revealed { name: name.to_owned(), value, version: ELSEWHERE.to_owned() });
+        }
         if let Some(found) = self.vault.reveal(tenant, name)? {
             return Ok(found);
         }
@@ -166,6 +184,10 @@ impl Secrets {
     /// # Errors
     /// It cannot be kept, so it must not be used.
     pub fn keep_given(&self, tenant: &Name, name: &str, value: &str) -> Result<(), Error> {
+        // An executor elsewhere keeps no values on its disk: it masks them for as long as its process lives.
+        if self.elsewhere {
+            return Ok(());
+        }
         match self.given.keep(tenant, name, value, System.now()) {
             Err(error @ Error::Key { .. }) => {
                 static SAID: Once = Once::new();
