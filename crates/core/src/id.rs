@@ -254,6 +254,15 @@ impl Wire for Name {
 /// (`each[3]` for an item, `land#2` for a group's second attempt).
 pub type StepId = Name;
 
+impl RunId {
+    /// The time in it, which is when it was made.
+    #[must_use]
+    pub fn made_at(self) -> crate::time::Millis {
+        // A shift by 80 leaves 48 bits.
+        crate::time::Millis((self.0 >> 80) as u64)
+    }
+}
+
 /// One attempt at a step, under the lease that permits it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -567,6 +567,7 @@ fn lease(
     };
     match intended.reply {
         key::Reply::Reuse { response, run: from } => {
+            let asked_by = requesters::of_result(view, run, from)?;
             // It begins and ends in one commit, with what was set aside for it.
             let begun = facts.iter().fold(run.clone(), |run, fact| run.apply(fact, given.at));
             let started = begun.need(&step.id)?;
@@ -577,6 +578,7 @@ fn lease(
                 reused_from: Some(from),
             };
             pipeline::end(&begun, started, input, given, &mut out);
+            out.facts = requesters::of_outputs(run, out.facts, &asked_by);
             Ok(of_run(view, run, out, Reply::Reused))
         }
         key::Reply::Granted { .. } => {

@@ -558,12 +558,12 @@ impl<S: Store + 'static> Engine<S> {
         let (hash, pipeline) = (run.born.home.runbook, run.born.home.pipeline.clone());
         let (cwd, tenant, namespace) =
             (run.born.home.cwd.clone(), run.born.home.tenant.clone(), run.born.home.namespace.clone());
-        let trace = run.born.trace();
+        let (trace, began) = (run.born.trace(), run.born.began());
         let runbook = match self.parts.store.view().find(&StreamId::Runbook(hash)) {
             turn::Found::Here(Body::Runbook(runbook)) => runbook.clone(),
             turn::Found::Here(_) | turn::Found::Absent | turn::Found::Unloaded => return None,
         };
-        Some(Work { runbook, pipeline, cwd, tenant, namespace, trace })
+        Some(Work { runbook, pipeline, cwd, tenant, namespace, trace, began })
     }
 
     /// Decides something that nobody waits for. A refusal means that it came too late.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use windlass_core::effect::{Effect, Lease};
 use windlass_core::id::{AttemptId, Name};
 use windlass_core::runbook::{Pipeline, Runbook, StepDef};
+use windlass_core::time::Millis;
 use windlass_core::trace::Trace;
 use windlass_core::turn::command::Refusal;
 
@@ -26,6 +27,8 @@ pub struct Work {
     pub namespace: Name,
     /// The trace it belongs to.
     pub trace: Trace,
+    /// When the run, or what it goes on from, was made.
+    pub began: Millis,
 }
 
 /// The permission to carry out one attempt.

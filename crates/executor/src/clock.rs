@@ -46,11 +46,15 @@ fn onward(last: &mut Option<Anchor>, wall: Millis, now: Instant) -> Millis {
     }
 }
 
-/// What the clock of this machine says. It may be set, in either direction, at any time.
+/// The last millisecond that can be written down as a date: that of the year 9999.
+const LAST_MS: u64 = 253_402_300_799_999;
+
+/// What the clock of this machine says, or the nearest time between 1970 and 9999. It may be set, in either direction, at any
+/// time.
 #[must_use]
 pub fn wall() -> Millis {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Millis(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    Millis(u64::try_from(since.as_millis()).unwrap_or(u64::MAX).min(LAST_MS))
 }
 
 /// The clock of this process.

@@ -1,5 +1,6 @@
 //! The data directory: where everything lies, and that only its owner can look at it.
 
+use crate::secrets::given;
 use std::fs;
 use std::io;
 use std::os::fd::AsRawFd as _;
@@ -14,8 +15,8 @@ pub const NAME: &str = ".windlass";
 /// The name of the socket in it.
 pub const SOCKET: &str = "windlass.sock";
 /// Files in it that let somebody in, or say who may.
-const PRIVATE: [&str; 6] =
-    ["credential.json", "attempt.key", SOCKET, "keeper.lock", "keeper.log", "secrets.json"];
+const PRIVATE: [&str; 7] =
+    ["credential.json", "attempt.key", SOCKET, "keeper.lock", "keeper.log", "secrets.json", given::FILE];
 /// The most bytes of an address that every system takes.
 const ADDRESS_LEN_MAX: usize = 100;
 

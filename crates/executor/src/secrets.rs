@@ -8,15 +8,22 @@
 //! directory, so that a copy of the directory gives nothing away. Values never reach the log: a step's input holds a
 //! reference, whoever executes it asks here at the last moment, and registers the value for redaction before use.
 //!
+//! What was given stays known, sealed, after the secret was changed (`given.rs`): runs that had it may still print it.
+//!
 //! Secrets belong to a tenant. Files of a tenant lie in a folder of its name; the environment is the default tenant's.
 
+pub mod given;
 pub mod registered;
 mod vault;
 
+use crate::clock::System;
 use crate::redaction::Redactor;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Once};
 use windlass_core::code::Code;
 use windlass_core::id::Name;
+use windlass_core::time::Millis;
+use windlass_engine::port::Clock as _;
 
 pub use registered::{OfRun, Registered};
 pub use vault::{Listed, Vault};
@@ -113,6 +120,7 @@ impl std::fmt::Debug for Revealed {
 pub struct Secrets {
     vault: Vault,
     dir: Option<PathBuf>,
+    given: Arc<given::Given>,
     /// There is nothing but the environment of this process, which is whose steps it carries out.
     elsewhere: bool,
 }
@@ -121,19 +129,20 @@ impl Secrets {
     /// The secrets of a data directory, and of this process's environment.
     #[must_use]
     pub fn new(root: &Path) -> Secrets {
-        Secrets { vault: Vault::new(root), dir: std::env::var_os(DIR).map(PathBuf::from), elsewhere: false }
+        Secrets { dir: std::env::var_os(DIR).map(PathBuf::from), ..Secrets::of(Vault::new(root)) }
     }
 
     /// The secrets of a vault alone.
     #[must_use]
     pub fn of(vault: Vault) -> Secrets {
-        Secrets { vault, dir: None, elsewhere: false }
+        let given = Arc::new(given::Given::new(vault.clone()));
+        Secrets { vault, dir: None, given, elsewhere: false }
     }
 
     /// The secrets of an executor elsewhere: those of its environment, for whichever tenant it carries out steps.
     #[must_use]
     pub fn elsewhere(root: &Path) -> Secrets {
-        Secrets { vault: Vault::new(root), dir: None, elsewhere: true }
+        Secrets { elsewhere: true, ..Secrets::of(Vault::new(root)) }
     }
 
     /// The vault.
@@ -167,6 +176,44 @@ impl Secrets {
             Err(std::env::VarError::NotUnicode(_)) if own => Err(Error::Text(name.to_owned())),
             Ok(_) | Err(_) => Err(Error::Missing(name.to_owned())),
         }
+    }
+
+    /// Keeps a value that a run is about to be given: it is masked for as long as a run lives that may have it. Where there
+    /// is no place for a key, it is known to this process alone.
+    ///
+    /// # Errors
+    /// It cannot be kept, so it must not be used.
+    pub fn keep_given(&self, tenant: &Name, name: &str, value: &str) -> Result<(), Error> {
+        // An executor elsewhere keeps no values on its disk: it masks them for as long as its process lives.
+        if self.elsewhere {
+            return Ok(());
+        }
+        match self.given.keep(tenant, name, value, System.now()) {
+            Err(error @ Error::Key { .. }) => {
+                static SAID: Once = Once::new();
+                SAID.call_once(|| {
+                    eprintln!(
+                        "windlass: a secret that is changed is not masked any more after a restart: {error}"
+                    );
+                });
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    /// The values of a secret that a run can have been given that began at a time.
+    #[must_use]
+    pub fn given_since(&self, tenant: &Name, name: &str, began: Millis) -> Vec<String> {
+        self.given.since(tenant, name, began)
+    }
+
+    /// Drops values that were changed before the oldest run began that is kept.
+    ///
+    /// # Errors
+    /// The file cannot be read or written.
+    pub fn forget_given(&self, before: Millis) -> Result<(), Error> {
+        self.given.forget(before)
     }
 
     fn in_file(&self, tenant: &Name, name: &str) -> Result<Option<Revealed>, Error> {

@@ -160,7 +160,7 @@ pub struct App {
     /// Shows people what waits for them; absent where nothing is carried out.
     pub cards: Option<Arc<Sender>>,
     /// What seals the log.
-    pub sealing: Sealing,
+    pub sealing: Arc<Sealing>,
     /// What bundles have in common.
     pub proofs: Arc<Proofs>,
     /// The keys it seals with.
@@ -310,11 +310,6 @@ impl App {
         let serve = move || engine.serve(&inbox);
         let thread = std::thread::Builder::new().name("engine".into()).spawn(serve)?;
         let thread = Mutex::new(Some(thread));
-        // Whoever only looks does not tidy up either.
-        let kept = settings.config.retention;
-        let place = retention::Place { engine: handle.clone(), home: home.clone(), kept };
-        let retention = settings.executes.then(|| Retention::start(place)).transpose()?;
-        let retention = Mutex::new(retention);
         let keys = Keys::open(&home.keys()).map_err(std::io::Error::other)?;
         let proofs = Arc::<Proofs>::default();
         let place = Place {
@@ -323,7 +318,18 @@ impl App {
             always: settings.config.evidence_always,
             proofs: proofs.clone(),
         };
-        let sealing = Sealing::start(handle.clone(), log.clone(), keys.clone(), place)?;
+        let sealing = Arc::new(Sealing::start(handle.clone(), log.clone(), keys.clone(), place)?);
+        // Whoever only looks does not tidy up either.
+        let kept = settings.config.retention;
+        let place = retention::Place {
+            engine: handle.clone(),
+            home: home.clone(),
+            kept,
+            sealing: Arc::downgrade(&sealing),
+            secrets: outside.secrets(),
+        };
+        let retention = settings.executes.then(|| Retention::start(place)).transpose()?;
+        let retention = Mutex::new(retention);
         let draining = watch::Sender::new(false);
         let config = settings.config;
         let app = Arc::new(App {
@@ -507,6 +513,12 @@ impl App {
         &self.attempts
     }
 
+    /// Where secrets come from.
+    #[must_use]
+    pub fn secrets(&self) -> Arc<Secrets> {
+        self.outside.secrets()
+    }
+
     /// Whose a process with these ancestors is.
     #[must_use]
     pub fn whose(&self, line: &[windlass_executor::shell::Identity]) -> Whose {
@@ -524,11 +536,11 @@ impl App {
         }
         let found = self.look(move |store| {
             let run = store.state().run(run)?;
-            Some((run.born.home.tenant.clone(), store.runbook(run)?.secrets()))
+            Some((run.born.home.tenant.clone(), run.born.began(), store.runbook(run)?.secrets()))
         });
         // A run that is gone takes nothing any more.
-        let Ok(Some((tenant, names))) = found.await else { return Redactor::new() };
-        self.outside.secrets_of(run, &tenant, || names).redactor()
+        let Ok(Some((tenant, began, names))) = found.await else { return Redactor::new() };
+        self.outside.secrets_of((run, began), &tenant, || names).redactor()
     }
 
     /// What is masked of a run, by its names: an executor elsewhere has its own values.
@@ -537,7 +549,7 @@ impl App {
         let work = permit.work();
         let names = work.runbook.secrets();
         if !names.is_empty() {
-            drop(self.outside.secrets_of(permit.lease().run, &work.tenant, || names.clone()));
+            drop(self.outside.secrets_of((permit.lease().run, work.began), &work.tenant, || names.clone()));
         }
         names
     }

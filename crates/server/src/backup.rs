@@ -5,14 +5,14 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use windlass_core::code::Code;
-use windlass_executor::secrets::Vault;
+use windlass_executor::secrets::{Vault, given};
 use windlass_store::log::{self, Log, Verified};
 
 /// The keys that the log is sealed with.
 pub const KEYS: &str = "keys";
 /// What belongs to a data directory beside its log: without the keys nothing can be sealed any more, and the rest is kept
 /// nowhere else. A configuration is there where somebody put it there.
-const REST: [&str; 5] = [KEYS, "secrets.json", "output", "evidence", "windlass.yaml"];
+const REST: [&str; 6] = [KEYS, "secrets.json", given::FILE, "output", "evidence", "windlass.yaml"];
 /// How deep folders are in it: a folder of runs with files of steps.
 const DEPTH_MAX: usize = 4;
 

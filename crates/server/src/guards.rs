@@ -8,12 +8,15 @@
 use crate::outside::Hands;
 use crate::outside::beside::{self, For, NotRun, Ran};
 use crate::roots;
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{self, Read};
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Condvar, Mutex, PoisonError};
 use windlass_core::guard::{
     BranchInfo, CommandResult, FileInfo, GuardInputs, Issue, IssueFilter, Needs, PipelineInfo,
 };
@@ -34,6 +37,10 @@ use windlass_store::store::{Embedded, Listed, RunFilter};
 const NEWEST_MAX: usize = 20;
 /// How much of a file is searched.
 const FILE_BYTES_MAX: u64 = 64 << 20;
+/// How much of it is read at a time.
+const PIECE: usize = 64 << 10;
+/// How many files are read at a time, for all runs together.
+const READERS_MAX: usize = 4;
 
 /// What the store knows of a guard's questions.
 struct Asked {
@@ -284,33 +291,167 @@ impl Place<'_> {
 }
 
 /// Looks at a file where that may be. What was opened is asked about and not its name, which may lead elsewhere by now.
+/// Only a regular file is read: a pipe or a device could keep the look waiting for ever.
 fn look_at_file(path: &Path, texts: &BTreeSet<String>, may_look: impl Fn(&Path) -> bool) -> Option<FileInfo> {
-    let mut file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return may_look(&roots::real(path)).then(FileInfo::default);
-        }
+    // Opened like this, a file is found and neither read nor waited for.
+    let found = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    let found = match found {
+        Ok(found) => found,
+        Err(Errno::NOENT) => return may_look(&roots::real(path)).then(FileInfo::default),
         Err(_) => return None,
     };
-    if !std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).is_ok_and(|real| may_look(&real)) {
+    let itself = format!("/proc/self/fd/{}", found.as_raw_fd());
+    if !std::fs::read_link(&itself).is_ok_and(|real| may_look(&real)) {
         return None;
     }
     let mut info = FileInfo { exists: true, ..FileInfo::default() };
     if texts.is_empty() {
         return Some(info);
     }
-    let mut content = Vec::new();
-    let len = file.by_ref().take(FILE_BYTES_MAX + 1).read_to_end(&mut content).ok()?;
+    if !rustix::fs::fstat(&found).is_ok_and(|about| FileType::from_raw_mode(about.st_mode).is_file()) {
+        return None;
+    }
+    let _turn = Turn::wait();
+    let file = rustix::fs::open(&itself, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
+    let (has, whole) = search(&mut File::from(file.ok()?), texts).ok()?;
     for text in texts {
-        let found = contains(&content, text.as_bytes());
+        let found = has.contains(text.as_str());
         // What was not found in the part that was read may stand in the rest.
-        if found || len as u64 <= FILE_BYTES_MAX {
+        if found || whole {
             info.contains.insert(text.clone(), found);
         }
     }
     Some(info)
 }
 
+/// Which of some texts a file has, as far as it is searched, and whether that was all of it. A piece of the file is in memory
+/// at a time.
+fn search<'a>(file: &mut impl Read, texts: &'a BTreeSet<String>) -> io::Result<(BTreeSet<&'a str>, bool)> {
+    let mut missing: Vec<&str> = texts.iter().map(String::as_str).collect();
+    let mut has = BTreeSet::new();
+    // What begins at the end of a piece goes on in the next.
+    let overlap = missing.iter().map(|text| text.len().saturating_sub(1)).max().unwrap_or(0);
+    let mut piece = vec![0; overlap + PIECE];
+    let (mut kept, mut read) = (0, 0);
+    loop {
+        let got = match file.read(&mut piece[kept..]) {
+            Ok(got) => got,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        read += got as u64;
+        let have = kept + got;
+        missing.retain(|text| {
+            let found = contains(&piece[..have], text.as_bytes());
+            if found {
+                has.insert(*text);
+            }
+            !found
+        });
+        if got == 0 || missing.is_empty() {
+            return Ok((has, true));
+        }
+        if read > FILE_BYTES_MAX {
+            return Ok((has, false));
+        }
+        let from = have.saturating_sub(overlap);
+        piece.copy_within(from..have, 0);
+        kept = have - from;
+    }
+}
+
 fn contains(content: &[u8], text: &[u8]) -> bool {
     text.is_empty() || content.windows(text.len()).any(|window| window == text)
+}
+
+/// The turn of one who reads a file: so many read at a time, and the others wait for one of them to end.
+struct Turn;
+
+/// How many read now.
+static READING: Mutex<usize> = Mutex::new(0);
+static READ: Condvar = Condvar::new();
+
+impl Turn {
+    fn wait() -> Turn {
+        let reading = READING.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = |reading: &mut usize| *reading >= READERS_MAX;
+        *READ.wait_while(reading, all).unwrap_or_else(PoisonError::into_inner) += 1;
+        Turn
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *READING.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        READ.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    /// Hands over a few bytes at a time.
+    struct Drops<'a>(&'a [u8]);
+
+    impl Read for Drops<'_> {
+        fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+            let take = self.0.len().min(to.len()).min(3);
+            to[..take].copy_from_slice(&self.0[..take]);
+            self.0 = &self.0[take..];
+            Ok(take)
+        }
+    }
+
+    fn texts(texts: &[&str]) -> BTreeSet<String> {
+        texts.iter().map(|text| (*text).to_owned()).collect()
+    }
+
+    #[test]
+    fn a_text_is_found_wherever_a_piece_of_the_file_ends() {
+        let wanted = texts(&["", "needle", "hay", "absent"]);
+        for before in 0..12 {
+            let content = format!("{}needle{}", "x".repeat(before), "y".repeat(7));
+            let (has, whole) = search(&mut Drops(content.as_bytes()), &wanted).unwrap();
+            assert_eq!((has, whole), (BTreeSet::from(["", "needle"]), true), "{content}");
+        }
+        assert_eq!(search(&mut Drops(b""), &texts(&["a"])).unwrap(), (BTreeSet::new(), true));
+    }
+
+    #[test]
+    fn what_stands_behind_the_bound_is_unknown() {
+        let wanted = texts(&["a", "b"]);
+        let mut endless = Drops(b"a").chain(io::repeat(b'x'));
+        assert_eq!(search(&mut endless, &wanted).unwrap(), (BTreeSet::from(["a"]), false));
+    }
+
+    #[test]
+    fn a_pipe_is_there_and_nobody_waits_for_what_it_has() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        let (send, receive) = channel();
+        std::thread::spawn(move || {
+            let exists = look_at_file(&pipe, &texts(&[]), |_| true).map(|info| info.exists);
+            let content = look_at_file(&pipe, &texts(&["a"]), |_| true).map(|info| info.exists);
+            send.send((exists, content)).unwrap();
+        });
+        assert_eq!(receive.recv_timeout(Duration::from_secs(30)).unwrap(), (Some(true), None));
+    }
+
+    #[test]
+    fn no_more_than_a_few_read_at_a_time() {
+        let turns: Vec<Turn> = (0..READERS_MAX).map(|_| Turn::wait()).collect();
+        let (send, receive) = channel();
+        std::thread::spawn(move || {
+            let _turn = Turn::wait();
+            send.send(()).unwrap();
+        });
+        assert!(receive.try_recv().is_err());
+        assert_eq!(*READING.lock().unwrap(), READERS_MAX);
+        drop(turns);
+        receive.recv_timeout(Duration::from_secs(30)).unwrap();
+    }
 }

@@ -221,6 +221,12 @@ impl Local {
         if is_step { Whose::Step } else { Whose::Apart }
     }
 
+    /// Where secrets come from.
+    #[must_use]
+    pub fn secrets(&self) -> Arc<Secrets> {
+        self.hands.registered.secrets().clone()
+    }
+
     /// What is masked of a run, where that is known yet.
     #[must_use]
     pub fn masked(&self, run: RunId) -> Option<OfRun> {
@@ -229,7 +235,12 @@ impl Local {
 
     /// What is masked of a run.
     #[must_use]
-    pub fn secrets_of(&self, run: RunId, tenant: &Name, names: impl FnOnce() -> BTreeSet<Name>) -> OfRun {
+    pub fn secrets_of(
+        &self,
+        run: (RunId, Millis),
+        tenant: &Name,
+        names: impl FnOnce() -> BTreeSet<Name>,
+    ) -> OfRun {
         self.hands.secrets_of(run, tenant, names)
     }
 
@@ -324,7 +335,7 @@ impl Hands {
     /// What is masked of a run.
     pub(crate) fn secrets_of(
         &self,
-        run: RunId,
+        run: (RunId, Millis),
         tenant: &Name,
         names: impl FnOnce() -> BTreeSet<Name>,
     ) -> OfRun {
@@ -405,7 +416,8 @@ impl Hands {
             semantics: lease.semantics,
             timeout: step.timeout.map(|span| Duration::from_millis(span.0)),
             witness: self.witness(attempt.clone()),
-            masked: self.secrets_of(lease.run, tenant, || permit.work().runbook.secrets()),
+            masked: self
+                .secrets_of((lease.run, permit.work().began), tenant, || permit.work().runbook.secrets()),
         };
         let hands = self.clone();
         executor.carry_out(

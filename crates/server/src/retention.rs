@@ -8,11 +8,13 @@
 //! record twice as deleted. It costs a copy of what stays, so it waits until a tenth can go.
 
 use crate::app::App;
+use crate::evidence::seal::{Sealing, sealed_through};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 use windlass_core::code::Code;
 use windlass_core::event::RetentionApplied;
@@ -25,6 +27,7 @@ use windlass_engine::Handle;
 use windlass_engine::port::Clock;
 use windlass_executor::config::Retention as Kept;
 use windlass_executor::home::Home;
+use windlass_executor::secrets::Secrets;
 use windlass_store::history;
 use windlass_store::log::Compacted;
 use windlass_store::store::{Before, Embedded, Retiring};
@@ -58,6 +61,10 @@ pub struct Place {
     pub home: Home,
     /// How long what has ended is kept.
     pub kept: Kept,
+    /// What seals before anything goes; absent while the process stops.
+    pub sealing: Weak<Sealing>,
+    /// What knows the values that runs were given.
+    pub secrets: Arc<Secrets>,
 }
 
 /// What a look came to.
@@ -151,6 +158,9 @@ impl Place {
             runbooks: now - self.kept.runs,
         };
         let retiring = self.engine.read(move |store| choose(store, before, share))??;
+        // What is not sealed cannot go. Where it cannot be sealed now (a full disk), what was sealed before goes all the same.
+        let _ = self.sealing.upgrade().map(|sealing| sealing.now());
+        let retiring = retiring.sealed(self.engine.read(|store| sealed_through(store))?);
         let done = self.let_go(&retiring);
         if done.is_err() {
             // Those that were chosen are there for everybody again.
@@ -159,6 +169,7 @@ impl Place {
         self.forget_items(before.items)?;
         self.sweep_output(now - self.kept.output)?;
         self.sweep_bundles(now, self.kept.evidence)?;
+        self.forget_given(now);
         done
     }
 
@@ -177,6 +188,15 @@ impl Place {
         let (runs, anything) = (gone.len(), log.bytes_dropped > 0);
         self.engine.read(move |store| store.retired(&gone, anything))?;
         Ok(Done { log, runs })
+    }
+
+    /// Forgets values of secrets that were changed before the oldest run was made that is kept.
+    fn forget_given(&self, now: Millis) {
+        let oldest = self.engine.read(|store| store.oldest_run());
+        // What cannot be read or written stays for the next time.
+        if let Ok(Ok(oldest)) = oldest {
+            let _ = self.secrets.forget_given(oldest.map_or(now, RunId::made_at));
+        }
     }
 
     /// Takes out items that failed or died before a time: from here on they leave as those do that are done.
@@ -330,7 +350,13 @@ pub fn at_once<E: From<Error>>(
         std::thread::sleep(PAUSE);
     }
     let now = windlass_executor::clock::System.now();
-    let place = Place { engine: engine.clone(), home: app.home.clone(), kept };
+    let place = Place {
+        engine: engine.clone(),
+        home: app.home.clone(),
+        kept,
+        sealing: Arc::downgrade(&app.sealing),
+        secrets: app.secrets(),
+    };
     let before = now - kept.runs;
     let runs = engine.read(move |store| store.ended_before(before)).map_err(Error::from)?;
     let runs = runs.map_err(Error::from)?;

@@ -63,6 +63,8 @@ pub struct Row {
     pub json: String,
     /// Its approvals, for [`History::approvals`] to find it by. A row that is read back does not list them.
     pub approvals: Vec<ApprovalId>,
+    /// The other runs that it was made from, for [`History::kin`]. A row that is read back does not list them.
+    pub kin: Vec<RunId>,
 }
 
 impl Row {
@@ -88,6 +90,7 @@ impl Row {
             // It always can be written: its keys are text.
             json: serde_json::to_string(&kept::Kept::of(run)).unwrap_or_default(),
             approvals: run.rare().approvals.keys().copied().collect(),
+            kin: born.kin(),
         }
     }
 }
@@ -421,6 +424,22 @@ impl History {
     /// The file cannot be read.
     pub fn lineage(&self, root: RunId, max: usize) -> Result<Vec<RunId>, Error> {
         self.readers.with(|connection| read::lineage(connection, root, max))
+    }
+
+    /// So many pairs of a run and another one that it was made from, of which at least one is not above an id.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn kin(&self, up_to: RunId, max: usize) -> Result<Vec<(RunId, RunId)>, Error> {
+        self.readers.with(|connection| read::kin(connection, up_to, max))
+    }
+
+    /// Whether a run is in the index.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn has(&self, id: RunId) -> Result<bool, Error> {
+        self.readers.with(|connection| read::has(connection, id))
     }
 
     /// Whether a run has this version of a runbook.

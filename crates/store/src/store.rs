@@ -11,6 +11,7 @@
 //! read back from the log when somebody asks for more than its listing.
 
 mod approvals;
+mod families;
 mod feed;
 mod leaving;
 mod listing;

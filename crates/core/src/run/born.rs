@@ -8,6 +8,7 @@ use crate::trace::{self, Trace};
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 /// Where a run belongs. All runs of a pipeline in one place have the same, so the state keeps it once for them.
@@ -105,6 +106,24 @@ impl Born {
     #[must_use]
     pub fn lineage(&self) -> Lineage {
         self.lineage.as_deref().cloned().unwrap_or_else(|| Lineage::first(self.id))
+    }
+
+    /// The runs that it was made from: the first of its lineage, its caller, and the one that it takes back.
+    #[must_use]
+    pub fn kin(&self) -> Vec<RunId> {
+        let caller = self.parent.as_deref().map(|(caller, _)| *caller);
+        let kin = [Some(self.lineage().root_run), caller, self.takes_back.as_deref().copied()];
+        let mut kin: Vec<RunId> = kin.into_iter().flatten().filter(|of| *of != self.id).collect();
+        kin.sort_unstable();
+        kin.dedup();
+        kin
+    }
+
+    /// When it, or the first of the runs that it was made from, was made. What any of them left behind may be used in it.
+    #[must_use]
+    pub fn began(&self) -> Millis {
+        let times = self.kin().into_iter().map(RunId::made_at);
+        times.fold(self.created_at, Millis::min)
     }
 
     /// The trace it belongs to.

@@ -78,6 +78,17 @@ pub(crate) fn of_signal(
     if is_empty { Ok(Vec::new()) } else { of_delivery(view, given.by, user) }
 }
 
+/// Who stands behind a result that another run had: those who asked for that run. Nobody knows them where it has left.
+///
+/// # Errors
+/// [`Refusal::Need`].
+pub(crate) fn of_result(view: &dyn View, run: &Run, from: RunId) -> Result<Vec<Name>, Refusal> {
+    if from == run.id() {
+        return Ok(Vec::new());
+    }
+    Ok(run_of(view, &from)?.map_or_else(|| alloc::vec![Name::clean(UNNAMED)], Run::requesters))
+}
+
 /// Says of the steps that these facts complete whose data their output is.
 pub(crate) fn of_outputs(run: &Run, mut facts: Vec<Event>, from: &[Name]) -> Vec<Event> {
     for fact in &mut facts {

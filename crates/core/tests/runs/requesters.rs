@@ -9,7 +9,7 @@ use windlass_core::id::{ItemId, RunId};
 use windlass_core::policy::Verdict;
 use windlass_core::requesters::UNNAMED;
 use windlass_core::run::{Actor, Initiator, Source};
-use windlass_core::runbook::WaitFor;
+use windlass_core::runbook::{KeyScope, WaitFor};
 use windlass_core::schedule::{self, CatchUp, Overlap};
 use windlass_core::stream::StreamId;
 use windlass_core::time::{Millis, Span};
@@ -333,4 +333,21 @@ fn whoever_says_what_an_unknown_outcome_was_asked_for_what_follows() {
     world.send_by(&resolve, &user("bob")).unwrap();
     let known: Vec<String> = world.run(run).requesters().iter().map(ToString::to_string).collect();
     assert_eq!(known, ["ann", "bob"]);
+}
+
+#[test]
+fn a_result_that_another_run_had_is_of_those_who_asked_for_that_run() {
+    let shared = write("first").with(|def| {
+        def.key_scope = KeyScope::Tenant;
+        def.idempotency_key = Some(literal(json!("fixed")));
+    });
+    let mut world = World::new(main_book(vec![shared, run("act")]));
+    let hers = start(&mut world, "main", "ann");
+    world.decide_policy(hers, "first", Verdict::Allow);
+    let lease = world.lease(hers, "first");
+    world.wrote(hers, "first", lease.epoch, json!({ "v": "chosen by ann" })).unwrap();
+    let his = start(&mut world, "main", "bob");
+    world.decide_policy(his, "first", Verdict::Allow);
+    assert_eq!(world.try_lease(his, "first", "ex1").unwrap().reply, Reply::Reused);
+    theirs(&mut world, his, &["bob", "ann"], 2);
 }

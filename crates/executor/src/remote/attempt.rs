@@ -144,7 +144,7 @@ impl Remote {
             let named = lease["secrets"].as_array().into_iter().flatten().filter_map(Value::as_str);
             named.filter_map(|name| Name::new(name).ok()).collect()
         };
-        Registered::new(self.executor.secrets().clone()).of(id.run, tenant, names)
+        Registered::new(self.executor.secrets().clone()).of((id.run, id.run.made_at()), tenant, names)
     }
 
     /// Puts on record which secret an attempt is about to use. What cannot be put on record now is not used, and the lease

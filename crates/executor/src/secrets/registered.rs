@@ -1,7 +1,8 @@
 //! What is masked of each run: every secret that one of its attempts used, for as long as the run lives.
 //!
 //! A step can leave a secret in a file, and a later one print it. So a secret is masked in all that a run puts out, whichever
-//! step used it. A process that has just started knows of no use; it takes every secret that the run's runbook names.
+//! step used it. A process that has just started knows of no use; it takes every secret that the run's runbook names,
+//! as it is now and as it was given since the run began ([`super::given`]).
 
 use super::Secrets;
 use crate::redaction::Redactor;
@@ -9,9 +10,13 @@ use crate::shell::Secret;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use windlass_core::id::{Name, RunId};
+use windlass_core::time::Millis;
 
 /// How many runs are known before those that have ended are asked for.
 const RUNS_MIN: usize = 1_024;
+
+/// The most bytes of values that were changed since a run began and are masked in it, the newest of each secret first.
+const EARLIER_MAX: usize = Redactor::TOTAL_MAX / 2;
 
 /// The secrets of the runs that live.
 pub struct Registered {
@@ -41,20 +46,46 @@ impl Registered {
         Arc::new(Registered { secrets, runs })
     }
 
+    /// Where they come from.
+    #[must_use]
+    pub fn secrets(&self) -> &Arc<Secrets> {
+        &self.secrets
+    }
+
     fn lock(&self) -> MutexGuard<'_, Runs> {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The secrets of a run. For one that is not known yet, `names` says which its runbook names; what is not there, or
-    /// cannot be masked, is not used by anybody either.
+    /// The secrets of a run. For one that is not known yet, `names` says which its runbook names, and `began` when it or
+    /// what it goes on from was made: what they may have been given since is masked. What is not there, or cannot be masked,
+    /// is not used by anybody either.
     #[must_use]
-    pub fn of(self: &Arc<Self>, run: RunId, tenant: &Name, names: impl FnOnce() -> BTreeSet<Name>) -> OfRun {
+    pub fn of(
+        self: &Arc<Self>,
+        (run, began): (RunId, Millis),
+        tenant: &Name,
+        names: impl FnOnce() -> BTreeSet<Name>,
+    ) -> OfRun {
         let of = self.later(run);
         if !self.lock().known.contains_key(&run) {
-            let found =
-                names().into_iter().filter_map(|name| self.secrets.reveal(tenant, name.as_str()).ok());
-            let found: Vec<Secret> =
-                found.map(|found| Secret { name: found.name, value: found.value }).collect();
+            let names = names();
+            let secret = |name: &Name, value| Secret { name: name.to_string(), value };
+            let now = names.iter().filter_map(|name| {
+                self.secrets.reveal(tenant, name.as_str()).ok().map(|found| secret(name, found.value))
+            });
+            let mut found: Vec<Secret> = now.collect();
+            // What steps use now comes first: they fail where it cannot be masked.
+            let mut room = EARLIER_MAX;
+            for name in &names {
+                for value in self.secrets.given_since(tenant, name.as_str(), began).into_iter().rev() {
+                    if found.iter().any(|known| known.value == value) {
+                        continue;
+                    }
+                    let Some(left) = room.checked_sub(value.len()) else { break };
+                    room = left;
+                    found.push(secret(name, value));
+                }
+            }
             // Another attempt of the run may have come first, and used some.
             self.lock().known.entry(run).or_default();
             found.into_iter().for_each(|secret| of.note(secret));

@@ -119,13 +119,8 @@ impl Vault {
             return Err(self.failed(format!("it holds {COUNT_MAX} secrets, which is all it can")));
         }
         let version = own.get(name).map_or(1, |kept| kept.version + 1);
-        let mut bytes = value.as_bytes().to_vec();
-        // No key seals so many values that two random nonces of 96 bits would ever be the same.
-        let nonce: [u8; NONCE_LEN] = random::bytes().map_err(|error| self.failed(error))?;
-        let unique = Nonce::assume_unique_for_key(nonce);
-        key.seal_in_place_append_tag(unique, about(tenant, name, version), &mut bytes)
-            .map_err(|_| self.failed("the value cannot be sealed"))?;
-        let (nonce, sealed) = (Some(hex(&nonce)), Some(hex(&bytes)));
+        let Sealed { nonce, sealed } = self.seal_with(&key, &about(tenant, name, version), value)?;
+        let (nonce, sealed) = (Some(nonce), Some(sealed));
         own.insert(name.to_owned(), Kept { version, at: now_ms(), nonce, sealed });
         self.write(&content)?;
         Ok(version)
@@ -178,13 +173,35 @@ impl Vault {
             path: self.key_file.as_deref().map_or_else(|| "none".into(), |path| path.display().to_string()),
             what: "it is not there, and the vault cannot be opened without it".to_owned(),
         })?;
-        let nonce = unhex(nonce).ok_or_else(refused)?;
-        let nonce = Nonce::try_assume_unique_for_key(&nonce).map_err(|_| refused())?;
-        let mut bytes = unhex(sealed).ok_or_else(refused)?;
-        let plain =
-            key.open_in_place(nonce, about(tenant, name, kept.version), &mut bytes).map_err(|_| refused())?;
-        let value = String::from_utf8(plain.to_vec()).map_err(|_| refused())?;
+        let sealed = Sealed { nonce: nonce.to_owned(), sealed: sealed.to_owned() };
+        let value = open_with(&key, &about(tenant, name, kept.version), &sealed).ok_or_else(refused)?;
         Ok(Some(Revealed { name: name.to_owned(), value, version: kept.version.to_string() }))
+    }
+
+    /// The data directory.
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Seals a value that is bound to what it is about. The key is made where there is none.
+    pub(super) fn seal(&self, about: &[u8], value: &str) -> Result<Sealed, Error> {
+        let key = self.key(true)?.ok_or_else(|| self.failed("there is no key"))?;
+        self.seal_with(&key, about, value)
+    }
+
+    /// Opens what was sealed; nothing where it cannot be.
+    pub(super) fn open(&self, about: &[u8], sealed: &Sealed) -> Option<String> {
+        open_with(&self.key(false).ok()??, about, sealed)
+    }
+
+    fn seal_with(&self, key: &LessSafeKey, about: &[u8], value: &str) -> Result<Sealed, Error> {
+        let mut bytes = value.as_bytes().to_vec();
+        // No key seals so many values that two random nonces of 96 bits would ever be the same.
+        let nonce: [u8; NONCE_LEN] = random::bytes().map_err(|error| self.failed(error))?;
+        let unique = Nonce::assume_unique_for_key(nonce);
+        key.seal_in_place_append_tag(unique, Aad::from(about), &mut bytes)
+            .map_err(|_| self.failed("the value cannot be sealed"))?;
+        Ok(Sealed { nonce: hex(&nonce), sealed: hex(&bytes) })
     }
 
     /// The key; one is made where there is none and `make` says so.
@@ -252,22 +269,37 @@ impl Vault {
     /// Replaces the file as a whole: after a crash it is the old one or the new one.
     fn write(&self, content: &Content) -> Result<(), Error> {
         let bytes = serde_json::to_vec(content).map_err(|error| self.failed(error))?;
-        let next = self.root.join(format!("{FILE}.next"));
-        let replace = || -> io::Result<()> {
-            let mut file =
-                OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&next)?;
-            file.write_all(&bytes)?;
-            file.sync_all()?;
-            fs::rename(&next, self.path())?;
-            File::open(&self.root)?.sync_all()
-        };
-        replace().map_err(|error| self.failed(error))
+        replace(&self.root, FILE, &bytes).map_err(|error| self.failed(error))
     }
 }
 
+/// A value under a key, in hexadecimal digits.
+pub(super) struct Sealed {
+    pub(super) nonce: String,
+    pub(super) sealed: String,
+}
+
+fn open_with(key: &LessSafeKey, about: &[u8], sealed: &Sealed) -> Option<String> {
+    let nonce = Nonce::try_assume_unique_for_key(&unhex(&sealed.nonce)?).ok()?;
+    let mut bytes = unhex(&sealed.sealed)?;
+    let plain = key.open_in_place(nonce, Aad::from(about), &mut bytes).ok()?;
+    String::from_utf8(plain.to_vec()).ok()
+}
+
+/// Replaces a file of the data directory as a whole: after a crash it is the old one or the new one.
+pub(super) fn replace(root: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(root)?;
+    let next = root.join(format!("{name}.next"));
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&next)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&next, root.join(name))?;
+    File::open(root)?.sync_all()
+}
+
 /// What a sealed value is bound to.
-fn about(tenant: &Name, name: &str, version: u64) -> Aad<Vec<u8>> {
-    Aad::from(format!("windlass secret v1\n{tenant}\n{name}\n{version}").into_bytes())
+fn about(tenant: &Name, name: &str, version: u64) -> Vec<u8> {
+    format!("windlass secret v1\n{tenant}\n{name}\n{version}").into_bytes()
 }
 
 fn read_key(path: &Path) -> io::Result<String> {

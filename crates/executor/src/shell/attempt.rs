@@ -308,7 +308,8 @@ impl Attempt {
     }
 
     fn shell_ended(&mut self, status: Status, now: Instant) {
-        self.status = Some(status);
+        // It ends once: what is said of it later is not about it.
+        self.status.get_or_insert(status);
         if matches!(self.phase, Phase::Running) {
             // What ends in time is seen by the supervisor's end.
             let until = now + LINGER;

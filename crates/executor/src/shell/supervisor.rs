@@ -194,19 +194,19 @@ async fn supervise() -> io::Result<()> {
         let began = launch.spawn(out, err);
         let is_walled = launch.is_walled();
         drop(launch);
-        let shell = match began {
+        let mut shell = match began {
             Ok(child) => {
                 // A keeper that is gone is noticed below, where its processes are ended.
                 let _ = keeper.say(&Said::Began);
-                child.id() as i32
+                MainProcess(Some(child.id() as i32))
             }
             Err(error) => {
                 keeper.say(&Said::Refused(error))?;
-                0
+                MainProcess(None)
             }
         };
         let mut orphaned = None;
-        while !keeper.reap(shell) {
+        while !keeper.reap(&mut shell) {
             tokio::select! {
                 _ = changed.recv() => {}
                 () = keeper.closed(), if orphaned.is_none() => orphaned = Some(Instant::now()),
@@ -281,10 +281,10 @@ impl Keeper {
 
     /// Takes the exit status of every child that has ended. True when no child is left: then no descendant is, because a
     /// process whose parent ends becomes a child of this one before its parent can be waited for.
-    fn reap(&mut self, shell: i32) -> bool {
+    fn reap(&mut self, shell: &mut MainProcess) -> bool {
         loop {
             match rustix::process::wait(WaitOptions::NOHANG) {
-                Ok(Some((pid, status))) if pid.as_raw_nonzero().get() == shell => {
+                Ok(Some((pid, status))) if shell.has_ended(pid.as_raw_nonzero().get()) => {
                     // A keeper that is gone hears nothing, and is missed elsewhere.
                     let _ = ending(status).map(|said| self.say(&said));
                 }
@@ -313,6 +313,17 @@ impl Keeper {
     }
 }
 
+/// The process that was started for an attempt, until it has ended. Its number is free from then on: another process of the
+/// attempt may get it, and how that one ends says nothing about the command.
+struct MainProcess(Option<i32>);
+
+impl MainProcess {
+    /// Whether it is this one that has ended. It ends once.
+    fn has_ended(&mut self, pid: i32) -> bool {
+        self.0.take_if(|shell| *shell == pid).is_some()
+    }
+}
+
 fn ending(status: WaitStatus) -> Option<Said> {
     status.exit_status().map(Said::Exited).or(status.terminating_signal().map(Said::Signalled))
 }
@@ -328,4 +339,18 @@ pub(super) fn is_one(pid: i32, mark_prefix: &str) -> bool {
 /// Those of some processes that supervise.
 pub(super) fn among(left: &BTreeSet<process::Identity>, mark_prefix: &str) -> BTreeSet<process::Identity> {
     left.iter().copied().filter(|identity| is_one(identity.0, mark_prefix)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::MainProcess;
+
+    #[test]
+    fn a_process_that_gets_the_number_of_the_main_process_is_not_taken_for_it() {
+        let mut shell = MainProcess(Some(7));
+        assert!(!shell.has_ended(8), "another one");
+        assert!(shell.has_ended(7));
+        assert!(!shell.has_ended(7), "an orphan with the same number");
+        assert!(!MainProcess(None).has_ended(0), "nothing was started");
+    }
 }

@@ -83,6 +83,9 @@ impl Session {
         }
         let secret = crate::shell::Secret { name: name.to_owned(), value: value.to_owned() };
         if let Some(run) = &self.run {
+            self.secrets
+                .keep_given(&self.tenant, name, value)
+                .map_err(|error| Trouble { code: Code::StoreFull, ..Trouble::refused(error.to_string()) })?;
             run.note(secret.clone());
         }
         seen.used.push((name.to_owned(), version.to_owned()));

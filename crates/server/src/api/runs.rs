@@ -265,7 +265,11 @@ async fn made(app: &App, reply: Reply) -> Answer {
             return Err(Problem::new(Code::Internal, format!("a run was asked for, and {other:?} came")));
         }
     };
-    let mut response = json(status, &one(app, run).await?);
+    let mut response = match one(app, run).await {
+        // The request made this run, and it has left after its retention.
+        Err(problem) if replayed && problem.code == Code::NotFound => json(status, &object!({ "id": run })),
+        shown => json(status, &shown?),
+    };
     if let Ok(place) = HeaderValue::from_str(&format!("/v1/runs/{run}")) {
         response.headers_mut().insert(header::LOCATION, place);
     }

@@ -18,6 +18,7 @@ use windlass_core::small;
 use windlass_core::step::{Resolution, Status, Step};
 use windlass_core::stream::StreamId;
 use windlass_core::template::{Evaluate, Template};
+use windlass_core::time::Millis;
 use windlass_core::turn::command::{Command, Receipted, Refusal};
 use windlass_engine::Leave;
 use windlass_engine::port::Fault;
@@ -40,12 +41,13 @@ impl Hands {
         self.engine.read_then(
             move |store| look(store, looked, key, &*evaluate),
             move |asked| {
-                let Ok(Some(Looked { job, masked, read, env, action, writes, outputs })) = asked else {
+                let Ok(Some(Looked { job, began, masked, read, env, action, writes, outputs })) = asked
+                else {
                     return;
                 };
                 let Some(executor) = &hands.executor else { return };
                 // What the answer holds of them is masked: they are found now, and not while everybody waits.
-                drop(hands.registered.of(attempt.run, &job.tenant, || masked));
+                drop(hands.registered.of((attempt.run, began), &job.tenant, || masked));
                 let (told, asking) = (hands.clone(), hands.clone());
                 let (run, step) = (attempt.run, attempt.step.clone());
                 let allow = Arc::new(move || asking.may_read(run, &step, &action, writes));
@@ -123,6 +125,8 @@ impl Hands {
 /// What is to be asked, and how policy sees it.
 struct Looked {
     job: Job,
+    /// When the run, or what it goes on from, was made.
+    began: Millis,
     /// The secrets that the run's runbook names.
     masked: BTreeSet<Name>,
     read: Read,
@@ -205,8 +209,8 @@ fn look(
         timeout: None,
         own_read: node.reconcile.is_none(),
     };
-    let masked = store.runbook(run)?.secrets();
-    Some(Looked { job, masked, read, env, action: asked, writes, outputs: node.outputs.clone() })
+    let (began, masked) = (run.born.began(), store.runbook(run)?.secrets());
+    Some(Looked { job, began, masked, read, env, action: asked, writes, outputs: node.outputs.clone() })
 }
 
 /// The definition of the fields of a step's own read.

@@ -15,7 +15,7 @@ use windlass_core::id::RunId;
 /// Marks the file as ours: "WLHI".
 const APPLICATION_ID: i32 = 0x574c_4849;
 /// The version of the tables. There are no migrations: a file of another version is built anew from the log.
-const VERSION: i32 = 5;
+const VERSION: i32 = 6;
 /// How long to wait for another connection's lock.
 const BUSY: Duration = Duration::from_secs(5);
 
@@ -44,6 +44,8 @@ const TABLES: &str = "
     CREATE INDEX by_runbook ON runs (runbook);
     CREATE TABLE approvals (id BLOB PRIMARY KEY, run BLOB NOT NULL) STRICT, WITHOUT ROWID;
     CREATE INDEX by_run ON approvals (run);
+    CREATE TABLE kin (run BLOB NOT NULL, of BLOB NOT NULL, PRIMARY KEY (run, of)) STRICT, WITHOUT ROWID;
+    CREATE INDEX by_of ON kin (of);
     CREATE TABLE streams (name TEXT PRIMARY KEY, first_seq INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 ";
 

@@ -97,6 +97,37 @@ pub(super) fn lineage(connection: &Connection, root: RunId, max: usize) -> rusql
     found.map(|id| id.map(|bytes| RunId(u128::from_be_bytes(bytes)))).collect()
 }
 
+const KIN: &str = "SELECT run, of FROM kin WHERE run <= ?1 LIMIT ?2";
+const KIN_OF: &str = "SELECT run, of FROM kin INDEXED BY by_of WHERE of <= ?1 LIMIT ?2";
+
+/// Pairs of runs of which one was made from the other, as far as one of them is not above an id. A pair may be there twice.
+pub(super) fn kin(
+    connection: &Connection,
+    up_to: RunId,
+    max: usize,
+) -> rusqlite::Result<Vec<(RunId, RunId)>> {
+    let bounds = params![up_to.0.to_be_bytes(), i64::try_from(max).unwrap_or(i64::MAX)];
+    let mut pairs = Vec::new();
+    for sql in [KIN, KIN_OF] {
+        let mut query = connection.prepare_cached(sql)?;
+        let found = query.query_map(bounds, |row| {
+            let [run, of] = [row.get::<_, [u8; 16]>(0)?, row.get(1)?].map(u128::from_be_bytes);
+            Ok((RunId(run), RunId(of)))
+        })?;
+        for pair in found {
+            pairs.push(pair?);
+        }
+    }
+    Ok(pairs)
+}
+
+const HAS: &str = "SELECT 1 FROM runs WHERE id = ?1";
+
+/// Whether a run has a row.
+pub(super) fn has(connection: &Connection, id: RunId) -> rusqlite::Result<bool> {
+    connection.prepare_cached(HAS)?.exists([id.0.to_be_bytes()])
+}
+
 pub(super) fn count(connection: &Connection) -> rusqlite::Result<u64> {
     connection.query_row("SELECT count(*) FROM runs", [], |row| row.get::<_, i64>(0)).map(i64::unsigned_abs)
 }
@@ -174,6 +205,7 @@ fn row_of(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
         last_seq: count(10)?,
         json: row.get(11)?,
         approvals: Vec::new(),
+        kin: Vec::new(),
     })
 }
 
@@ -198,8 +230,22 @@ const BY_ID: &str = "SELECT id FROM runs INDEXED BY by_status
     WHERE tenant = ?1 AND namespace = ?2 AND status = ?3 AND id BETWEEN ?4 AND ?5 ORDER BY id";
 /// The statements that pages are made of.
 #[cfg(test)]
-pub(super) const STATEMENTS: [&str; 11] =
-    [NAME, ROW, BY_STATUS, BY_PIPELINE, BY_REPO, BY_BOTH, BY_ID, APPROVALS, LINEAGE, STREAM, RUNBOOK];
+pub(super) const STATEMENTS: [&str; 14] = [
+    NAME,
+    ROW,
+    BY_STATUS,
+    BY_PIPELINE,
+    BY_REPO,
+    BY_BOTH,
+    BY_ID,
+    APPROVALS,
+    LINEAGE,
+    STREAM,
+    RUNBOOK,
+    KIN,
+    KIN_OF,
+    HAS,
+];
 
 /// Whose runs are looked for, by what.
 struct Search {

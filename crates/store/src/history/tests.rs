@@ -33,6 +33,7 @@ fn row(id: u128) -> Row {
         last_seq: 9,
         json: format!("{{\"id\":\"{}\"}}", RunId(id)),
         approvals: Vec::new(),
+        kin: Vec::new(),
     }
 }
 

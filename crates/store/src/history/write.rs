@@ -116,7 +116,10 @@ impl State {
 fn weight(change: Option<&Row>) -> usize {
     const FIXED: usize = 256;
     change.map_or(FIXED, |row| {
-        FIXED + row.json.len() + row.approvals.len() * 16 + row.repo.as_ref().map_or(0, String::len)
+        FIXED
+            + row.json.len()
+            + (row.approvals.len() + row.kin.len() * 2) * 16
+            + row.repo.as_ref().map_or(0, String::len)
     })
 }
 
@@ -368,6 +371,8 @@ const PUT_APPROVAL: &str = "INSERT INTO approvals (id, run) VALUES (?1, ?2) ON C
 const PUT_STREAM: &str = "INSERT INTO streams (name, first_seq) VALUES (?1, ?2)
     ON CONFLICT (name) DO UPDATE SET first_seq = excluded.first_seq";
 const REMOVE_STREAM: &str = "DELETE FROM streams WHERE name = ?1";
+const PUT_KIN: &str = "INSERT INTO kin (run, of) VALUES (?1, ?2) ON CONFLICT (run, of) DO NOTHING";
+const REMOVE_KIN: &str = "DELETE FROM kin WHERE run = ?1";
 const REMOVE_APPROVALS: &str = "DELETE FROM approvals WHERE run = ?1";
 const NEW_NAME: &str = "INSERT INTO names (tenant, kind, text) VALUES (?1, ?2, ?3)";
 const PROGRESS: &str = "UPDATE progress SET through = ?1, skew_ms = ?2 WHERE only = 0";
@@ -474,6 +479,10 @@ fn put(connection: &Connection, names: &mut HashMap<Key, i64>, row: &Row) -> rus
         let pair = [approval.0.to_be_bytes(), row.id.0.to_be_bytes()];
         connection.prepare_cached(PUT_APPROVAL)?.execute(pair)?;
     }
+    for of in &row.kin {
+        let pair = [row.id.0.to_be_bytes(), of.0.to_be_bytes()];
+        connection.prepare_cached(PUT_KIN)?.execute(pair)?;
+    }
     Ok(())
 }
 
@@ -482,6 +491,7 @@ type Left = (i64, i64, Option<i64>);
 
 fn remove(connection: &Connection, id: RunId, left: &mut BTreeSet<Left>) -> rusqlite::Result<()> {
     connection.prepare_cached(REMOVE_APPROVALS)?.execute([id.0.to_be_bytes()])?;
+    connection.prepare_cached(REMOVE_KIN)?.execute([id.0.to_be_bytes()])?;
     let mut statement = connection.prepare_cached(REMOVE)?;
     let mut rows = statement.query([id.0.to_be_bytes()])?;
     while let Some(row) = rows.next()? {

@@ -86,6 +86,12 @@ pub trait Rule {
         false
     }
 
+    /// The last record that a seal covers. Nothing newer goes: its seal could not be made as it was begun, nor opened. It is
+    /// tried again when there is a newer seal.
+    fn sealed_through(&self) -> u64 {
+        u64::MAX
+    }
+
     /// Whether it is worth a copy of what stays.
     fn is_worth(&self, found: &Compacted) -> bool {
         found.bytes_dropped > 0
@@ -258,7 +264,10 @@ impl Log {
         let heads_temporary = heads.with_extension("tmp");
         let written = self.carry(view, new, &temporary, &heads_temporary);
         let mut replaced = false;
-        let done = written.and_then(|(carried, digest)| {
+        let done = written.and_then(|(carried, digest, newest)| {
+            if newest > rule.sealed_through() {
+                return Ok(digest);
+            }
             rule.replacing(&new.dropped, &mut || {
                 let _turn = lock(&self.dropping.turn);
                 if new.drops {
@@ -409,14 +418,14 @@ impl Log {
         Ok(())
     }
 
-    /// Writes what stays, and what seals cover of what goes. Neither counts yet.
+    /// Writes what stays, and what seals cover of what goes. Neither counts yet. The number is the newest record that goes.
     fn carry(
         &self,
         view: &View,
         new: &Replacement<'_>,
         temporary: &Path,
         heads: &Path,
-    ) -> Result<(Piece, Digest), Error> {
+    ) -> Result<(Piece, Digest, u64), Error> {
         let through = view.last.before();
         let header = Header {
             kind: Kind::Carried,
@@ -431,9 +440,9 @@ impl Log {
             gathered = Some(Gathered::new(self.seals()?, through));
         }
         let file = self.write_carried(view, new, header, temporary, &mut gathered)?;
-        let mut digest = Digest::default();
+        let (mut digest, mut newest) = (Digest::default(), 0);
         if let Some(gathered) = gathered {
-            digest = gathered.digest();
+            (digest, newest) = (gathered.digest(), gathered.newest());
             gathered.write(&*self.disk, &self.layout, heads)?;
         }
         let piece = Piece {
@@ -444,7 +453,7 @@ impl Log {
             start: header.to_line().len() as u64,
             index: Arc::default(),
         };
-        Ok((piece, digest))
+        Ok((piece, digest, newest))
     }
 
     /// Up to where each seal goes, in order.

@@ -179,6 +179,11 @@ impl Gathered {
         }
     }
 
+    /// The newest record that goes, and 0 where none does.
+    pub(super) fn newest(&self) -> u64 {
+        self.dropped.values().map(|gone| gone.seq).max().unwrap_or(0)
+    }
+
     /// A hash over the last head of each stream that was dropped.
     pub(super) fn digest(&self) -> Digest {
         let mut last: BTreeMap<&StreamId, &Gone> = BTreeMap::new();

@@ -18,7 +18,9 @@ pub(super) struct Salts {
 impl Salts {
     /// Draws a key from the operating system.
     pub(super) fn from_system() -> Salts {
-        let seed: Vec<u8> = (0..SEEDS).flat_map(|_| uuid::Uuid::now_v7().into_bytes()).collect();
+        // No clock is asked: it may say a time that no id can hold.
+        let epoch = uuid::Timestamp::from_unix(uuid::NoContext, 0, 0);
+        let seed: Vec<u8> = (0..SEEDS).flat_map(|_| uuid::Uuid::new_v7(epoch).into_bytes()).collect();
         Salts { key: Digest::of(&[b"windlass salts", &seed]), counter: 0, spare: None }
     }
 

@@ -11,7 +11,7 @@
 //! memory from the moment it is chosen, so whoever runs or deploys it asks the store for it, and then it stays.
 
 use super::live::is_named;
-use super::{Embedded, fault};
+use super::{Embedded, families, fault};
 use crate::history::{self, History};
 use crate::log::{Batch, Compacted, Entry, Error, Head, Log, Rule, Seqs};
 use std::collections::BTreeSet;
@@ -29,6 +29,8 @@ use windlass_engine::port::{Fault, Store as _};
 
 /// How many runs leave at once. More leave the next time.
 const RETIRED_MAX: usize = 200_000;
+/// How many are looked at, where most of them stay because one of their family does.
+const LOOKED_MAX: usize = 1_600_000;
 /// How many runbooks are chosen at once. More leave the next time.
 const RUNBOOKS_MAX: usize = 1_000;
 /// How many runs of a lineage are looked at. A lineage with more of them stays until some have left.
@@ -70,6 +72,8 @@ pub struct Retiring {
     going: Arc<Mutex<Going>>,
     /// One of so many bytes must go, or it is not worth a copy of the rest; 0 where it always is.
     share: u64,
+    /// The last record that a seal covers; what is newer stays.
+    sealed_through: u64,
 }
 
 /// What is about to go, and what came back meanwhile.
@@ -148,6 +152,13 @@ impl Retiring {
         self
     }
 
+    /// It is carried out only where seals cover everything that goes, up to this record.
+    #[must_use]
+    pub fn sealed(mut self, through: u64) -> Retiring {
+        self.sealed_through = through;
+        self
+    }
+
     /// Takes their records out of the log. `note` puts on record that locks and semaphores with epochs up to a number go, and
     /// says whether it did; it is called before anything goes.
     ///
@@ -215,6 +226,10 @@ impl Rule for Noting<'_> {
         self.retiring.may_roll()
     }
 
+    fn sealed_through(&self) -> u64 {
+        self.retiring.sealed_through
+    }
+
     fn is_worth(&self, found: &Compacted) -> bool {
         self.retiring.is_worth(found)
     }
@@ -280,9 +295,7 @@ impl Embedded {
     /// # Errors
     /// The history cannot be read.
     pub fn retire(&mut self, before: Before) -> Result<Retiring, history::Error> {
-        let ended = self.live.history.ended_before(before.runs, RETIRED_MAX)?;
-        let runs = ended.into_iter().filter(|run| self.live.state.run(*run).is_none()).collect();
-        self.retiring = Arc::new(runs);
+        self.retiring = Arc::new(self.choose_runs(before.runs)?);
         let runbooks = self.choose_runbooks(before.runbooks)?;
         let live = self.live.state.runs_between(RunId(0), RunId(u128::MAX));
         let roots =
@@ -300,7 +313,33 @@ impl Embedded {
             held,
             going: self.going.clone(),
             share: 0,
+            sealed_through: u64::MAX,
         })
+    }
+
+    /// Chooses runs that ended before a time, have left memory, and are needed by nobody who stays.
+    fn choose_runs(&self, before: Millis) -> Result<Set<RunId>, history::Error> {
+        let state = &self.live.state;
+        let mut held: Set<RunId> = Set::default();
+        for (id, _) in state.runs_between(RunId(0), RunId(u128::MAX)) {
+            held.insert(id);
+            if let Some(run) = state.run(id) {
+                held.extend(run.born.kin());
+                held.extend(run.born.needs.iter().filter(|_| !run.is_terminal()));
+            }
+        }
+        let mut looked = RETIRED_MAX;
+        loop {
+            let ended = self.live.history.ended_before(before, looked)?;
+            let all = ended.len() < looked || looked >= LOOKED_MAX;
+            let ended = ended.into_iter().filter(|run| !held.contains(run)).collect();
+            let runs = families::whole(&self.live.history, ended, &held)?;
+            // Families that stay must not keep those that were made after them.
+            if all || runs.len() >= RETIRED_MAX / 2 {
+                return Ok(runs);
+            }
+            looked = looked.saturating_mul(2);
+        }
     }
 
     /// Takes runbooks out of memory that were stored before a time and that nothing refers to, a bounded number of them;
@@ -398,13 +437,22 @@ impl Embedded {
         }
     }
 
+    /// The oldest run that is in memory or in the log.
+    ///
+    /// # Errors
+    /// The history cannot be read.
+    pub fn oldest_run(&self) -> Result<Option<RunId>, history::Error> {
+        let live = self.live.state.runs_between(RunId(0), RunId(u128::MAX)).next().map(|(run, _)| run);
+        let ended = self.live.history.ended_before(Millis(u64::MAX >> 16), 1)?.first().copied();
+        Ok([live, ended].into_iter().flatten().min())
+    }
+
     /// How many runs could be chosen.
     ///
     /// # Errors
     /// The history cannot be read.
     pub fn ended_before(&self, before: Millis) -> Result<usize, history::Error> {
-        let ended = self.live.history.ended_before(before, RETIRED_MAX)?;
-        Ok(ended.into_iter().filter(|run| self.live.state.run(*run).is_none()).count())
+        Ok(self.choose_runs(before)?.len())
     }
 
     /// Looks at so many items after one, and finds those that failed or died before a time.

@@ -30,6 +30,11 @@ pipelines:
       - id: l
         run: 'echo did-$WL_VAR_N >> trace'
         compensate: { run: 'test ! -e slow || { touch began; sleep 1000; }; echo undo-$WL_VAR_N >> trace' }
+  gated:
+    steps:
+      - { id: c, call: leaf, vars: { n: one } }
+      - { id: gate, wait: { event: go } }
+      - { id: breaks, run: 'exit 3' }
   again:
     steps:
       - { id: c, call: halves }
@@ -94,6 +99,63 @@ fn an_undo_of_a_caller_takes_back_what_it_called_and_a_second_one_finds_it_done(
     let failed = text(&project.run(&["fails"], 1), "id").to_owned();
     let rest = project.windlass(&["undo", &failed, "--dry-run", "--json"]).code(0).json();
     assert_eq!(rest["items"], serde_json::json!([]));
+}
+
+/// Lets everything that has ended leave the log.
+fn retain_nothing(project: &Project) {
+    project.windlass(&["store", "compact", "--retention", "1ms", "--yes"]).code(0);
+}
+
+#[test]
+fn a_called_run_stays_as_long_as_its_caller_is_under_way_and_is_taken_back_with_it() {
+    let project = Project::with(BOOK);
+    let mut process = project.start(&["run", "book.yaml", "gated", "--json"]);
+    let run = process.await_run();
+    project.await_file("trace");
+    until("the gate", || (project.show(&run)["status"] == "waiting_external").then_some(()));
+    process.kill();
+    let other = text(&project.run(&["works"], 0), "id").to_owned();
+    project.remove("trace");
+    retain_nothing(&project);
+    project.windlass(&["show", &other]).code(5);
+    project.windlass(&["signal", &run, "go"]).code(0);
+    project.windlass(&["resume", &run, "--json"]);
+    let run = project.show(&run);
+    assert_eq!(undone(&run), [("c".to_owned(), "succeeded".to_owned())], "{run}");
+    assert_eq!(project.read("trace"), "undo-one\n");
+    // It is over, and so it leaves with the run that it called.
+    retain_nothing(&project);
+    assert_eq!(project.windlass(&["runs", "--json"]).code(0).json()["items"], serde_json::json!([]));
+}
+
+#[test]
+fn a_run_stays_as_long_as_a_retry_of_it_is_under_way() {
+    let project = Project::with(
+        "
+name: retried
+pipelines:
+  default:
+    steps:
+      - { id: did, run: echo did >> trace, compensate: { run: echo undo >> trace } }
+      - { id: mended, run: test -e mended, compensate: false }
+      - { id: gate, wait: { event: go } }
+",
+    );
+    let failed = text(&project.run(&[], 1), "id").to_owned();
+    project.write("mended", "");
+    let mut process = project.start(&["retry", &failed, "--json"]);
+    let run = process.await_run();
+    until("the gate", || (project.show(&run)["status"] == "waiting_external").then_some(()));
+    process.kill();
+    retain_nothing(&project);
+    assert_eq!(project.show(&failed)["status"], "failed");
+    project.windlass(&["signal", &run, "go"]).code(0);
+    // It may have gone on to its end with the signal.
+    project.windlass(&["resume", &run, "--json"]);
+    assert_eq!(project.show(&run)["status"], "completed");
+    project.windlass(&["undo", &run, "--yes", "--json"]).code(0);
+    // The first one took back what it did when it failed.
+    assert_eq!(project.read("trace"), "did\nundo\ndid\nundo\n");
 }
 
 #[test]

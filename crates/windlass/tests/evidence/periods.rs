@@ -110,3 +110,55 @@ fn what_was_sealed_beside_dropped_runs_can_still_be_proved() {
     let words = ["evidence", "export", "--from", "1h", "--to", &now(), "-o", "period.tar", "--data", "again"];
     project.windlass(&words).warns("after its retention");
 }
+
+/// Two runs that end and one that waits, in one server, which is killed; `sealed` says whether they were sealed together
+/// before. The first two leave; the third goes on and ends.
+fn outlived(sealed: bool) -> (Project, String) {
+    let project = Project::with(
+        "
+name: outlives
+pipelines:
+  quick: { steps: [ { run: 'true' } ] }
+  waits: { steps: [ { id: first, run: echo began > began }, { wait: { event: go } }, { run: 'true' } ] }
+",
+    );
+    let mut server = project.start(&["serve", "--listen", "127.0.0.1:0"]);
+    server.await_line("windlass serves ");
+    let waits = project.windlass(&["run", "book.yaml", "waits", "--detach", "--json"]).code(0).last();
+    project.await_file("began");
+    let mut quick = String::new();
+    for _ in 0..2 {
+        let run = project.windlass(&["run", "book.yaml", "quick", "--json"]).code(0).last();
+        quick = text(&run, "id").to_owned();
+    }
+    if sealed {
+        project.windlass(&["evidence", "export", &quick, "-o", "quick.tar"]).code(0);
+    }
+    server.kill();
+    project.windlass(&["store", "compact", "--retention", "1ms", "--yes"]).code(0);
+    project.windlass(&["show", &quick]).code(5);
+    let run = text(&waits, "id").to_owned();
+    project.windlass(&["signal", &run, "go"]).code(0);
+    // It may have gone on to its end with the signal.
+    project.windlass(&["resume", &run, "--json"]);
+    assert_eq!(project.show(&run)["status"], "completed");
+    (project, run)
+}
+
+fn is_proved(project: &Project, run: &str) {
+    project.windlass(&["evidence", "export", run, "-o", "late.tar"]).code(0);
+    project.write("keys.txt", project.windlass(&["evidence", "pubkey"]).code(0).out);
+    verify(project, &["late.tar", "--pubkey", "keys.txt"]).code(0);
+}
+
+#[test]
+fn a_run_that_outlives_runs_that_were_sealed_with_it_can_be_proved() {
+    let (project, run) = outlived(true);
+    is_proved(&project, &run);
+}
+
+#[test]
+fn a_run_that_outlives_runs_that_left_before_any_seal_can_be_proved() {
+    let (project, run) = outlived(false);
+    is_proved(&project, &run);
+}

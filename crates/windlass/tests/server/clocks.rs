@@ -321,3 +321,17 @@ fn a_run_whose_executor_fell_silent_is_an_orphan_until_another_has_its_step() {
     wrong.post("/v1/leases/complete", &done);
     wrong.becomes(&run, "completed", "another had it");
 }
+
+/// A run, but no answer over TCP: the HTTP library has no date for that.
+#[test]
+fn before_1970() {
+    let project = Project::with("\nname: old\npipelines:\n  p: { steps: [ { run: 'true' } ] }\n");
+    let clock = project.write("clock", "@1969-12-31 00:00:00");
+    let project = project
+        .env("LD_PRELOAD", library().to_str().unwrap())
+        .env("FAKETIME_TIMESTAMP_FILE", clock.to_str().unwrap())
+        .env("FAKETIME_NO_CACHE", "1")
+        .env("DONT_FAKE_MONOTONIC", "1")
+        .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    assert_eq!(project.run(&[], 0)["status"], "completed");
+}

@@ -97,3 +97,34 @@ fn variables_of_runs_that_wait_are_kept_up_to_a_bound() {
     server.ask("POST", &path, Some(&big), Some(&json!({}))).status(200);
     send(&big, &large).status(201);
 }
+
+#[test]
+fn a_repeat_under_a_key_names_its_run_also_after_that_has_left_the_log() {
+    let book = "\nname: book\npipelines:\n  p: { steps: [ { id: t, transform: { value: 1 } } ] }\n";
+    let project = Project::with(book);
+    project.write("windlass.yaml", "retention: { runs: 1s }\n");
+    let server = Server::start_with(project, &[]);
+    let owner = server.owner();
+    server.send("POST", "/v1/runbooks", Some(&owner), &YAML, book.as_bytes()).status(201);
+    let keyed = || {
+        let head = [("content-type", "application/json"), ("idempotency-key", "kx")];
+        server.send("POST", "/v1/runs", Some(&owner), &head, br#"{"pipeline":"p"}"#)
+    };
+    let run = keyed().status(201).json()["id"].clone();
+    assert_eq!(keyed().status(200).json()["pipeline"], "p");
+    // So many have ended that the first of them leaves memory at once, and then the log.
+    for _ in 0..2 {
+        let items = vec![json!({ "vars": {} }); 1_000];
+        let batch = json!({ "pipeline": "p", "items": items });
+        server.ask("POST", "/v1/runs/batch", Some(&owner), Some(&batch)).status(201);
+    }
+    // To ask for the run would bring it back.
+    until("the run to leave", || {
+        let applied = server.project.events("retention:applied");
+        let gone: u64 = applied.iter().filter_map(|done| done["runs"].as_u64()).sum();
+        (gone > 1_000).then_some(())
+    });
+    let path = format!("/v1/runs/{}", run.as_str().unwrap());
+    server.ask("GET", &path, Some(&owner), None).status(404);
+    assert_eq!(keyed().status(200).json(), json!({ "id": run }));
+}

@@ -142,3 +142,63 @@ pipelines:
         assert!(leaks.is_empty(), "`{part}` is in {leaks:?}");
     }
 }
+
+/// A step leaves a secret in a file; a later one, and a retry, print it.
+const LEAVES: &str = r#"
+name: leaves
+pipelines:
+  default:
+    steps:
+      - { id: use, run: 'printf "%s" "$T" > app.conf', env: { T: '${{ secrets.TOK }}' } }
+      - { id: gate, wait: { event: go } }
+      - { id: breaks, run: 'test -e mended' }
+      - { id: show, run: 'cat app.conf; echo; echo "v=$(cat app.conf)" > $WL_OUTPUT' }
+    finally:
+      - { id: last, run: 'cat app.conf' }
+"#;
+
+/// Runs to the gate, changes the secret, and goes on in other processes: a resume and a retry.
+fn changed(project: &Project, first: &str, change: impl FnOnce()) {
+    let mut process = project.start(&["run", "book.yaml", "--json"]);
+    let run = process.await_run();
+    until("the gate", || (project.show(&run)["status"] == "waiting_external").then_some(()));
+    process.kill();
+    change();
+    project.windlass(&["signal", &run, "go"]).code(0);
+    // It may have gone on to its end with the signal.
+    project.windlass(&["resume", &run, "--json"]);
+    assert_eq!(project.show(&run)["status"], "failed");
+    project.write("mended", "");
+    let retried = project.windlass(&["retry", &run, "--json"]).code(0).last();
+    assert!(retried["steps"].to_string().contains("***"), "{retried}");
+    assert_eq!(project.read("app.conf"), first, "the file still has it");
+    let mut all = Vec::new();
+    files(&project.path("data"), &mut all);
+    for (path, bytes) in all {
+        assert!(!bytes.windows(first.len()).any(|window| window == first.as_bytes()), "{path}");
+    }
+}
+
+#[test]
+fn a_secret_that_was_changed_is_masked_in_the_run_that_has_it_and_its_retry_after_a_restart() {
+    let project = Project::with(LEAVES);
+    set(&project, "TOK", "first-vault-value-Aq9Zt");
+    changed(&project, "first-vault-value-Aq9Zt", || drop(set(&project, "TOK", "second-vault-value-Bx8Yw")));
+    let project = Project::with(LEAVES);
+    set(&project, "TOK", "first-vault-value-Aq9Zt");
+    changed(&project, "first-vault-value-Aq9Zt", || {
+        project.windlass(&["secret", "rm", "TOK", "--yes"]).code(0);
+        set(&project, "TOK", "third-vault-value-Bx8Yw");
+    });
+}
+
+#[test]
+fn a_file_that_was_changed_is_masked_in_the_run_that_has_its_first_content() {
+    let project = Project::with(LEAVES);
+    project.write("secrets/TOK", "first-file-value-Aq9Zt\n");
+    let dir = project.path("secrets").display().to_string();
+    let project = project.env("WINDLASS_SECRETS_DIR", &dir);
+    changed(&project, "first-file-value-Aq9Zt", || {
+        project.write("secrets/TOK", "second-file-value-Bx8Yw\n");
+    });
+}
