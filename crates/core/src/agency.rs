@@ -82,8 +82,7 @@ pub fn task(
         | Status::Failed
         | Status::Cancelled => return Ok(out),
     };
-    out.facts.extend(moved.facts);
-    out.effects.extend(moved.effects);
+    out.join(moved);
     Ok(out)
 }
 
@@ -130,7 +129,7 @@ fn under_way(
             let reason = Wait::Escalation;
             let input = step::Input::Wait { reason, on: None, key: None, until: None, output: None };
             let mut out = attempt::settle(run, def, step, &input, Decision::new(), given)?;
-            out.effects.extend(gate::release(run, step));
+            out.follow.extend(gate::release(run, step));
             return Ok(out);
         }
     };

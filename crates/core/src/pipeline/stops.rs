@@ -66,7 +66,7 @@ pub(crate) fn kill_members(run: &Run, place: u32, given: &mut Given<'_>) -> Deci
     }
     if out.facts.is_empty() {
         let under_way = run.live().filter(|step| under(run, step, place) && leased(step));
-        out.effects.extend(under_way.map(|step| gate::stop(run, step)));
+        under_way.for_each(|step| gate::stop(run, step, &mut out));
     }
     out
 }

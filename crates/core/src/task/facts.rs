@@ -10,7 +10,6 @@ use crate::event::{
 use crate::id::{NoticeId, SessionId};
 use crate::machine::Decision;
 use crate::time::{Millis, Span};
-use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::{String, ToString};
 use serde_json::Value;
@@ -106,7 +105,7 @@ impl Task {
         decision
             .fact(TaskEscalated { pipeline_id, step, epoch, message: Some(text.clone().into()) })
             .fact(self.notice(notice, Notice::Escalation, message))
-            .effect(Effect::Emit(Box::new(signal.into())))
+            .fact(signal)
             .effect(Effect::Notify {
                 notice,
                 title: format!("{} needs a human", self.step),

@@ -4,8 +4,8 @@ use crate::budget::Limits;
 use crate::caps::Caps;
 use crate::code::Code;
 use crate::digest::Digest;
-use crate::effect::Told;
 use crate::event::{CommandRun, Event, PipelineCreated, PipelineInherited};
+use crate::follow::Told;
 use crate::id::{Name, RunId, Scoped, StepId};
 use crate::idempotency::{self, Key};
 use crate::items;
@@ -14,11 +14,12 @@ use crate::machine::{Decision, Given};
 use crate::packed::Packed;
 use crate::private::Private;
 use crate::requesters;
-use crate::run::{Lineage, Source, Status};
+use crate::run::{Lineage, Run, Section, Source, Status, Trigger};
 use crate::runbook::{Pipeline, Runbook, VarDef};
 use crate::step::{Failure, Step};
 use crate::stream::StreamId;
 use crate::template::Evaluate;
+use crate::trace;
 use crate::turn::command::{ARRIVALS_MAX, Arrival, Command, Create, Outcome, Refusal, Reply, Signal};
 use crate::turn::needs;
 use crate::turn::undone;
@@ -64,6 +65,57 @@ pub(crate) fn create_for(
         }
         (made, None) => made,
     }
+}
+
+/// Makes the run that a `call` step calls.
+pub(crate) fn call(
+    view: &dyn View,
+    id: RunId,
+    (parent, step): (RunId, &StepId),
+    (pipeline, vars): (&Name, &Value),
+    given: &mut Given<'_>,
+) -> Result<Outcome, Refusal> {
+    let caller = run_of(view, &parent)?.ok_or_else(|| missing("run", &parent))?;
+    let calling = caller.step(step);
+    let forward = calling.is_some_and(|step| step.section == Section::Main);
+    let born = &caller.born;
+    let create = Create {
+        id,
+        tenant: born.home.tenant.clone(),
+        namespace: born.home.namespace.clone(),
+        runbook: born.home.runbook,
+        name: pipeline.clone(),
+        pipeline: pipeline.clone(),
+        cwd: born.home.cwd.clone(),
+        vars: vars.clone(),
+        trigger: Trigger {
+            source: Source::Call,
+            key: None,
+            user: born.trigger.user.clone(),
+            event_id: None,
+            traceparent: Some(handed_on(caller, step)),
+            of: None,
+        },
+        subject: born.subject.as_deref().cloned(),
+        correlation_id: born.correlation_id.clone(),
+        priority: born.priority,
+        needs: Vec::new(),
+        parent: Some((parent, step.clone())),
+        depth: born.depth + 1,
+        // What cleans up after a deadline is not bound by it.
+        deadline_at: born.deadline_at.filter(|_| forward),
+        workspace: born.workspace(),
+        policy: caller.policy().for_child(id),
+        takes_back: calling.and_then(|step| crate::reversal::takes_back(caller, step)),
+    };
+    self::create(view, &create, given)
+}
+
+/// The trace of a run, handed on by one of its steps to the run that the step calls.
+fn handed_on(run: &Run, step: &StepId) -> Name {
+    let trace = run.born.trace();
+    let epoch = run.step(step).map_or(0, |step| step.epoch);
+    Name::clean(&trace::traceparent(trace, trace::attempt_span(run.id(), step, epoch)))
 }
 
 /// A new run, beside those of these runbooks that the same commit makes before it.
@@ -423,7 +475,7 @@ pub(crate) fn arrive(view: &dyn View, arrival: &Arrival, given: &mut Given<'_>) 
         let asked_by = asked_by(view, create, given)?;
         let made = new(view, create, asked_by, &beside, given)?;
         beside.push(create.runbook);
-        join(&mut out, made);
+        out.join(made);
     }
     for signal in signals {
         let sent = match to {
@@ -447,7 +499,7 @@ pub(crate) fn arrive(view: &dyn View, arrival: &Arrival, given: &mut Given<'_>) 
         if sent.facts.iter().any(|fact| out.facts.iter().any(|other| other.stream == fact.stream)) {
             out.follow.push(again(*to, signal));
         } else {
-            join(&mut out, sent);
+            out.join(sent);
         }
     }
     for (other, ttl) in also {
@@ -474,12 +526,6 @@ fn again(to: Option<RunId>, signal: &Signal) -> Command {
         None => Command::SignalKey(Box::new(signal.clone())),
         Some(run) => Command::Signal { run, name, key, data, event_id },
     }
-}
-
-fn join(out: &mut Outcome, more: Outcome) {
-    out.facts.extend(more.facts);
-    out.effects.extend(more.effects);
-    out.follow.extend(more.follow);
 }
 
 /// A key that was claimed just now.

@@ -14,13 +14,13 @@ use limited::Limited;
 pub use lines::Taker;
 use lines::{Lines, asks_for_labels, labels, leave_line, line_up};
 
-use crate::bus::Pattern;
 use crate::caps::{Caps, Kept, Window};
 use crate::digest::Digest;
 use crate::event::Event;
 use crate::id::{ApprovalId, Holder, ItemId, Name, NoticeId, RunId, Scoped};
 use crate::item::Lot;
 use crate::machine::Beats;
+use crate::pattern::Pattern;
 use crate::queue::{Index as QueueIndex, Spot};
 use crate::run::{Home, Run, Status};
 use crate::runbook::Runbook;
