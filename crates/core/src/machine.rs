@@ -70,7 +70,12 @@ impl<Reply> Decision<Reply> {
     /// Adds all that another decision came to, but for its answer.
     pub fn join<Other>(&mut self, more: Decision<Other>) {
         let Decision { facts, follow, effects, reply: _ } = more;
-        self.facts.extend(facts);
+        // Most are joined to one that has no facts yet, and need not be copied.
+        if self.facts.is_empty() {
+            self.facts = facts;
+        } else {
+            self.facts.extend(facts);
+        }
         self.follow.extend(follow);
         self.effects.extend(effects);
     }

@@ -11,7 +11,7 @@
 
 mod calls;
 pub mod command;
-mod creation;
+pub mod creation;
 pub mod deployment;
 pub mod dispatch;
 mod drive;

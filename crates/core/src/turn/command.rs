@@ -88,6 +88,49 @@ pub struct Create {
     pub takes_back: Option<RunId>,
 }
 
+/// Whose a run is, of which runbook, and where it runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Home {
+    /// Whose it is.
+    pub tenant: Name,
+    /// The subdivision.
+    pub namespace: Name,
+    /// The runbook.
+    pub runbook: Digest,
+    /// Where it runs.
+    pub cwd: String,
+}
+
+impl Create {
+    /// A run by itself, named after its pipeline: nobody calls it, it needs no other, and nothing bounds it but its
+    /// pipeline.
+    #[must_use]
+    pub fn new(id: RunId, home: Home, pipeline: Name, vars: Value, trigger: Trigger) -> Create {
+        let Home { tenant, namespace, runbook, cwd } = home;
+        Create {
+            id,
+            tenant,
+            namespace,
+            runbook,
+            name: pipeline.clone(),
+            pipeline,
+            cwd,
+            vars,
+            trigger,
+            subject: None,
+            correlation_id: None,
+            priority: 0,
+            needs: Vec::new(),
+            parent: None,
+            depth: 0,
+            deadline_at: None,
+            workspace: None,
+            policy: Vec::new(),
+            takes_back: None,
+        }
+    }
+}
+
 /// What an executor got back from the outside.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Receipted {

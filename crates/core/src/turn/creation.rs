@@ -6,7 +6,7 @@ use crate::code::Code;
 use crate::digest::Digest;
 use crate::event::{CommandRun, Event, PipelineCreated, PipelineInherited};
 use crate::follow::Told;
-use crate::id::{Name, RunId, Scoped, StepId};
+use crate::id::{Name, RunId, Scoped, StepId, WorkspaceId};
 use crate::idempotency::{self, Key};
 use crate::items;
 use crate::lifecycle;
@@ -20,7 +20,7 @@ use crate::step::{Failure, Step};
 use crate::stream::StreamId;
 use crate::template::Evaluate;
 use crate::trace;
-use crate::turn::command::{ARRIVALS_MAX, Arrival, Command, Create, Outcome, Refusal, Reply, Signal};
+use crate::turn::command::{ARRIVALS_MAX, Arrival, Command, Create, Home, Outcome, Refusal, Reply, Signal};
 use crate::turn::needs;
 use crate::turn::undone;
 use crate::turn::{
@@ -79,34 +79,30 @@ pub(crate) fn call(
     let calling = caller.step(step);
     let forward = calling.is_some_and(|step| step.section == Section::Main);
     let born = &caller.born;
-    let create = Create {
-        id,
+    let home = Home {
         tenant: born.home.tenant.clone(),
         namespace: born.home.namespace.clone(),
         runbook: born.home.runbook,
-        name: pipeline.clone(),
-        pipeline: pipeline.clone(),
         cwd: born.home.cwd.clone(),
-        vars: vars.clone(),
-        trigger: Trigger {
-            source: Source::Call,
-            key: None,
-            user: born.trigger.user.clone(),
-            event_id: None,
-            traceparent: Some(handed_on(caller, step)),
-            of: None,
-        },
+    };
+    let trigger = Trigger {
+        user: born.trigger.user.clone(),
+        traceparent: Some(handed_on(caller, step)),
+        ..Trigger::of(Source::Call)
+    };
+    let create = Create {
         subject: born.subject.as_deref().cloned(),
         correlation_id: born.correlation_id.clone(),
         priority: born.priority,
-        needs: Vec::new(),
         parent: Some((parent, step.clone())),
         depth: born.depth + 1,
         // What cleans up after a deadline is not bound by it.
         deadline_at: born.deadline_at.filter(|_| forward),
+        // A called run works in its caller's directory.
         workspace: born.workspace(),
         policy: caller.policy().for_child(id),
         takes_back: calling.and_then(|step| crate::reversal::takes_back(caller, step)),
+        ..Create::new(id, home, pipeline.clone(), vars.clone(), trigger)
     };
     self::create(view, &create, given)
 }
@@ -287,6 +283,19 @@ fn pipeline<'a>(runbook: &'a Runbook, name: &Name) -> Result<&'a Pipeline, Refus
     runbook.pipelines.get(name).ok_or_else(|| missing("pipeline", name))
 }
 
+/// Whether a run of a pipeline can have the working directory that it declares. Every way of starting a run comes by here.
+///
+/// # Errors
+/// It declares one, and the run is given none: this version makes none itself.
+pub fn has_place(def: &Pipeline, given: Option<WorkspaceId>) -> Result<(), (Code, &'static str)> {
+    match (&def.workspace, given) {
+        (None, _) | (Some(_), Some(_)) => Ok(()),
+        (Some(_), None) => {
+            Err((Code::RunbookInvalid, "the pipeline has a `workspace`, which this version cannot make yet"))
+        }
+    }
+}
+
 /// The facts of a new run, and its beginning.
 pub(crate) fn born(create: &Create, decision: Decision) -> Outcome {
     let stream = StreamId::Run(create.id);
@@ -308,6 +317,7 @@ pub(crate) fn created(
     lineage: Lineage,
     given: &Given<'_>,
 ) -> Result<PipelineCreated, Refusal> {
+    has_place(def, create.workspace).map_err(|(code, message)| Refusal::new(code, message))?;
     let vars = variables(def, &create.vars, given.evaluate)?;
     let packed = Packed::of(&vars);
     let lock = match &def.lock {
@@ -597,27 +607,23 @@ pub(crate) fn descend(
     let hash = runbook.unwrap_or(born_of.home.runbook);
     let runbook = runbook_of(view, &hash)?.ok_or_else(|| missing("runbook", &hash))?;
     let def = pipeline(runbook, &born_of.home.pipeline)?;
-    let create = Create {
-        id: new,
+    let home = Home {
         tenant: born_of.home.tenant.clone(),
         namespace: born_of.home.namespace.clone(),
         runbook: hash,
-        pipeline: born_of.home.pipeline.clone(),
-        name: born_of.name.clone(),
         cwd: born_of.home.cwd.clone(),
-        vars: run.vars.get(),
-        trigger: born_of.trigger.clone(),
+    };
+    let (pipeline, trigger) = (born_of.home.pipeline.clone(), born_of.trigger.clone());
+    // Whoever called the first run has heard of its end; this one answers to nobody.
+    let create = Create {
+        name: born_of.name.clone(),
         subject: born_of.subject.as_deref().cloned(),
         correlation_id: born_of.correlation_id.clone(),
         priority: born_of.priority,
-        needs: Vec::new(),
-        // Whoever called the first run has heard of its end; this one answers to nobody.
-        parent: None,
         depth: born_of.depth,
-        deadline_at: None,
         workspace: born_of.workspace(),
         policy: run.policy().for_child(new),
-        takes_back: None,
+        ..Create::new(new, home, pipeline, run.vars.get(), trigger)
     };
     let caps = view.caps(&create.tenant).tighten(runbook.caps.unwrap_or_default());
     let created = created(&create, (runbook, caps), def, born_of.lineage(), given)?;

@@ -17,7 +17,7 @@ use crate::run::{Source, Status, Trigger};
 use crate::stream::StreamId;
 use crate::template::Template;
 use crate::time::Millis;
-use crate::turn::command::{Command, Create, Outcome, Pushed, Refusal, Reply};
+use crate::turn::command::{Command, Create, Home, Outcome, Pushed, Refusal, Reply};
 use crate::turn::deployment::gather;
 use crate::turn::{
     View, item_of, missing, name_of, of_decision, of_stream, queue_of, runbook_of, tenant_of, worker_of,
@@ -442,34 +442,20 @@ fn make_run(
     given: &mut Given<'_>,
 ) -> Result<Outcome, Refusal> {
     let vars = variables(view, settings, id, &body.data.get(), given)?;
-    let create = Create {
-        id: run,
+    let home = Home {
         tenant: tenant_of(id),
         namespace: Name::clean(id.namespace()),
         runbook: settings.runbook_hash,
-        pipeline: settings.pipeline.clone(),
-        name: settings.pipeline.clone(),
         cwd: settings.project_root.clone(),
-        vars,
-        trigger: Trigger {
-            source: Source::Queue,
-            key: idempotency::queue(item, body.epoch + 1).ok(),
-            user: None,
-            event_id: Some(Name::clean(&item.to_string())),
-            traceparent: None,
-            of: Some(name_of(id)),
-        },
-        subject: None,
-        correlation_id: None,
-        priority: body.priority,
-        needs: Vec::new(),
-        parent: None,
-        depth: 0,
-        deadline_at: None,
-        workspace: None,
-        policy: Vec::new(),
-        takes_back: None,
     };
+    let trigger = Trigger {
+        key: idempotency::queue(item, body.epoch + 1).ok(),
+        event_id: Some(Name::clean(&item.to_string())),
+        of: Some(name_of(id)),
+        ..Trigger::of(Source::Queue)
+    };
+    let create = Create::new(run, home, settings.pipeline.clone(), vars, trigger);
+    let create = Create { priority: body.priority, ..create };
     // Of an item of before it was known, anybody may have pushed it.
     let asked_by = body.lot.asked_by.clone().unwrap_or_else(|| alloc::vec![Name::clean(requesters::UNNAMED)]);
     crate::turn::creation::create_for(view, &create, asked_by, given)

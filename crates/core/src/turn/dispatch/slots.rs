@@ -15,7 +15,7 @@ use crate::machine::{Decision, Given};
 use crate::run::{Source, Trigger};
 use crate::schedule::{self, Schedule};
 use crate::stream::StreamId;
-use crate::turn::command::{Create, Outcome, Refusal, Reply};
+use crate::turn::command::{Create, Home, Outcome, Refusal, Reply};
 use crate::turn::{View, name_of, of_decision, schedule_of, tenant_of};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -117,32 +117,17 @@ fn within_caps(
 /// The run of a schedule's slot: it is made in the commit that fires the slot, so there is one per slot.
 fn slot_run(schedule: &Scoped, settings: &schedule::Settings, fired: &ScheduleFired) -> Create {
     let slot = fired.slot;
-    Create {
-        id: fired.pipeline_id,
+    let home = Home {
         tenant: tenant_of(schedule),
         namespace: Name::clean(schedule.namespace()),
         runbook: settings.runbook_hash,
-        name: settings.pipeline.clone(),
-        pipeline: settings.pipeline.clone(),
         cwd: settings.project_root.clone(),
-        vars: settings.vars.clone(),
-        trigger: Trigger {
-            source: Source::Scheduled,
-            key: idempotency::scheduler(schedule.name(), slot).ok(),
-            user: None,
-            event_id: Some(Name::clean(&slot.to_string())),
-            traceparent: None,
-            of: Some(name_of(schedule)),
-        },
-        subject: None,
-        correlation_id: None,
-        priority: 0,
-        needs: Vec::new(),
-        parent: None,
-        depth: 0,
-        deadline_at: None,
-        workspace: None,
-        policy: Vec::new(),
-        takes_back: None,
-    }
+    };
+    let trigger = Trigger {
+        key: idempotency::scheduler(schedule.name(), slot).ok(),
+        event_id: Some(Name::clean(&slot.to_string())),
+        of: Some(name_of(schedule)),
+        ..Trigger::of(Source::Scheduled)
+    };
+    Create::new(fired.pipeline_id, home, settings.pipeline.clone(), settings.vars.clone(), trigger)
 }
