@@ -1,13 +1,16 @@
-//! Checks of the source tree that the compiler cannot make: `cargo run -p xtask -- tidy` and `… purity`.
+//! Checks of the source tree that the compiler cannot make, and the documents that follow from the sources:
+//! `cargo run -p xtask -- tidy`, `… purity` and `… docs`.
 //!
 //! Each rule is a function from text to findings, with a test that shows it failing. A finding is printed
 //! as `file:line: message`; any finding makes the exit code 1.
 
 mod documents;
+mod maps;
 mod modules;
 mod purity;
 mod rust;
 mod source;
+mod tables;
 mod tree;
 
 use std::io::Write as _;
@@ -30,11 +33,12 @@ impl Finding {
     }
 }
 
-const USAGE: &str = "usage: cargo run -p xtask -- tidy | purity
+const USAGE: &str = "usage: cargo run -p xtask -- tidy | purity | docs
 
   tidy     style rules of sources and documents
   purity   the core reaches no clock, thread, randomness or I/O, and depends on nothing that does; nothing in it
            looks up to `turn/`, and few of its modules need each other
+  docs     write the maps in the crates' READMEs
 ";
 
 fn main() -> ExitCode {
@@ -43,6 +47,7 @@ fn main() -> ExitCode {
     let findings = match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["tidy"] => tidy(&root),
         ["purity"] => purity::check(&root),
+        ["docs"] => docs(&root),
         _ => {
             let _ = std::io::stderr().write_all(USAGE.as_bytes());
             return ExitCode::from(2);
@@ -72,12 +77,20 @@ fn tidy(root: &std::path::Path) -> std::io::Result<Vec<Finding>> {
         }
     }
     findings.extend(documents::check_error_pages(&files));
+    findings.extend(maps::check(&files));
+    findings.extend(tables::check(&files));
     findings.sort();
     Ok(findings)
 }
 
+fn docs(root: &std::path::Path) -> std::io::Result<Vec<Finding>> {
+    maps::write(root, &tree::files(root)?)?;
+    // What is still wrong can only be mended by hand: a missing README, or one without a place for its map.
+    Ok(maps::check(&tree::files(root)?))
+}
+
 fn report(findings: &[Finding]) -> ExitCode {
-    // Whoever closed the pipe does not want to read on; the exit code still tells.
+    // A closed pipe means that the reader has seen enough; the exit code still tells the result.
     let mut out = std::io::stdout().lock();
     for Finding { file, line, message } in findings {
         let _ = writeln!(out, "{file}:{line}: {message}");

@@ -286,6 +286,13 @@ impl AttemptId {
     }
 }
 
+/// As `run/step/epoch`: what the keeper of commands knows the attempt by.
+impl fmt::Display for AttemptId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.run, self.step, self.epoch)
+    }
+}
+
 /// A name within a tenant and a namespace, written `tenant/namespace/name`. The name may hold slashes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Scoped(Arc<str>);

@@ -61,6 +61,7 @@ pub mod tenant;
 #[cfg(test)]
 mod testing;
 pub mod time;
+pub mod timeline;
 pub mod token;
 pub mod trace;
 pub mod turn;

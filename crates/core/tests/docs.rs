@@ -1,5 +1,5 @@
-//! The documents that follow from the code: `docs/events.md`, the index of `docs/errors`, the error pages, the index
-//! of `docs/machines`, and the code map in `ARCHITECTURE.md`.
+//! The documents that follow from the code: `docs/events.md`, the index of `docs/errors`, the error pages, and the
+//! index of `docs/machines`.
 //!
 //! `UPDATE_DOCS=1 cargo test -p windlass-core` renews what is generated; the error pages are written by hand
 //! and only checked.
@@ -261,54 +261,6 @@ fn error_pages_agree_with_the_table() {
         let lines = page.lines().count();
         assert!((10..=30).contains(&lines), "docs/errors/{code}.md has {lines} lines");
     }
-}
-
-const MAP_START: &str = "<!-- code map -->\n";
-const MAP_END: &str = "<!-- end of code map -->\n";
-
-/// The code map has a line for each file of the core: the first sentence of its `//!`.
-#[test]
-fn the_code_map_is_current() {
-    let src = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut map = String::from("\n| crates/core/src | |\n|---|---|\n");
-    let mut folders = vec![src.clone()];
-    let mut rows = BTreeMap::new();
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else {
-                let parts: Vec<_> =
-                    path.strip_prefix(&src).unwrap().iter().map(|p| p.to_string_lossy()).collect();
-                rows.insert(parts.join("/"), first_sentence(&std::fs::read_to_string(&path).unwrap()));
-            }
-        }
-    }
-    for (file, purpose) in rows {
-        let _ = writeln!(map, "| `{file}` | {} |", purpose.replace('|', "\\|"));
-    }
-    map.push('\n');
-    let kept = std::fs::read_to_string(docs("../ARCHITECTURE.md")).unwrap();
-    let (before, rest) = kept.split_once(MAP_START).expect("ARCHITECTURE.md has a place for the code map");
-    let (_, after) = rest.split_once(MAP_END).expect("the code map ends");
-    keep_current("../ARCHITECTURE.md", &format!("{before}{MAP_START}{map}{MAP_END}{after}"));
-}
-
-fn first_sentence(source: &str) -> String {
-    let lines = source.lines().map_while(|line| line.strip_prefix("//!")).map(str::trim);
-    let paragraph: Vec<&str> = lines.take_while(|line| !line.is_empty()).collect();
-    let text = paragraph.join(" ");
-    match text.split_once(". ") {
-        Some((first, _)) => format!("{first}."),
-        None => text,
-    }
-}
-
-#[test]
-fn a_first_sentence_ends_at_its_full_stop() {
-    assert_eq!(first_sentence("//! One\n//! line. Two.\n//!\n//! Three.\nuse a;\n"), "One line.");
-    assert_eq!(first_sentence("use a;\n"), "");
 }
 
 /// The file of each machine's table, and the page that its test draws.

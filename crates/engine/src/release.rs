@@ -6,7 +6,7 @@
 use crate::port::{Fault, Outside};
 use std::sync::Arc;
 use windlass_core::effect::{Effect, Lease};
-use windlass_core::id::Name;
+use windlass_core::id::{AttemptId, Name};
 use windlass_core::runbook::{Pipeline, Runbook, StepDef};
 use windlass_core::trace::Trace;
 use windlass_core::turn::command::Refusal;
@@ -40,6 +40,12 @@ impl Permit {
     #[must_use]
     pub fn lease(&self) -> &Lease {
         &self.lease
+    }
+
+    /// The attempt that the lease is for.
+    #[must_use]
+    pub fn attempt(&self) -> AttemptId {
+        AttemptId::new(self.lease.run, &self.lease.step, self.lease.epoch)
     }
 
     /// What else is to be known.

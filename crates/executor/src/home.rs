@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use tokio::net::{UnixListener, UnixStream};
-use windlass_core::id::{RunId, StepId};
+use windlass_core::id::{AttemptId, StepId};
 
 /// The name of the data directory of a project.
 pub const NAME: &str = ".windlass";
@@ -177,14 +177,14 @@ impl Home {
 
     /// The output of one attempt.
     #[must_use]
-    pub fn output_of(&self, run: RunId, step: &StepId, epoch: u64) -> PathBuf {
-        self.outputs().join(run.to_string()).join(format!("{}.{epoch}.log", file_name(step)))
+    pub fn output_of(&self, of: &AttemptId) -> PathBuf {
+        self.outputs().join(of.run.to_string()).join(format!("{}.{}.log", file_name(&of.step), of.epoch))
     }
 
     /// The file that `$WL_OUTPUT` names for one attempt.
     #[must_use]
-    pub fn typed_of(&self, run: RunId, step: &StepId, epoch: u64) -> PathBuf {
-        self.scratch().join(format!("{run}.{}.{epoch}.out", file_name(step)))
+    pub fn typed_of(&self, of: &AttemptId) -> PathBuf {
+        self.scratch().join(format!("{}.{}.{}.out", of.run, file_name(&of.step), of.epoch))
     }
 }
 

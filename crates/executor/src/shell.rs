@@ -24,17 +24,19 @@ mod process;
 pub mod spec;
 mod supervisor;
 pub mod typed;
+pub mod variables;
 pub mod walls;
 mod wire;
 
 #[cfg(test)]
 mod tests;
 
-pub use environment::Environment;
+pub use environment::{Environment, Reach, Told};
 pub use limits::Limits;
 pub use process::Identity;
 pub use spec::{Author, Ended, Ending, Line, Secret, ShellEvent, Source, Spec, StartError};
 pub use typed::{OutputError, check_outputs};
+pub use variables::Variable;
 pub use walls::Wall;
 
 use std::collections::BTreeMap;

@@ -73,7 +73,8 @@ impl Attempts {
 
     /// The token of an attempt.
     #[must_use]
-    pub fn token(&self, run: RunId, step: &StepId, epoch: u64) -> String {
+    pub fn token(&self, attempt: &AttemptId) -> String {
+        let AttemptId { run, step, epoch } = attempt;
         let what = format!("{run}.{}.{epoch}", hex(step.as_str().as_bytes()));
         let tag = self.mac(&what).map(|mac| hex(&mac.finalize().into_bytes())).unwrap_or_default();
         format!("{PREFIX}{what}.{tag}")
@@ -205,8 +206,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let home = Home::make(dir.path()).unwrap();
         let attempts = Attempts::open(&home).unwrap();
-        let AttemptId { run, step, epoch } = place();
-        let token = attempts.token(run, &step, epoch);
+        let token = attempts.token(&place());
         assert_eq!(attempts.read(&token), Some(place()));
         assert_eq!(
             Attempts::open(&home).unwrap().read(&token),

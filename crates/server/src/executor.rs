@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc, watch};
 use windlass_core::code::Code;
+use windlass_core::id::{AttemptId, RunId, StepId};
 use windlass_executor::config::Config;
 use windlass_executor::home::Home;
 use windlass_executor::shell::Shell;
@@ -75,7 +76,7 @@ pub(crate) struct Executor {
 
 #[derive(Default)]
 struct State {
-    running: HashMap<(String, String), Attempt>,
+    running: HashMap<AttemptId, Attempt>,
     stopping: bool,
     ttl: Option<Duration>,
 }
@@ -189,7 +190,7 @@ async fn lease(executor: &Arc<Executor>) -> Failure {
                 pause = PAUSE;
                 for lease in answer["items"].as_array().into_iter().flatten() {
                     if executor.is_fresh(lease).await {
-                        attempt::start(executor, lease);
+                        attempt::begin(executor, lease);
                     }
                 }
             }
@@ -207,7 +208,7 @@ async fn beat(executor: Arc<Executor>) {
     let (mut pause, mut answered) = (PAUSE, Instant::now());
     loop {
         let changed = executor.changed.notified();
-        let items: Vec<Value> = executor.state().running.values().map(Attempt::item).collect();
+        let items: Vec<AttemptId> = executor.state().running.keys().cloned().collect();
         if items.is_empty() {
             changed.await;
             answered = Instant::now();
@@ -245,8 +246,11 @@ async fn beat(executor: Arc<Executor>) {
     }
 }
 
-fn key(item: &Value) -> Option<(String, String)> {
-    Some((item["run"].as_str()?.to_owned(), item["step"].as_str()?.to_owned()))
+/// The attempt that a lease or an answer is about.
+fn attempt_of(item: &Value) -> Option<AttemptId> {
+    let run = RunId::parse(item["run"].as_str()?).ok()?;
+    let step = StepId::new(item["step"].as_str()?).ok()?;
+    Some(AttemptId { run, step, epoch: item["epoch"].as_u64()? })
 }
 
 impl Executor {
@@ -263,10 +267,10 @@ impl Executor {
     }
 
     /// The server heard of these when the request was sent.
-    fn heard(&self, items: &[Value], at: Instant) {
+    fn heard(&self, items: &[AttemptId], at: Instant) {
         let mut state = self.state();
-        for key in items.iter().filter_map(key) {
-            if let Some(attempt) = state.running.get_mut(&key) {
+        for id in items {
+            if let Some(attempt) = state.running.get_mut(id) {
                 attempt.heard = attempt.heard.max(at);
             }
         }
@@ -274,11 +278,9 @@ impl Executor {
 
     /// What the server says of an attempt.
     fn news(&self, item: &Value) {
-        let Some(key) = key(item) else { return };
+        let Some(id) = attempt_of(item) else { return };
         let mut state = self.state();
-        let Some(attempt) = state.running.get_mut(&key).filter(|one| item["epoch"] == one.epoch) else {
-            return;
-        };
+        let Some(attempt) = state.running.get_mut(&id) else { return };
         if item.get("code").is_some_and(|code| code.as_str() != Some(Code::StoreFull.as_str())) {
             // Somebody else has it, or nobody wants it any more: there is nothing to report.
             attempt.abandon(&self.shell);

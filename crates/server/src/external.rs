@@ -19,7 +19,7 @@ use windlass_core::turn::command::{Command, Pushed};
 use windlass_core::turn::dispatch::PUSH_MAX;
 use windlass_core::turn::state::Body;
 use windlass_engine::Handle;
-use windlass_executor::shell::Environment;
+use windlass_executor::shell::{Environment, Variable};
 use windlass_store::store::Embedded;
 
 /// What is wanted of an external queue: its list, or one of its items for a run.
@@ -50,7 +50,7 @@ pub(crate) fn reach(hands: &Hands, wanted: &Reach) -> Option<Command> {
             Some(Command::Polled { worker, listed: listed.and_then(|text| items(text.as_bytes())) })
         }
         Some((item, run, data)) => {
-            let env = [("ITEM", data.to_string()), ("IDEMPOTENCY_KEY", item.to_string())];
+            let env = [(Variable::Item, data.to_string()), (Variable::IdempotencyKey, item.to_string())];
             let taken = match external {
                 Ok(external) => print(hands, &whom, (Purpose::Take, &external.take), dir, &env)?,
                 Err(why) => Err(why),
@@ -81,11 +81,11 @@ fn print(
     whom: &For,
     (purpose, text): (Purpose, &str),
     dir: &Path,
-    own: &[(&str, String)],
+    own: &[(Variable, String)],
 ) -> Option<Result<String, String>> {
     let mut env = Environment::inherited();
     for (name, value) in own {
-        if let Err(error) = env.set_own(name, value) {
+        if let Err(error) = env.set_own(*name, value) {
             return Some(Err(error.to_string()));
         }
     }

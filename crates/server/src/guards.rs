@@ -27,7 +27,7 @@ use windlass_core::stream::StreamId;
 use windlass_core::template::Evaluate;
 use windlass_core::turn::state::Body;
 use windlass_engine::port::Store as _;
-use windlass_executor::shell::Environment;
+use windlass_executor::shell::{Environment, Variable};
 use windlass_store::store::{Embedded, RunFilter};
 
 /// How many of the newest runs of a pipeline are looked at for the one that is meant.
@@ -168,11 +168,7 @@ fn look(store: &mut Embedded, id: RunId, of: &StepId, after: bool, evaluate: &dy
             inputs.semaphores.insert(name.clone(), held.config.capacity.saturating_sub(used));
         }
     }
-    let mut env = Environment::inherited();
-    for (name, value) in run.vars_of(of).get().as_object().into_iter().flatten() {
-        // One that no environment can hold is left out here; the step itself says so.
-        let _ = env.set_var(name, value);
-    }
+    let env = Environment::of_guard(&run.vars_of(of).get());
     Some(Asked {
         needs,
         inputs,
@@ -184,14 +180,20 @@ fn look(store: &mut Embedded, id: RunId, of: &StepId, after: bool, evaluate: &dy
 }
 
 impl Place<'_> {
-    fn run(&self, purpose: Purpose, text: &str, own: &[(&str, &str)]) -> Result<Ran, NotRun> {
+    fn run(&self, purpose: Purpose, text: &str, own: &[(Variable, &str)]) -> Result<Ran, NotRun> {
         self.run_in(self.dir, purpose, text, own)
     }
 
-    fn run_in(&self, dir: &Path, purpose: Purpose, text: &str, own: &[(&str, &str)]) -> Result<Ran, NotRun> {
+    fn run_in(
+        &self,
+        dir: &Path,
+        purpose: Purpose,
+        text: &str,
+        own: &[(Variable, &str)],
+    ) -> Result<Ran, NotRun> {
         let mut env = self.env.clone();
         for (name, value) in own {
-            env.set_own(name, value).map_err(|error| NotRun::Because(error.to_string()))?;
+            env.set_own(*name, value).map_err(|error| NotRun::Because(error.to_string()))?;
         }
         self.hands.beside(self.whom, &beside::Command { purpose, text, dir, env })
     }
@@ -199,12 +201,11 @@ impl Place<'_> {
     /// Runs git. Its arguments reach it through the environment, so that none of them is read as a command; what the
     /// repository would have git start while it looks is turned off.
     fn git(&self, dir: &Path, args: &[&str]) -> Result<Ran, NotRun> {
-        const NAMES: [&str; 5] = ["GIT_0", "GIT_1", "GIT_2", "GIT_3", "GIT_4"];
         let mut text = "exec git --no-optional-locks -c core.fsmonitor=false".to_owned();
-        let own: Vec<(&str, &str)> = NAMES.into_iter().zip(args.iter().copied()).collect();
+        let own: Vec<(Variable, &str)> = Variable::GIT.into_iter().zip(args.iter().copied()).collect();
         debug_assert_eq!(own.len(), args.len(), "there is a name for every argument");
         for (name, _) in &own {
-            text.push_str(&format!(" \"$WL_{name}\""));
+            text.push_str(&format!(" \"${}\"", name.name()));
         }
         self.run_in(dir, Purpose::Guard, &text, &own)
     }
@@ -269,7 +270,7 @@ impl Place<'_> {
             )
         })?;
         let filter = serde_json::to_string(filter).map_err(|error| because(error.to_string()))?;
-        let ran = self.run(Purpose::Issues, command, &[("ISSUES_FILTER", &filter)])?;
+        let ran = self.run(Purpose::Issues, command, &[(Variable::IssuesFilter, &filter)])?;
         if ran.code != 0 {
             return Err(because(format!("the command that lists issues failed: {}", ran.complaint)));
         }

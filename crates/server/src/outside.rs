@@ -42,14 +42,14 @@ use windlass_core::step::Failure;
 use windlass_core::template::Template;
 use windlass_core::time::{Millis, Span};
 use windlass_core::trace;
-use windlass_core::turn::command::{Command, Refusal};
+use windlass_core::turn::command::{Command, Receipted, Refusal};
 use windlass_engine::port::{Fault, Outside};
 use windlass_engine::{Handle, Leave, Permit, Released};
 use windlass_executor::config::Config;
 use windlass_executor::home::Home;
 use windlass_executor::room::postponed;
 use windlass_executor::secrets::{OfRun, Registered, Secrets};
-use windlass_executor::shell::{self, Author, Environment, Shell, ShellEvent, Spec, StartError};
+use windlass_executor::shell::{self, Author, Environment, Reach, Shell, ShellEvent, Spec, StartError, Told};
 use windlass_executor::tools::Trouble;
 use windlass_executor::tools::execute::{Executor, Finished, Job};
 use windlass_executor::tools::session::{Session, Witness};
@@ -120,11 +120,11 @@ pub enum Whose {
 
 #[derive(Default)]
 struct Running {
-    attempts: HashSet<(RunId, StepId, u64)>,
+    attempts: HashSet<AttemptId>,
     /// Those of them whose command does not run yet.
-    beginning: HashSet<(RunId, StepId, u64)>,
+    beginning: HashSet<AttemptId>,
     /// The process that each attempt's processes descend from.
-    leaders: HashMap<shell::Identity, (RunId, StepId, u64)>,
+    leaders: HashMap<shell::Identity, AttemptId>,
     /// Workers whose external queues are being listed, and the list that was asked for meanwhile.
     listing: HashMap<Scoped, Option<Reach>>,
     /// Looks at guards that are under way.
@@ -204,7 +204,7 @@ impl Local {
         let (told, passed) = channel();
         let _ = self.line.lock().unwrap_or_else(PoisonError::into_inner).send(Work::Passed(told));
         let _ = passed.recv_timeout(SETTLE_MAX);
-        let begins = |running: &mut Running| running.beginning.iter().any(|(of, _, _)| *of == run);
+        let begins = |running: &mut Running| running.beginning.iter().any(|attempt| attempt.run == run);
         let waited = self.hands.ended.wait_timeout_while(self.hands.lock(), SETTLE_MAX, begins);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
@@ -222,8 +222,8 @@ impl Local {
     pub fn whose(&self, line: &[shell::Identity]) -> Whose {
         let running = self.hands.lock();
         // A step may have killed its keeper: what still lives of it is known by its supervisor.
-        if let Some((run, step, epoch)) = line.iter().find_map(|process| running.leaders.get(process)) {
-            return Whose::Attempt(AttemptId::new(*run, step, *epoch));
+        if let Some(attempt) = line.iter().find_map(|process| running.leaders.get(process)) {
+            return Whose::Attempt(attempt.clone());
         }
         let is_step = self.hands.shell.as_ref().is_some_and(|shell| shell.is_above(line));
         if is_step { Whose::Step } else { Whose::Apart }
@@ -246,9 +246,9 @@ impl Local {
         let hands = &self.hands;
         let mut running = hands.lock();
         running.stopping = true;
-        for (run, step, epoch) in &running.attempts {
+        for attempt in &running.attempts {
             if let Some(shell) = &hands.shell {
-                let _ = shell.stop(&attempt_id(*run, step, *epoch), shell::spec::GRACE);
+                let _ = shell.stop(&attempt.to_string(), shell::spec::GRACE);
             }
         }
         drop(running);
@@ -306,11 +306,6 @@ impl Drop for Telling {
     }
 }
 
-/// The name of an attempt for the keeper.
-fn attempt_id(run: RunId, step: &StepId, epoch: u64) -> String {
-    format!("{run}/{step}/{epoch}")
-}
-
 /// Lets something outside be reached on a thread of its own; says whether there was one.
 fn reaching(reach: impl FnOnce() + Send + 'static) -> bool {
     let spawned = std::thread::Builder::new().name("external".into()).spawn(reach);
@@ -336,9 +331,13 @@ impl Hands {
         }
     }
 
-    fn report(&self, (run, step, epoch): (RunId, StepId, u64), report: Report) {
-        let command = Command::Report { run, step, epoch, report, receipt: None };
-        self.engine.report(self.by.clone(), command);
+    fn report(&self, attempt: AttemptId, report: Report) {
+        self.report_with(attempt, report, None);
+    }
+
+    fn report_with(&self, attempt: AttemptId, report: Report, receipt: Option<Box<Receipted>>) {
+        let AttemptId { run, step, epoch } = attempt;
+        self.engine.report(self.by.clone(), Command::Report { run, step, epoch, report, receipt });
     }
 
     /// What is masked of a run.
@@ -362,42 +361,42 @@ impl Hands {
     }
 
     /// Whoever uses a secret in an attempt says so first, and waits until that is durable.
-    fn witness(&self, (run, step, epoch): (RunId, StepId, u64)) -> Witness {
+    fn witness(&self, attempt: AttemptId) -> Witness {
         let (engine, by) = (self.engine.clone(), self.by.clone());
         Arc::new(move |name, version| {
             let used = vec![(name, version)];
-            let command = Command::Secrets { run, step: step.clone(), epoch, used };
+            let AttemptId { run, step, epoch } = attempt.clone();
+            let command = Command::Secrets { run, step, epoch, used };
             engine.call(by.clone(), command).map(|_| ())
         })
     }
 
-    fn fail(&self, place: (RunId, StepId, u64), code: Code, message: impl Into<String>) {
+    fn fail(&self, attempt: AttemptId, code: Code, message: impl Into<String>) {
         let failure = Failure::new(code, message);
-        self.report(place, Report::Failed { failure, retryable: false, exit_code: None, signal: None });
+        self.report(attempt, Report::Failed { failure, retryable: false, exit_code: None, signal: None });
     }
 
     /// Carries out an attempt. The permit says that its lease is durable.
     fn execute(self: &Arc<Hands>, permit: &Permit) {
-        let lease = permit.lease();
-        let place = (lease.run, lease.step.clone(), lease.epoch);
+        let (lease, attempt) = (permit.lease(), permit.attempt());
         let Some(step) = permit.step() else {
-            return self.fail(place, Code::Internal, "the step's definition is not in its runbook");
+            return self.fail(attempt, Code::Internal, "the step's definition is not in its runbook");
         };
         match &step.kind {
             Kind::Run { command } => match self.spec(permit, step, command) {
-                Ok(spec) => self.run(permit, place, spec, step),
+                Ok(spec) => self.run(permit, attempt, spec, step),
                 Err(trouble) if trouble.hands_back() => {
-                    self.report(place, Report::Returned { reason: Some(trouble.message) });
+                    self.report(attempt, Report::Returned { reason: Some(trouble.message) });
                 }
                 Err(trouble) if trouble.lacks_room() => {
-                    self.report(place, postponed(trouble.message, lease.attempt));
+                    self.report(attempt, postponed(trouble.message, lease.attempt));
                 }
-                Err(trouble) => self.fail(place, Code::StepFailed, trouble.message),
+                Err(trouble) => self.fail(attempt, Code::StepFailed, trouble.message),
             },
             // What a transformation gives is what was rendered for it.
             Kind::Tool { tool, .. } if tool.as_str() == "transform" => {
                 let output = lease.input.as_ref().and_then(|input| input.get("fields")).cloned();
-                self.report(place, Report::Done { output, exit_code: None });
+                self.report(attempt, Report::Done { output, exit_code: None });
             }
             Kind::Tool { tool, .. } if tool.as_str() == EMIT => self.emit(permit),
             Kind::Tool { with, .. } => self.tool(permit, step, with),
@@ -405,14 +404,14 @@ impl Hands {
                 let text = format!(
                     "the agent `{agent}` cannot be started: agents are not available in this version"
                 );
-                self.fail(place, Code::StepFailed, text);
+                self.fail(attempt, Code::StepFailed, text);
             }
             Kind::Parallel { .. }
             | Kind::Steps { .. }
             | Kind::Strategy { .. }
             | Kind::Call { .. }
             | Kind::Approve { .. }
-            | Kind::Wait { .. } => self.fail(place, Code::Internal, "nobody carries out such a step"),
+            | Kind::Wait { .. } => self.fail(attempt, Code::Internal, "nobody carries out such a step"),
         }
     }
 
@@ -420,32 +419,30 @@ impl Hands {
     fn spec(&self, permit: &Permit, step: &StepDef, command: &str) -> Result<Spec, Trouble> {
         let (lease, work) = (permit.lease(), permit.work());
         let input = lease.input.as_ref();
-        let mut env = Environment::inherited();
         let secrets = self.tools.as_ref().map(|tools| tools.secrets().clone());
         let secrets = secrets.unwrap_or_else(|| Arc::new(Secrets::new(self.home.root())));
-        let witness = self.witness((lease.run, lease.step.clone(), lease.epoch));
+        let attempt = permit.attempt();
+        let witness = self.witness(attempt.clone());
         let masked = self.secrets_of(lease.run, &work.tenant, || work.runbook.secrets());
         let session = Session::witnessed(work.tenant.clone(), secrets, witness, masked);
-        set_own(&mut env, permit).map_err(|error| error.to_string())?;
-        let token = self.attempts.token(lease.run, &lease.step, lease.epoch);
-        let reach = env.set_own("SERVER", self.attempts.server()).and_then(|()| env.set_own("TOKEN", &token));
-        reach.map_err(|error| error.to_string())?;
-        if let Value::Object(vars) = lease.vars.get() {
-            for (name, value) in &vars {
-                env.set_var(name, value).map_err(|error| error.to_string())?;
-            }
-        }
+        let (token, span) =
+            (self.attempts.token(&attempt), trace::attempt_span(attempt.run, &attempt.step, attempt.epoch));
+        let traceparent = trace::traceparent(work.trace, span);
+        let server = self.attempts.server();
+        let reach = Reach { tries: lease.attempt, server, token: &token, traceparent: &traceparent };
+        let (key, vars) = (lease.idempotency_key.as_str(), lease.vars.get());
+        let told = Told { attempt: &attempt, key, vars: &vars, reach: Some(reach) };
+        let mut env = Environment::of_step(&told).map_err(|error| error.to_string())?;
         if let Some(Value::Object(extra)) = input.and_then(|input| input.get("env")) {
             add_env(&mut env, &session, &step.env, extra)?;
         }
         let dir = input.and_then(|input| input.get("dir")).and_then(Value::as_str);
         let cwd = Path::new(&work.cwd);
         let dir = dir.map_or_else(|| cwd.to_path_buf(), |dir| cwd.join(dir));
-        let log = self.home.output_of(lease.run, &lease.step, lease.epoch);
+        let log = self.home.output_of(&attempt);
         make_dir(&log)?;
-        let typed = self.home.typed_of(lease.run, &lease.step, lease.epoch);
-        let id = attempt_id(lease.run, &lease.step, lease.epoch);
-        let mut spec = Spec::new(&id, command, dir, env, log, typed);
+        let typed = self.home.typed_of(&attempt);
+        let mut spec = Spec::new(&attempt.to_string(), command, dir, env, log, typed);
         spec.author = Author::Run { tenant: work.tenant.clone(), run: lease.run, home: work.cwd.clone() };
         spec.shell.clone_from(&step.shell);
         spec.timeout = step.timeout.map(|span| Duration::from_millis(span.0));
@@ -456,24 +453,23 @@ impl Hands {
 
     /// Carries out a call of a tool, side by side with others.
     fn tool(self: &Arc<Hands>, permit: &Permit, step: &StepDef, with: &Template) {
-        let lease = permit.lease();
-        let place = (lease.run, lease.step.clone(), lease.epoch);
+        let (lease, attempt) = (permit.lease(), permit.attempt());
         let Some(executor) = &self.tools else {
-            return self.fail(place, Code::Internal, "this process carries out no steps");
+            return self.fail(attempt, Code::Internal, "this process carries out no steps");
         };
         if self.lock().stopping {
             let reason = Some("the process is stopping".to_owned());
-            return self.report(place, Report::Returned { reason });
+            return self.report(attempt, Report::Returned { reason });
         }
         let action = lease.input.clone().and_then(|input| serde_json::from_value(input).ok());
         let Some(action) = action else {
-            return self.fail(place, Code::Internal, "the step's action is not what its tool takes");
+            return self.fail(attempt, Code::Internal, "the step's action is not what its tool takes");
         };
         let writes = matches!(step.kind, Kind::Tool { writes: true, .. });
         let job = Job {
-            witness: self.witness(place.clone()),
+            witness: self.witness(attempt.clone()),
             run: self.secrets_of(lease.run, &permit.work().tenant, || permit.work().runbook.secrets()),
-            place: place.clone(),
+            id: attempt.clone(),
             tenant: permit.work().tenant.clone(),
             action,
             with: with.clone(),
@@ -484,62 +480,62 @@ impl Hands {
             own_read: step.reconcile.is_none(),
         };
         let hands = self.clone();
-        executor.start(permit.leave(), job, move |finished| hands.finished(place, finished));
+        executor.start(permit.leave(), job, move |finished| hands.finished(attempt, finished));
     }
 
-    fn finished(&self, (run, step, epoch): (RunId, StepId, u64), finished: Finished) {
+    fn finished(&self, attempt: AttemptId, finished: Finished) {
         let Finished { report, receipt, costs } = finished;
         if !costs.is_empty() {
             // What was spent is known before what came of it, so that the next attempt finds the budget as it is.
-            let command = Command::Cost { run, step: step.clone(), epoch, costs };
-            self.engine.report(self.by.clone(), command);
+            let AttemptId { run, step, epoch } = attempt.clone();
+            self.engine.report(self.by.clone(), Command::Cost { run, step, epoch, costs });
         }
-        self.engine.report(self.by.clone(), Command::Report { run, step, epoch, report, receipt });
+        self.report_with(attempt, report, receipt);
     }
 
-    fn run(self: &Arc<Hands>, permit: &Permit, place: (RunId, StepId, u64), spec: Spec, step: &StepDef) {
+    fn run(self: &Arc<Hands>, permit: &Permit, attempt: AttemptId, spec: Spec, step: &StepDef) {
         let Some(shell) = &self.shell else {
-            return self.fail(place, Code::Internal, "this process carries out no steps");
+            return self.fail(attempt, Code::Internal, "this process carries out no steps");
         };
         {
             let mut running = self.lock();
             if running.stopping {
                 let reason = Some("the process is stopping".to_owned());
-                return self.report(place, Report::Returned { reason });
+                return self.report(attempt, Report::Returned { reason });
             }
-            running.attempts.insert(place.clone());
-            running.beginning.insert(place.clone());
+            running.attempts.insert(attempt.clone());
+            running.beginning.insert(attempt.clone());
         }
         let (hands, outputs, log) = (self.clone(), step.outputs.clone(), spec.log.clone());
         let repeatable = matches!(step.effect, None | Some(Semantics::Idempotent));
-        let (refused, attempt) = (place.clone(), permit.lease().attempt);
+        let (refused, tries) = (attempt.clone(), permit.lease().attempt);
         let started = shell.run(&permit.leave(), spec, move |event| match event {
             ShellEvent::Ended(ended) => {
                 let stopping = {
                     let mut running = hands.lock();
-                    running.attempts.remove(&place);
-                    running.beginning.remove(&place);
-                    running.leaders.retain(|_, leads| *leads != place);
+                    running.attempts.remove(&attempt);
+                    running.beginning.remove(&attempt);
+                    running.leaders.retain(|_, leads| *leads != attempt);
                     running.stopping
                 };
                 if let Some(reason) = &ended.log_error {
-                    let (run, step, epoch) = place.clone();
+                    let AttemptId { run, step, epoch } = attempt.clone();
                     let (bytes, reason) = (ended.lost_bytes, reason.clone());
                     let lost = Command::OutputLost { run, step, epoch, bytes, reason };
                     hands.engine.report(hands.by.clone(), lost);
                 }
-                let report = report_of(&ended, &outputs, &log, (stopping, repeatable), attempt);
-                hands.report(place.clone(), report);
+                let report = report_of(&ended, &outputs, &log, (stopping, repeatable), tries);
+                hands.report(attempt.clone(), report);
                 hands.ended.notify_all();
             }
             ShellEvent::Started { pid } => {
                 // One that has ended already asks nothing any more.
                 if let Some(leader) = shell::identity(pid) {
-                    hands.lock().leaders.insert(leader, place.clone());
+                    hands.lock().leaders.insert(leader, attempt.clone());
                 }
             }
             ShellEvent::Began => {
-                hands.lock().beginning.remove(&place);
+                hands.lock().beginning.remove(&attempt);
                 hands.ended.notify_all();
             }
             ShellEvent::Line(_) | ShellEvent::Warned(_) => {}
@@ -551,7 +547,7 @@ impl Hands {
             drop(running);
             self.ended.notify_all();
             if error.passes() {
-                return self.report(refused, postponed(error.to_string(), attempt));
+                return self.report(refused, postponed(error.to_string(), tries));
             }
             self.fail(refused, error.code(), error.to_string());
         }
@@ -562,13 +558,13 @@ impl Hands {
             Effect::EvaluatePolicy { run, step, .. } => self.ask_policy(run, step),
             Effect::GatherGuard { run, step, node: _, after } => self.gather(run, step, after),
             Effect::Stop { run, step, epoch, grace } => {
-                let grace = Duration::from_millis(grace.0);
+                let (attempt, grace) = (AttemptId { run, step, epoch }, Duration::from_millis(grace.0));
                 if let Some(shell) = &self.shell {
-                    let _ = shell.stop(&attempt_id(run, &step, epoch), grace);
+                    let _ = shell.stop(&attempt.to_string(), grace);
                 }
-                self.stop_looks(run, &step, grace);
+                self.stop_looks(run, &attempt.step, grace);
                 if let Some(tools) = &self.tools {
-                    tools.stop(&(run, step, epoch), grace);
+                    tools.stop(&attempt, grace);
                 }
             }
             Effect::ComputeSlots { schedule, settings, after, until } => {
@@ -584,7 +580,7 @@ impl Hands {
                 // What is claimed stays claimed, and is taken by the next start.
                 reaching(move || hands.reach_outside(&reach));
             }
-            Effect::Probe { run, step, epoch, key } => self.probe((run, step, epoch), key),
+            Effect::Probe { run, step, epoch, key } => self.probe(AttemptId { run, step, epoch }, key),
             Effect::ShowApproval { run, approval, .. } => {
                 if let Some(cards) = &self.cards {
                     cards.show(run, approval);
@@ -718,18 +714,6 @@ impl Hands {
 fn make_dir(log: &Path) -> Result<(), Trouble> {
     let dir = log.parent().map_or_else(PathBuf::new, Path::to_path_buf);
     std::fs::create_dir_all(&dir).map_err(|error| Trouble::from(StartError::file(&dir, &error)))
-}
-
-fn set_own(env: &mut Environment, permit: &Permit) -> Result<(), shell::environment::Error> {
-    let lease = permit.lease();
-    env.set_own("RUN_ID", &lease.run.to_string())?;
-    env.set_own("STEP_ID", lease.step.as_str())?;
-    env.set_own("ATTEMPT", &lease.attempt.to_string())?;
-    env.set_own("EPOCH", &lease.epoch.to_string())?;
-    // What the step calls joins its trace.
-    let span = trace::attempt_span(lease.run, &lease.step, lease.epoch);
-    env.add("TRACEPARENT", &trace::traceparent(permit.work().trace, span))?;
-    env.set_own("IDEMPOTENCY_KEY", lease.idempotency_key.as_str())
 }
 
 /// Adds what `env:` says. A secret is resolved here, at the last moment, and registered for redaction; only where the

@@ -29,6 +29,7 @@ mod properties;
 mod replay;
 mod requesters;
 mod run_table;
+mod timelines;
 mod turn_admission;
 mod turn_commands;
 mod turn_coordination;

@@ -9,13 +9,13 @@
 //! that was killed leaves them to the keeper, which ends them first.
 
 use super::command::{self, Launch};
-use super::environment::TOKEN;
 use super::lines::Lines;
 use super::output::{Writer, line_len_max};
 use super::process::{self, Identity, Process};
 use super::spec::{Ended, Ending, Line, Source, Spec, StartError};
 use super::supervisor::{Said, Supervisor};
 use super::typed::{self, LastLine, OutputError, TYPED_MAX, Written};
+use super::variables::Variable;
 use super::walls;
 use crate::clock::System;
 use crate::redaction::{self, Redactor};
@@ -443,7 +443,8 @@ fn emit_to<'a>(
 /// What is masked, and which secrets cannot be.
 fn redactor(spec: &Spec) -> (Redactor, Vec<String>) {
     let mut redactor = Redactor::new();
-    let token = spec.env.get(TOKEN).map(|token| (TOKEN, token));
+    let token = Variable::Token.name();
+    let token = spec.env.get(token).map(|value| (token, value));
     let secrets = spec.secrets.iter().map(|secret| (secret.name.as_str(), secret.value.as_str()));
     let refused =
         secrets.chain(token).filter_map(|(name, value)| redactor.register(name, value.as_bytes()).err());

@@ -2,9 +2,9 @@
 //!
 //! The keeper prepares a [`Launch`]; the attempt's supervisor carries it out ([`Launch::spawn`]).
 
-use super::environment::{MARK, OUTPUT};
 use super::limits::Limits;
 use super::spec::{Spec, StartError};
+use super::variables::Variable;
 use super::walls::{self, Wall};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -83,8 +83,8 @@ impl Launch {
         };
         let mut env: BTreeMap<String, String> =
             spec.env.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-        env.insert(OUTPUT.to_owned(), spec.output_file.to_string_lossy().into_owned());
-        env.insert(MARK.to_owned(), mark.to_owned());
+        env.insert(Variable::Output.name().to_owned(), spec.output_file.to_string_lossy().into_owned());
+        env.insert(Variable::Mark.name().to_owned(), mark.to_owned());
         if let Some(folder) = walls::folder(&spec.wall, &spec.output_file) {
             make_folder(&folder, &spec.wall)?;
             own.push(folder);

@@ -1,28 +1,21 @@
 //! The environment of a shell step: an allow-list. What nobody named is not there.
 //!
-//! From the parent come `PATH`, `HOME`, `LANG` and `TZ`; from Windlass the `WL_*` variables; from the runbook what
-//! `env:` adds. The parent's other variables, above all `WINDLASS_*` with its tokens, cannot come in.
+//! From the parent come `PATH`, `HOME`, `LANG` and `TZ`; from Windlass the `WL_*` variables, which `variables` lists; from
+//! the runbook what `env:` adds. The parent's other variables, above all `WINDLASS_*` with its tokens, cannot come in.
 
+use super::variables::Variable;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt;
 use windlass_core::canonical;
+use windlass_core::id::AttemptId;
 
 /// What is taken from the parent.
 const INHERITED: [&str; 4] = ["PATH", "HOME", "LANG", "TZ"];
 
 /// Where programs are looked for when the parent does not say.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-
-/// The variable by which the keeper recognises an attempt's processes.
-pub(super) const MARK: &str = "WL_ATTEMPT_MARK";
-
-/// The variable that names the file for typed output.
-pub(super) const OUTPUT: &str = "WL_OUTPUT";
-
-/// The variable with the token of an attempt.
-pub(super) const TOKEN: &str = "WL_TOKEN";
 
 /// Why a variable cannot be set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,6 +50,32 @@ impl fmt::Debug for Environment {
     }
 }
 
+/// What the command of a step is told.
+#[derive(Clone, Copy, Debug)]
+pub struct Told<'a> {
+    /// Its attempt.
+    pub attempt: &'a AttemptId,
+    /// What identifies its effect.
+    pub key: &'a str,
+    /// The variables that it is given.
+    pub vars: &'a Value,
+    /// How the attempt itself reaches the API; absent for a command that only reads what became of it.
+    pub reach: Option<Reach<'a>>,
+}
+
+/// How an attempt reaches the API.
+#[derive(Clone, Copy, Debug)]
+pub struct Reach<'a> {
+    /// Which try it is, from 1.
+    pub tries: u32,
+    /// Where the API is.
+    pub server: &'a str,
+    /// The token of the attempt.
+    pub token: &'a str,
+    /// The trace that it belongs to.
+    pub traceparent: &'a str,
+}
+
 impl Environment {
     /// What is taken from the environment of this process.
     #[must_use]
@@ -73,12 +92,47 @@ impl Environment {
         Environment(map)
     }
 
-    /// Sets `WL_<name>`: `RUN_ID`, `STEP_ID`, `ATTEMPT`, `EPOCH`, `IDEMPOTENCY_KEY`, `SERVER`, `TOKEN`.
+    /// What the command of a step is given, but for what its `env:` says.
     ///
     /// # Errors
-    /// A name that is none, or a value with a NUL byte.
-    pub fn set_own(&mut self, name: &str, value: &str) -> Result<(), Error> {
-        self.put(format!("WL_{name}"), value)
+    /// A variable of the pipeline whose name or value no environment can hold.
+    pub fn of_step(told: &Told<'_>) -> Result<Environment, Error> {
+        let mut env = Environment::inherited();
+        let AttemptId { run, step, epoch } = told.attempt;
+        env.set_own(Variable::RunId, &run.to_string())?;
+        env.set_own(Variable::StepId, step.as_str())?;
+        env.set_own(Variable::Epoch, &epoch.to_string())?;
+        env.set_own(Variable::IdempotencyKey, told.key)?;
+        if let Some(Reach { tries, server, token, traceparent }) = &told.reach {
+            env.set_own(Variable::Attempt, &tries.to_string())?;
+            env.set_own(Variable::Server, server)?;
+            env.set_own(Variable::Token, token)?;
+            // What the step calls joins its trace.
+            env.add("TRACEPARENT", traceparent)?;
+        }
+        for (name, value) in told.vars.as_object().into_iter().flatten() {
+            env.set_var(name, value)?;
+        }
+        Ok(env)
+    }
+
+    /// What the commands of a guard are given: variables. One that no environment can hold is left out; the step itself
+    /// says so.
+    #[must_use]
+    pub fn of_guard(vars: &Value) -> Environment {
+        let mut env = Environment::inherited();
+        for (name, value) in vars.as_object().into_iter().flatten() {
+            let _ = env.set_var(name, value);
+        }
+        env
+    }
+
+    /// Sets a variable of Windlass's own.
+    ///
+    /// # Errors
+    /// A value with a NUL byte.
+    pub fn set_own(&mut self, variable: Variable, value: &str) -> Result<(), Error> {
+        self.put(variable.name().to_owned(), value)
     }
 
     /// Sets `WL_VAR_<NAME>` for a variable of the pipeline: text as it is, everything else as JSON with the keys of maps in
@@ -176,7 +230,7 @@ mod unit {
     #[test]
     fn variables_are_upper_case_and_json_unless_text() {
         let mut env = Environment::inherited_from(parent);
-        env.set_own("RUN_ID", "run-1").unwrap();
+        env.set_own(Variable::RunId, "run-1").unwrap();
         env.set_var("host-name", &json!("a b")).unwrap();
         env.set_var("list", &json!(["a", 1])).unwrap();
         assert_eq!(env.get("WL_RUN_ID"), Some("run-1"));
@@ -185,6 +239,21 @@ mod unit {
         env.set_var("map", &json!({ "b": [{ "z": 1, "y": "2" }], "a": 1.5 })).unwrap();
         assert_eq!(env.get("WL_VAR_MAP"), Some(r#"{"a":1.5,"b":[{"y":"2","z":1}]}"#));
         assert_eq!(env.set_var("host_name", &json!(1)), Err(Error::Ambiguous("WL_VAR_HOST_NAME".to_owned())));
+    }
+
+    #[test]
+    fn a_read_is_told_less_than_the_attempt_itself() {
+        let attempt = AttemptId::new(windlass_core::id::RunId(7), &windlass_core::id::Name::clean("s"), 3);
+        let (vars, key) = (json!({ "a": 1 }), "k");
+        let reach = Reach { tries: 2, server: "unix:/x", token: "wla_x", traceparent: "00-1-1-01" };
+        let names = |reach| {
+            let env = Environment::of_step(&Told { attempt: &attempt, key, vars: &vars, reach }).unwrap();
+            let own = env.iter().filter(|(name, _)| name.starts_with("WL_") || *name == "TRACEPARENT");
+            own.map(|(name, _)| name.to_owned()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(names(None), "WL_EPOCH WL_IDEMPOTENCY_KEY WL_RUN_ID WL_STEP_ID WL_VAR_A");
+        let all = "TRACEPARENT WL_ATTEMPT WL_EPOCH WL_IDEMPOTENCY_KEY WL_RUN_ID WL_SERVER WL_STEP_ID WL_TOKEN WL_VAR_A";
+        assert_eq!(names(Some(reach)), all);
     }
 
     #[test]

@@ -17,12 +17,12 @@
 mod control;
 
 use super::attempt::{Attempt, Cause, Prepared};
-use super::environment::MARK;
 use super::limits;
 use super::lock::Lock;
 use super::process;
 use super::spec::{Ended, Ending, Line, Spec, StartError};
 use super::supervisor::Supervisor;
+use super::variables::Variable;
 use super::wire::{Report, Request};
 use control::{Control, wait};
 use rustix::event::PollFlags;
@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Says that standard input is a socket to who started this process.
-pub(super) const STARTED_BY: &str = "WL_KEEPER";
+pub(super) const STARTED_BY: &str = Variable::Keeper.name();
 
 /// The most attempts at a time.
 const ATTEMPTS_MAX: usize = 1024;
@@ -103,7 +103,8 @@ fn begin() -> io::Result<Option<Keeper>> {
     let left = process::sweep(&mark_prefix, wait)?;
     if let Some((pid, _)) = left.first() {
         control.refuse(&format!(
-            "process {pid} of an earlier attempt does not end; end it by hand and start again (its {MARK} begins with `{mark_prefix}`)"
+            "process {pid} of an earlier attempt does not end; end it by hand and start again (its {} begins with `{mark_prefix}`)",
+            Variable::Mark.name()
         ));
         return Ok(None);
     }

@@ -3,8 +3,8 @@
 //! A process id says little: it is used again. A process is named by its id and its start time together, and a signal
 //! goes through a descriptor of the process after both were compared, so it cannot reach a stranger.
 
-use super::environment::MARK;
 use super::supervisor;
+use super::variables::Variable;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, waitpid};
 use std::collections::BTreeSet;
 use std::fs;
@@ -114,7 +114,7 @@ pub(super) fn signal(identity: Identity, signals: &[Signal]) {
 
 /// The mark in a process's environment, as it was when its program started.
 pub(super) fn mark(pid: i32) -> Option<String> {
-    let prefix = format!("{MARK}=");
+    let prefix = format!("{}=", Variable::Mark.name());
     for _ in 0..ENVIRON_TRIES {
         let mut environ = Vec::new();
         let file = fs::File::open(format!("/proc/{pid}/environ")).ok()?;

@@ -29,7 +29,7 @@ use tokio::sync::watch;
 use windlass_core::attempt::Report;
 use windlass_core::budget::Cost;
 use windlass_core::code::Code;
-use windlass_core::id::{Name, ReceiptId, RunId, StepId};
+use windlass_core::id::{AttemptId, Name, ReceiptId};
 use windlass_core::receipt::{self, Action, Semantics};
 use windlass_core::step::Failure;
 use windlass_core::template::{Template, secret_reference};
@@ -42,13 +42,10 @@ const MODEL_TIME_MAX: Duration = Duration::from_secs(600);
 /// How long an answer is waited for that says whether an effect is there.
 const ASK_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// A run, a step and an epoch.
-pub type Place = (RunId, StepId, u64);
-
 /// An attempt to carry out.
 pub struct Job {
     /// Whose it is.
-    pub place: Place,
+    pub id: AttemptId,
     /// The tenant.
     pub tenant: Name,
     /// What is to be done, as it was decided about.
@@ -111,7 +108,7 @@ pub(super) struct Inner {
     pub(super) secrets: Arc<Secrets>,
     pub(super) shell: Option<Arc<Shell>>,
     pub(super) home: Home,
-    running: Mutex<HashMap<Place, watch::Sender<Stop>>>,
+    running: Mutex<HashMap<AttemptId, watch::Sender<Stop>>>,
     ended: Condvar,
 }
 
@@ -155,13 +152,13 @@ impl Executor {
     /// Begins an attempt. `done` is called once, with what came of it.
     pub fn start(&self, leave: Leave, job: Job, done: impl FnOnce(Finished) + Send + 'static) {
         let (stop, stopped) = watch::channel(Stop::No);
-        self.inner.running().insert(job.place.clone(), stop);
+        self.inner.running().insert(job.id.clone(), stop);
         let inner = self.inner.clone();
         self.spawn(async move {
-            let place = job.place.clone();
+            let attempt = job.id.clone();
             let finished = inner.carry_out(leave, job, stopped).await;
             done(finished);
-            inner.running().remove(&place);
+            inner.running().remove(&attempt);
             inner.ended.notify_all();
         });
     }
@@ -177,8 +174,8 @@ impl Executor {
     }
 
     /// Ends an attempt: it has the grace time to come to its end, and is broken off then.
-    pub fn stop(&self, place: &Place, grace: Duration) {
-        if let Some(stop) = self.inner.running().get(place) {
+    pub fn stop(&self, attempt: &AttemptId, grace: Duration) {
+        if let Some(stop) = self.inner.running().get(attempt) {
             stop.send_replace(Stop::Cancel(grace));
         }
     }
@@ -208,14 +205,14 @@ impl Drop for Executor {
 }
 
 impl Inner {
-    fn running(&self) -> MutexGuard<'_, HashMap<Place, watch::Sender<Stop>>> {
+    fn running(&self) -> MutexGuard<'_, HashMap<AttemptId, watch::Sender<Stop>>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) async fn perform(&self, call: &Call, session: &Session, place: &Place) -> Outcome {
+    pub(super) async fn perform(&self, call: &Call, session: &Session, attempt: &AttemptId) -> Outcome {
         match (described::find(&call.tool), &self.shell) {
             (Some(tool), Some(shell)) => {
-                let place = stdio::Place::new(shell, &self.home, place, ("", Author::Tool), &call.leave);
+                let place = stdio::Place::new(shell, &self.home, attempt, ("", Author::Tool), &call.leave);
                 stdio::perform(&tool, call, session, &place).await
             }
             (Some(_), None) => Err(Trouble::refused("this process runs no commands")),
@@ -223,14 +220,14 @@ impl Inner {
         }
     }
 
-    pub(super) async fn probe(&self, call: &Call, session: &Session, place: &Place, n: usize) -> Seen {
+    pub(super) async fn probe(&self, call: &Call, session: &Session, attempt: &AttemptId, n: usize) -> Seen {
         let seen = async {
             match (described::find(&call.tool), &self.shell) {
                 (Some(tool), Some(shell)) => {
                     let place = stdio::Place::new(
                         shell,
                         &self.home,
-                        place,
+                        attempt,
                         (&format!("probe{n}"), Author::Tool),
                         &call.leave,
                     );
@@ -251,7 +248,7 @@ impl Inner {
             Err(trouble) => return failed(&job, &session, &trouble, true),
         };
         let limit = call.timeout;
-        let performed = tokio::time::timeout(limit, self.perform(&call, &session, &job.place));
+        let performed = tokio::time::timeout(limit, self.perform(&call, &session, &job.id));
         tokio::pin!(performed);
         let outcome = tokio::select! {
             outcome = &mut performed => outcome,
@@ -278,7 +275,7 @@ impl Inner {
     async fn troubled(&self, job: &Job, session: &Session, call: &Call, trouble: &Trouble) -> Finished {
         let asks = job.semantics == Some(Semantics::Reconcile) && trouble.status.is_some();
         if trouble.happened == Happened::Unknown && asks && job.own_read {
-            match self.probe(call, session, &job.place, 0).await {
+            match self.probe(call, session, &job.id, 0).await {
                 Seen::There(success) => return succeeded(job, session, call, success),
                 Seen::Absent => return failed(job, session, trouble, true),
                 Seen::Unsure(_) => {}

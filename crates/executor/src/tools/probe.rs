@@ -115,9 +115,9 @@ impl Prober {
     }
 
     async fn look(&self, call: &Call, session: &Session, n: usize) -> Seen {
-        let place = &self.asked.job.place;
+        let attempt = &self.asked.job.id;
         match &self.asked.read {
-            Read::Own => self.inner.probe(call, session, place, n).await,
+            Read::Own => self.inner.probe(call, session, attempt, n).await,
             Read::Tool(action, with) => {
                 let (fields, secret_places) = match session.resolve(with, &action.fields) {
                     Ok(resolved) => resolved,
@@ -134,7 +134,7 @@ impl Prober {
                     secret_places,
                     ..call.clone()
                 };
-                found(&call, self.inner.perform(&call, session, place).await)
+                found(&call, self.inner.perform(&call, session, attempt).await)
             }
             Read::Command(command, dir, env) => {
                 self.run((command, dir), env.clone(), (call, session), n).await
@@ -165,7 +165,7 @@ impl Prober {
         let place = stdio::Place::new(
             shell,
             &self.inner.home,
-            &self.asked.job.place,
+            &self.asked.job.id,
             (&format!("probe{n}"), Author::Tenant(self.asked.job.tenant.clone())),
             &call.leave,
         );

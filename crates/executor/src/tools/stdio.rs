@@ -18,11 +18,12 @@ use super::described::Described;
 use super::session::Session;
 use super::{Again, Call, Happened, Outcome, Seen, Success, Trouble};
 use crate::home::Home;
-use crate::shell::{self, Author, Ended, Ending, Environment, Shell, ShellEvent, Spec, StartError};
+use crate::shell::{self, Author, Ended, Ending, Environment, Shell, ShellEvent, Spec, StartError, Variable};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use windlass_core::id::AttemptId;
 use windlass_engine::Leave;
 
 /// The most bytes of what goes in: no system takes more in one variable.
@@ -50,16 +51,15 @@ impl Place {
     pub(super) fn new(
         shell: &Arc<Shell>,
         home: &Home,
-        place: &super::execute::Place,
+        attempt: &AttemptId,
         (more, author): (&str, Author),
         leave: &Leave,
     ) -> Place {
-        let (run, step, epoch) = place;
-        let log = home.output_of(*run, step, *epoch).with_extension(format!("{more}log"));
-        let typed = home.typed_of(*run, step, *epoch).with_extension(format!("{more}out"));
+        let log = home.output_of(attempt).with_extension(format!("{more}log"));
+        let typed = home.typed_of(attempt).with_extension(format!("{more}out"));
         Place {
             shell: shell.clone(),
-            id: format!("{run}/{step}/{epoch}/{more}tool"),
+            id: format!("{attempt}/{more}tool"),
             log,
             typed,
             author,
@@ -126,7 +126,7 @@ async fn answer(
         return Err(Trouble::input(format!("the fields have more than {INPUT_LEN_MAX} bytes")));
     }
     let mut env = Environment::inherited();
-    let own = [("TOOL_INPUT", input.as_str()), ("IDEMPOTENCY_KEY", call.key.as_str())];
+    let own = [(Variable::ToolInput, input.as_str()), (Variable::IdempotencyKey, call.key.as_str())];
     for (name, value) in own {
         env.set_own(name, value).map_err(|error| Trouble::input(error.to_string()))?;
     }

@@ -24,7 +24,7 @@ use std::time::Duration;
 use windlass_core::code::Code;
 use windlass_core::digest::Digest;
 use windlass_core::event::Event;
-use windlass_core::id::{RunId, StepId};
+use windlass_core::id::{AttemptId, RunId, StepId};
 use windlass_core::pattern::Pattern;
 use windlass_core::record::Record;
 use windlass_core::step::OutputLost;
@@ -516,7 +516,7 @@ impl Tailing {
                 if self.open.contains_key(&(place, epoch)) {
                     continue;
                 }
-                let path = self.app.home.output_of(self.run, id, epoch);
+                let path = self.app.home.output_of(&AttemptId::new(self.run, id, epoch));
                 if path.exists() {
                     self.open.insert((place, epoch), (id.to_string(), output::follow(&path)));
                 }

@@ -174,9 +174,8 @@ async fn lease(State(app): State<Arc<App>>, caller: Caller, Json(asked): Json<As
             // Nobody is there to carry it out: somebody else gets it at once, not after a time-out.
             let Err(Ok(permits)) = send.send(granted) else { return };
             for permit in permits {
-                let lease = permit.lease();
                 let report = Report::Returned { reason: Some("the executor went away".to_owned()) };
-                let (run, step, epoch) = (lease.run, lease.step.clone(), lease.epoch);
+                let AttemptId { run, step, epoch } = permit.attempt();
                 engine.report(by.clone(), Command::Report { run, step, epoch, report, receipt: None });
             }
         }),
@@ -228,7 +227,7 @@ fn leased(app: &App, permit: &Permit) -> Value {
             matches!(step.effect, None | Some(windlass_core::receipt::Semantics::Idempotent))
         }),
         "vars": lease.vars.get(),
-        "token": app.attempts().token(lease.run, &lease.step, lease.epoch),
+        "token": app.attempts().token(&permit.attempt()),
         "secrets": app.secrets_of(permit),
         "traceparent": trace::traceparent(
             work.trace,

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::json as object;
 use std::sync::Arc;
 use windlass_core::code::Code;
-use windlass_core::id::StepId;
+use windlass_core::id::{AttemptId, StepId};
 use windlass_executor::shell::output;
 use windlass_executor::shell::spec::OUTPUT_MAX;
 use windlass_executor::shell::{Line, Source};
@@ -113,7 +113,7 @@ async fn add(
     let mask = app.mask_of(run).await;
     let mut lines = piece.lines.into_iter().map(line).collect::<Result<Vec<_>, _>>()?;
     lines.iter_mut().for_each(|line| line.text = mask.text(&line.text));
-    let log = app.home.output_of(run, &step, epoch);
+    let log = app.home.output_of(&AttemptId::new(run, &step, epoch));
     let written = tokio::task::spawn_blocking(move || {
         if let Some(folder) = log.parent() {
             std::fs::create_dir_all(folder).map_err(|error| error.to_string())?;

@@ -1,7 +1,7 @@
 //! One attempt of a remote executor: from its lease to the end of its tree.
 
 use super::report::Outcome;
-use super::{Executor, key};
+use super::{Executor, attempt_of};
 use crate::outside::report_of;
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use windlass_core::attempt::Report;
 use windlass_core::code::Code;
-use windlass_core::id::{Name, RunId, StepId};
+use windlass_core::id::{AttemptId, Name};
 use windlass_core::runbook::ValueType;
 use windlass_core::small;
 use windlass_core::step::Failure;
 use windlass_engine::{Leave, Own};
 use windlass_executor::room::postponed;
-use windlass_executor::shell::{Environment, Secret, Shell, ShellEvent, Spec, StartError};
+use windlass_executor::shell::{Environment, Reach, Secret, Shell, ShellEvent, Spec, StartError, Told};
 use windlass_executor::tools::Trouble;
 
 /// Where a secret is looked for: an environment variable with its name after this.
@@ -26,11 +26,7 @@ const STOPPING: &str = "the executor is stopping";
 
 /// An attempt that is under way, or whose end was not reported yet.
 pub(super) struct Attempt {
-    pub(super) run: String,
-    pub(super) step: String,
-    pub(super) epoch: u64,
-    /// Its name for the keeper.
-    id: String,
+    id: AttemptId,
     /// When the server last heard of it.
     pub(super) heard: Instant,
     /// Nobody is told how it ends: its lease is somebody else's.
@@ -40,15 +36,10 @@ pub(super) struct Attempt {
 }
 
 impl Attempt {
-    /// As it stands in requests.
-    pub(super) fn item(&self) -> Value {
-        json!({ "run": self.run, "step": self.step, "epoch": self.epoch })
-    }
-
     /// Ends its tree within a grace time.
     pub(super) fn stop(&mut self, shell: &Shell, grace: Duration) {
         // One that has ended meanwhile is reported as it ended.
-        let _ = shell.stop(&self.id, grace);
+        let _ = shell.stop(&self.id.to_string(), grace);
     }
 
     /// Ends its tree at once, and says nothing of it.
@@ -76,60 +67,54 @@ struct Work {
 }
 
 /// Begins an attempt. One that cannot be begun is reported as failed.
-pub(super) fn start(executor: &Arc<Executor>, lease: &Value) {
-    let Some(key) = key(lease) else { return };
-    let epoch = lease["epoch"].as_u64().unwrap_or(0);
-    let id = format!("{}/{}/{epoch}", key.0, key.1);
-    let attempt = Attempt {
-        run: key.0.clone(),
-        step: key.1.clone(),
-        epoch,
-        id,
-        heard: Instant::now(),
-        abandoned: false,
-        lost: false,
-    };
+pub(super) fn begin(executor: &Arc<Executor>, lease: &Value) {
+    let Some(id) = attempt_of(lease) else { return };
+    let attempt = Attempt { id: id.clone(), heard: Instant::now(), abandoned: false, lost: false };
     let stopping = {
         let mut state = executor.state();
         if let Some(ttl) = lease["ttl_ms"].as_u64().filter(|ttl| *ttl > 0) {
             state.ttl = Some(Duration::from_millis(ttl));
         }
-        state.running.insert(key.clone(), attempt);
+        // A newer lease on the same step says that this one is over.
+        for (_, older) in state.running.iter_mut().filter(|(older, _)| older.overtaken_by(&id)) {
+            older.abandon(&executor.shell);
+        }
+        state.running.insert(id.clone(), attempt);
         state.stopping
     };
     executor.changed.notify_waiters();
     if stopping {
         let report = Report::Returned { reason: Some(STOPPING.to_owned()) };
-        return executor.over(&key, epoch, report, None);
+        return executor.over(&id, report, None);
     }
     if lease["tool"] == "transform" {
         let output = lease["input"].get("fields").cloned();
-        return executor.over(&key, epoch, Report::Done { output, exit_code: None }, None);
+        return executor.over(&id, Report::Done { output, exit_code: None }, None);
     }
-    match spec(executor, lease, epoch) {
-        Ok((spec, work)) if work.used.is_empty() => launch(executor, &key, epoch, spec, work),
+    match spec(executor, lease, &id) {
+        Ok((spec, work)) if work.used.is_empty() => launch(executor, id, spec, work),
         Ok((spec, work)) => {
             let executor = executor.clone();
             tokio::spawn(async move {
-                let witnessed = executor.witness(&key, epoch, &work.used).await;
+                let witnessed = executor.witness(&id, &work.used).await;
                 // Nothing is begun any more by one that was told to stop meanwhile.
                 let stopping = executor.state().stopping.then(|| STOPPING.to_owned());
                 match witnessed.err().or(stopping) {
-                    None => launch(&executor, &key, epoch, spec, work),
+                    None => launch(&executor, id, spec, work),
                     // Nothing was done with them yet.
-                    reason => executor.over(&key, epoch, Report::Returned { reason }, None),
+                    reason => executor.over(&id, Report::Returned { reason }, None),
                 }
             });
         }
         Err(trouble) if trouble.lacks_room() => {
-            executor.over(&key, epoch, postponed(trouble.message, attempt_of(lease)), None);
+            executor.over(&id, postponed(trouble.message, tries_of(lease)), None);
         }
-        Err(trouble) => executor.over(&key, epoch, failed(trouble.message), None),
+        Err(trouble) => executor.over(&id, failed(trouble.message), None),
     }
 }
 
 /// Which try at a step a lease is.
-fn attempt_of(lease: &Value) -> u32 {
+fn tries_of(lease: &Value) -> u32 {
     lease["attempt"].as_u64().and_then(|attempt| u32::try_from(attempt).ok()).unwrap_or(1)
 }
 
@@ -142,10 +127,10 @@ fn failed_as(code: Code, message: String) -> Report {
     Report::Failed { failure, retryable: false, exit_code: None, signal: None }
 }
 
-fn launch(executor: &Arc<Executor>, key: &(String, String), epoch: u64, spec: Spec, work: Work) {
-    let (log, refused) = (spec.log.clone(), key.clone());
-    let output = super::report::Stream::begin(executor, key, epoch, &log);
-    let (hands, key) = (executor.clone(), key.clone());
+fn launch(executor: &Arc<Executor>, id: AttemptId, spec: Spec, work: Work) {
+    let (log, refused) = (spec.log.clone(), id.clone());
+    let output = super::report::Stream::begin(executor, &id, &log);
+    let hands = executor.clone();
     let Work { outputs, repeatable, attempt, log, used: _ } = work;
     // The server has put the lease on record before it answered with it.
     let leave = Leave::own(Own::Elsewhere);
@@ -153,11 +138,11 @@ fn launch(executor: &Arc<Executor>, key: &(String, String), epoch: u64, spec: Sp
         ShellEvent::Ended(ended) => {
             let (stopping, lost) = {
                 let state = hands.state();
-                let attempt = state.running.get(&key).filter(|attempt| attempt.epoch == epoch);
+                let attempt = state.running.get(&id);
                 (state.stopping, attempt.is_some_and(|attempt| attempt.lost))
             };
             let report = report_of(&ended, &outputs, &log, (stopping || lost, repeatable), attempt);
-            hands.over(&key, epoch, report, Some(output.clone()));
+            hands.over(&id, report, Some(output.clone()));
         }
         ShellEvent::Started { .. } | ShellEvent::Began | ShellEvent::Line(_) | ShellEvent::Warned(_) => {}
     });
@@ -167,17 +152,17 @@ fn launch(executor: &Arc<Executor>, key: &(String, String), epoch: u64, spec: Sp
             true => postponed(text, attempt),
             false => failed_as(error.code(), text),
         };
-        executor.over(&refused, epoch, report, None);
+        executor.over(&refused, report, None);
     }
 }
 
 impl Executor {
     /// Puts on record which secrets an attempt is about to use. They come from the environment, which has no versions.
-    async fn witness(&self, key: &(String, String), epoch: u64, secrets: &[Secret]) -> Result<(), String> {
+    async fn witness(&self, id: &AttemptId, secrets: &[Secret]) -> Result<(), String> {
         let version = "environment of the executor";
         let secrets: Vec<Value> =
             secrets.iter().map(|secret| json!({ "name": secret.name, "version": version })).collect();
-        let item = json!({ "run": key.0, "step": key.1, "epoch": epoch, "secrets": secrets });
+        let item = json!({ "run": id.run, "step": id.step, "epoch": id.epoch, "secrets": secrets });
         let answer = self.post("/v1/leases/secrets", &json!({ "items": [item] }), super::PATIENCE).await;
         let answer = answer.map_err(|failure| failure.to_string())?;
         match answer["items"][0].get("code") {
@@ -187,18 +172,12 @@ impl Executor {
     }
 
     /// An attempt is over: it is reported, unless nobody wants to know.
-    fn over(
-        self: &Arc<Executor>,
-        key: &(String, String),
-        epoch: u64,
-        report: Report,
-        output: Option<super::report::Stream>,
-    ) {
+    fn over(self: &Arc<Executor>, id: &AttemptId, report: Report, output: Option<super::report::Stream>) {
         let abandoned = {
             let mut state = self.state();
-            let abandoned = state.running.get(key).is_none_or(|one| one.epoch != epoch || one.abandoned);
-            if abandoned && state.running.get(key).is_some_and(|one| one.epoch == epoch) {
-                state.running.remove(key);
+            let abandoned = state.running.get(id).is_none_or(|one| one.abandoned);
+            if abandoned {
+                state.running.remove(id);
             }
             abandoned
         };
@@ -210,7 +189,7 @@ impl Executor {
             return;
         }
         // Whoever reports lives as long as the executor does.
-        let _ = self.outcomes.send(Outcome { key: key.clone(), epoch, report, output });
+        let _ = self.outcomes.send(Outcome { id: id.clone(), report, output });
     }
 }
 
@@ -240,47 +219,29 @@ fn add_env(
 }
 
 /// What the keeper is asked to do.
-fn spec(executor: &Executor, lease: &Value, epoch: u64) -> Result<(Spec, Work), Trouble> {
+fn spec(executor: &Executor, lease: &Value, id: &AttemptId) -> Result<(Spec, Work), Trouble> {
     let text = |name: &str| lease[name].as_str().unwrap_or_default().to_owned();
-    let run = RunId::parse(&text("run")).map_err(|error| error.to_string())?;
-    let step = StepId::new(&text("step")).map_err(|error| error.to_string())?;
     let command = lease["command"]
         .as_str()
         .ok_or_else(|| "the lease has no command that this executor can run".to_owned())?;
-    let mut env = Environment::inherited();
-    let attempt = lease["attempt"].to_string();
-    let own = [
-        ("RUN_ID", text("run")),
-        ("STEP_ID", text("step")),
-        ("ATTEMPT", attempt),
-        ("EPOCH", epoch.to_string()),
-        ("IDEMPOTENCY_KEY", text("idempotency_key")),
-        ("SERVER", executor.settings.server.clone()),
-        ("TOKEN", text("token")),
-    ];
-    for (name, value) in own {
-        env.set_own(name, &value).map_err(|error| error.to_string())?;
-    }
-    if let Value::Object(vars) = &lease["vars"] {
-        for (name, value) in vars {
-            env.set_var(name, value).map_err(|error| error.to_string())?;
-        }
-    }
+    let (server, token, traceparent) = (&executor.settings.server, text("token"), text("traceparent"));
+    let reach = Reach { tries: tries_of(lease), server, token: &token, traceparent: &traceparent };
+    let (key, vars) = (&text("idempotency_key"), &lease["vars"]);
+    let told = Told { attempt: id, key, vars, reach: Some(reach) };
+    let mut env = Environment::of_step(&told).map_err(|error| error.to_string())?;
     let mut secrets = Vec::new();
     let none = Map::new();
-    env.add("TRACEPARENT", &text("traceparent")).map_err(|error| error.to_string())?;
     add_env(&mut env, &mut secrets, lease["env"].as_object().unwrap_or(&none))?;
     let dir = match lease["dir"].as_str() {
         Some(dir) => executor.settings.dir.join(dir),
         None => executor.settings.dir.clone(),
     };
-    let log = executor.home.output_of(run, &step, epoch);
+    let log = executor.home.output_of(id);
     if let Some(folder) = log.parent() {
         std::fs::create_dir_all(folder).map_err(|error| StartError::file(folder, &error))?;
     }
-    let typed = executor.home.typed_of(run, &step, epoch);
-    let id = format!("{run}/{step}/{epoch}");
-    let mut spec = Spec::new(&id, command, dir, env, log.clone(), typed);
+    let typed = executor.home.typed_of(id);
+    let mut spec = Spec::new(&id.to_string(), command, dir, env, log.clone(), typed);
     spec.shell = lease["shell"].as_str().map(str::to_owned);
     spec.timeout = lease["timeout_ms"].as_u64().map(Duration::from_millis);
     spec.secrets.clone_from(&secrets);
@@ -297,5 +258,5 @@ fn spec(executor: &Executor, lease: &Value, epoch: u64) -> Result<(Spec, Work), 
         serde_json::from_value(lease["outputs"].clone()).unwrap_or_default();
     spec.outputs.clone_from(&outputs);
     let repeatable = lease["repeatable"].as_bool().unwrap_or(true);
-    Ok((spec, Work { outputs, repeatable, attempt: attempt_of(lease), log, used: secrets }))
+    Ok((spec, Work { outputs, repeatable, attempt: tries_of(lease), log, used: secrets }))
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use windlass_core::attempt::{Exit, Report};
 use windlass_core::code::Code;
-use windlass_core::id::Name;
+use windlass_core::id::{AttemptId, Name};
 use windlass_executor::shell::Source;
 use windlass_executor::shell::output::{self, Follow};
 
@@ -27,8 +27,7 @@ const BATCH_MAX: usize = 100;
 
 /// An attempt that has ended.
 pub(super) struct Outcome {
-    pub(super) key: (String, String),
-    pub(super) epoch: u64,
+    pub(super) id: AttemptId,
     pub(super) report: Report,
     pub(super) output: Option<Stream>,
 }
@@ -44,12 +43,12 @@ pub(super) struct Stream {
 
 impl Stream {
     /// Begins to send what is written to a log.
-    pub(super) fn begin(executor: &Arc<Executor>, key: &(String, String), epoch: u64, log: &Path) -> Stream {
+    pub(super) fn begin(executor: &Arc<Executor>, id: &AttemptId, log: &Path) -> Stream {
         let (ended, end) = watch::channel(false);
         let (done, sent) = watch::channel(false);
         let sending = Sending {
-            path: format!("/v1/runs/{}/steps/{}/output", key.0, escape(&key.1)),
-            epoch,
+            path: format!("/v1/runs/{}/steps/{}/output", id.run, escape(id.step.as_str())),
+            epoch: id.epoch,
             follow: output::follow(log),
             offset: 0,
             pending: Vec::new(),
@@ -169,7 +168,7 @@ fn exited(item: &mut Value, exit: Option<&Exit>) {
 
 /// The address for a report, and the item as it stands there.
 fn item(outcome: &Outcome) -> (&'static str, Value) {
-    let mut item = json!({ "run": outcome.key.0, "step": outcome.key.1, "epoch": outcome.epoch });
+    let mut item = json!(outcome.id);
     let fail = |item: &mut Value, code: &str, message: &str| {
         item["error"] = json!({ "code": code, "message": message });
     };
@@ -261,9 +260,7 @@ async fn report(executor: &Executor, batch: Vec<Outcome>, say: &(impl Fn(&str) +
     {
         let mut state = executor.state();
         for outcome in &batch {
-            if state.running.get(&outcome.key).is_some_and(|one| one.epoch == outcome.epoch) {
-                state.running.remove(&outcome.key);
-            }
+            state.running.remove(&outcome.id);
         }
     }
     executor.changed.notify_waiters();

@@ -13,7 +13,7 @@ use windlass_core::attempt::Report;
 use windlass_core::canonical;
 use windlass_core::code::Code;
 use windlass_core::digest::Digest;
-use windlass_core::id::{Name, RunId, StepId};
+use windlass_core::id::{AttemptId, Name};
 use windlass_core::step::Failure;
 use windlass_core::trace;
 use windlass_engine::Permit;
@@ -47,11 +47,11 @@ impl Hands {
     /// Emits the event of a step, on a thread of its own.
     pub(super) fn emit(self: &Arc<Hands>, permit: &Permit) {
         let (lease, work) = (permit.lease(), permit.work());
-        let place = (lease.run, lease.step.clone(), lease.epoch);
+        let attempt = permit.attempt();
         let fields = lease.input.as_ref().and_then(|input| input.get("fields"));
         let field = |name: &str| fields.and_then(|fields| fields.get(name)).cloned().unwrap_or_default();
         let Value::String(kind) = field("type") else {
-            return self.fail(place, Code::InvalidInput, "the `type` of the event is not a text");
+            return self.fail(attempt, Code::InvalidInput, "the `type` of the event is not a text");
         };
         let data = field("data");
         let about = json!([lease.idempotency_key, kind, data]);
@@ -68,31 +68,33 @@ impl Hands {
             data,
             traceparent: Some(Name::clean(&trace::traceparent(work.trace, span))),
         };
-        let (hands, refused) = (self.clone(), place.clone());
-        let emit = move || hands.emitted(place, emission);
+        let (hands, refused) = (self.clone(), attempt.clone());
+        let emit = move || hands.emitted(attempt, emission);
         if let Err(error) = std::thread::Builder::new().name("emit".into()).spawn(emit) {
             let reason = Some(format!("no thread could be started: {error}"));
             self.report(refused, Report::Returned { reason });
         }
     }
 
-    fn emitted(&self, place: (RunId, StepId, u64), emission: Emission) {
+    fn emitted(&self, attempt: AttemptId, emission: Emission) {
         let Some(app) = self.events.app() else {
             let reason = Some("the process is stopping".to_owned());
-            return self.report(place, Report::Returned { reason });
+            return self.report(attempt, Report::Returned { reason });
         };
         let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => runtime,
             Err(error) => {
-                return self.report(place, Report::Returned { reason: Some(error.to_string()) });
+                return self.report(attempt, Report::Returned { reason: Some(error.to_string()) });
             }
         };
         match runtime.block_on(hooks::emit(&app, emission)) {
-            Ok(answered) => self.report(place, Report::Done { output: Some(answered.body), exit_code: None }),
+            Ok(answered) => {
+                self.report(attempt, Report::Done { output: Some(answered.body), exit_code: None });
+            }
             Err(problem) => {
                 let retryable = matches!(problem.code, Code::CapExceeded | Code::Unavailable);
                 let failure = Failure::new(problem.code, problem.detail);
-                self.report(place, Report::Failed { failure, retryable, exit_code: None, signal: None });
+                self.report(attempt, Report::Failed { failure, retryable, exit_code: None, signal: None });
             }
         }
     }

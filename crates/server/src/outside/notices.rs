@@ -26,7 +26,7 @@ use windlass_core::turn::command::Command;
 use windlass_core::turn::state::Body;
 use windlass_engine::Leave;
 use windlass_executor::config::Notices;
-use windlass_executor::shell::Environment;
+use windlass_executor::shell::{Environment, Variable};
 use windlass_executor::tools::settings::Settings;
 use windlass_executor::tools::wire::{Ask, Wire};
 
@@ -171,14 +171,14 @@ impl Hands {
     ) -> Result<(), NotRun> {
         let mut env = Environment::inherited();
         let mut set = || {
-            env.set_own("NOTICE_ID", &told.notice.to_string())?;
-            env.set_own("NOTICE_KIND", word(about.kind))?;
-            env.set_own("NOTICE_TITLE", &told.title)?;
-            env.set_own("NOTICE_MESSAGE", &told.message)?;
-            env.set_own("NOTICE_SOUND", if told.sound && settings.sound { "true" } else { "false" })?;
-            env.set_own("RUN_ID", &about.run.to_string())?;
+            env.set_own(Variable::NoticeId, &told.notice.to_string())?;
+            env.set_own(Variable::NoticeKind, word(about.kind))?;
+            env.set_own(Variable::NoticeTitle, &told.title)?;
+            env.set_own(Variable::NoticeMessage, &told.message)?;
+            env.set_own(Variable::NoticeSound, if told.sound && settings.sound { "true" } else { "false" })?;
+            env.set_own(Variable::RunId, &about.run.to_string())?;
             if let Some(step) = &about.step {
-                env.set_own("STEP_ID", step.as_str())?;
+                env.set_own(Variable::StepId, step.as_str())?;
             }
             for name in inherited {
                 if let Ok(value) = std::env::var(name) {

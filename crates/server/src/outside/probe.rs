@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use windlass_core::attempt::Report;
 use windlass_core::code::Code;
-use windlass_core::id::{Name, RunId, StepId};
+use windlass_core::id::{AttemptId, Name, RunId, StepId};
 use windlass_core::policy::Purpose;
 use windlass_core::receipt::{Action, Semantics};
 use windlass_core::run::{Actor, Run};
@@ -21,33 +21,33 @@ use windlass_core::turn::command::{Command, Receipted, Refusal};
 use windlass_engine::Leave;
 use windlass_engine::port::Fault;
 use windlass_executor::secrets::OfRun;
-use windlass_executor::shell::Environment;
+use windlass_executor::shell::{Environment, Told};
 use windlass_executor::tools::Seen;
-use windlass_executor::tools::execute::{Job, Place};
+use windlass_executor::tools::execute::Job;
 use windlass_executor::tools::probe::{Asked, NotAllowed, Read};
 use windlass_executor::tools::session::Witness;
 use windlass_store::store::Embedded;
 
 impl Hands {
     /// Finds out what became of an attempt, and says so. Until then the step waits, and a human may say it too.
-    pub(super) fn probe(self: &Arc<Hands>, place: Place, key: Name) {
+    pub(super) fn probe(self: &Arc<Hands>, attempt: AttemptId, key: Name) {
         if self.tools.is_none() {
             return;
         }
         let (hands, evaluate) = (self.clone(), self.evaluate.clone());
-        let looked = (place.clone(), self.witness(place.clone()), self.registered.later(place.0));
+        let looked = (attempt.clone(), self.witness(attempt.clone()), self.registered.later(attempt.run));
         self.engine.read_then(
             move |store| look(store, looked, key, &*evaluate),
             move |asked| {
                 let Ok(Some(Looked { job, masked, read, env, action, writes })) = asked else { return };
                 let Some(tools) = &hands.tools else { return };
                 // What the answer holds of them is masked: they are found now, and not while everybody waits.
-                drop(hands.registered.of(place.0, &job.tenant, || masked));
+                drop(hands.registered.of(attempt.run, &job.tenant, || masked));
                 let (told, asking) = (hands.clone(), hands.clone());
-                let (run, step) = (place.0, place.1.clone());
+                let (run, step) = (attempt.run, attempt.step.clone());
                 let allow = Arc::new(move || asking.may_read(run, &step, &action, writes));
                 tools.ask(Asked { allow, job, read, env }, move |seen, receipt| {
-                    told.seen(place, seen, receipt);
+                    told.seen(attempt, seen, receipt);
                 });
             },
         );
@@ -84,8 +84,8 @@ impl Hands {
         self.permitted(&question, None)
     }
 
-    fn seen(&self, (run, step, epoch): Place, seen: Seen, receipt: Option<Box<Receipted>>) {
-        let probed = true;
+    fn seen(&self, attempt: AttemptId, seen: Seen, receipt: Option<Box<Receipted>>) {
+        let (probed, run, step) = (true, attempt.run, attempt.step.clone());
         let resolve = |resolution, reason, output| Command::Resolve {
             run,
             step: step.clone(),
@@ -101,9 +101,7 @@ impl Hands {
                 self.engine.report(Actor::SYSTEM, resolve(Resolution::Done, reason, output.clone()));
                 if receipt.is_some() {
                     // The evidence follows the answer: what it says about taking the effect back is worth having.
-                    let report = Report::Done { output, exit_code: None };
-                    let command = Command::Report { run, step: step.clone(), epoch, report, receipt };
-                    self.engine.report(self.by.clone(), command);
+                    self.report_with(attempt, Report::Done { output, exit_code: None }, receipt);
                 }
             }
             Seen::Absent => {
@@ -133,13 +131,13 @@ struct Looked {
 /// What is to be asked about a step whose outcome is unknown.
 fn look(
     store: &mut Embedded,
-    (place, witness, masked): (Place, Witness, OfRun),
+    (attempt, witness, masked): (AttemptId, Witness, OfRun),
     key: Name,
     evaluate: &dyn Evaluate,
 ) -> Option<Looked> {
-    let (id, step, epoch) = &place;
-    let run = store.state().run(*id)?;
-    let step = run.step(step).filter(|step| step.status == Status::OutcomeUnknown && step.epoch == *epoch)?;
+    let unknown = |step: &&Step| step.status == Status::OutcomeUnknown && step.epoch == attempt.epoch;
+    let run = store.state().run(attempt.run)?;
+    let step = run.step(&attempt.step).filter(unknown)?;
     let def = store.pipeline(run)?;
     let node = def.node(step.node)?;
     let (action, with) = match &node.kind {
@@ -166,7 +164,7 @@ fn look(
             (Read::Command(command, dir, env), action, true)
         }
         Err(why) => {
-            eprintln!("windlass: the read of step `{}` of {id} cannot be made: {why}", step.id);
+            eprintln!("windlass: the read of step `{}` of {} cannot be made: {why}", step.id, attempt.run);
             return None;
         }
     };
@@ -180,7 +178,7 @@ fn look(
     let job = Job {
         witness,
         run: masked,
-        place: place.clone(),
+        id: attempt.clone(),
         tenant: run.born.home.tenant.clone(),
         action,
         with,
@@ -204,13 +202,7 @@ fn with_of(node: &StepDef) -> Template {
 
 /// What a command that reads gets of its step: what the step itself had, but for its secrets.
 fn environment(run: &Run, step: &Step, key: &Name) -> Option<Environment> {
-    let mut env = Environment::inherited();
-    env.set_own("RUN_ID", &run.id().to_string()).ok()?;
-    env.set_own("STEP_ID", step.id.as_str()).ok()?;
-    env.set_own("EPOCH", &step.epoch.to_string()).ok()?;
-    env.set_own("IDEMPOTENCY_KEY", key.as_str()).ok()?;
-    for (name, value) in run.vars_of(step).get().as_object().into_iter().flatten() {
-        env.set_var(name, value).ok()?;
-    }
-    Some(env)
+    let attempt = AttemptId::new(run.id(), &step.id, step.epoch);
+    let vars = run.vars_of(step).get();
+    Environment::of_step(&Told { attempt: &attempt, key: key.as_str(), vars: &vars, reach: None }).ok()
 }

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::io;
 use std::time::Duration;
 use tokio::net::TcpStream;
-use windlass_core::id::{RunId, StepId};
+use windlass_core::id::{AttemptId, StepId};
 use windlass_core::run::Status;
 use windlass_core::time::{Millis, Span as Length};
 use windlass_core::trace;
@@ -78,7 +78,7 @@ pub(super) struct Exporter {
     runtime: tokio::runtime::Runtime,
     spans: Vec<Value>,
     /// When attempts under way began.
-    open: HashMap<(RunId, StepId, u64), Millis>,
+    open: HashMap<AttemptId, Millis>,
 }
 
 impl Exporter {
@@ -92,11 +92,11 @@ impl Exporter {
         match &line.what {
             What::AttemptBegan { step, epoch } => {
                 if self.open.len() < OPEN_MAX {
-                    self.open.insert((line.run, step.clone(), *epoch), line.at);
+                    self.open.insert(AttemptId::new(line.run, step, *epoch), line.at);
                 }
             }
             What::AttemptEnded { step, epoch, outcome, duration_ms } => {
-                let began = self.open.remove(&(line.run, step.clone(), *epoch));
+                let began = self.open.remove(&AttemptId::new(line.run, step, *epoch));
                 // One that began before this process is known by how long it took.
                 let known = duration_ms.filter(|ms| *ms > 0).map(|ms| Millis(line.at.0.saturating_sub(ms)));
                 if let Some(began) = began.or(known) {

@@ -1,5 +1,4 @@
-//! The table of what is promised: every statement in docs/coverage.md names the test that shows it, and what no other test
-//! shows is shown here.
+//! Tests for the statements of docs/coverage.md that no other test shows. `xtask tidy` checks the table itself.
 
 // A test may panic: that is how it fails. Clippy grants it to `#[test]` functions, not to what they call.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -15,7 +14,6 @@ mod seeds;
 mod signals;
 #[path = "../support/mod.rs"]
 mod support;
-mod table;
 // Each test binary uses a part of it.
 #[allow(dead_code)]
 #[path = "../hooks/wire.rs"]

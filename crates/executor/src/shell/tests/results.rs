@@ -157,7 +157,7 @@ fn no_secret_reaches_the_log_the_events_or_the_output() {
     "#;
     let mut spec = bench.spec("a", command);
     spec.env.add("PASSWORD", secret).unwrap();
-    spec.env.set_own("TOKEN", "attempt-token").unwrap();
+    spec.env.set_own(Variable::Token, "attempt-token").unwrap();
     spec.secrets.push(Secret { name: "password".to_owned(), value: secret.to_owned() });
     spec.secrets.push(Secret { name: "pin".to_owned(), value: "1".to_owned() });
     assert!(!format!("{spec:?}").contains(secret));
