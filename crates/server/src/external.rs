@@ -24,7 +24,7 @@ use windlass_store::store::Embedded;
 
 /// What is wanted of an external queue: its list, or one of its items for a run.
 #[derive(Debug)]
-pub(crate) struct Reach {
+pub(crate) struct Errand {
     pub(crate) worker: Scoped,
     pub(crate) runbook: Digest,
     pub(crate) queue: Name,
@@ -35,8 +35,8 @@ pub(crate) struct Reach {
 
 /// Runs the command of an external queue, and says what came of it. Nothing, where nobody waits for it any more.
 #[must_use]
-pub(crate) fn reach(hands: &Hands, wanted: &Reach) -> Option<Command> {
-    let Reach { worker, runbook, queue, project_root, item } = wanted;
+pub(crate) fn reach(hands: &Hands, wanted: &Errand) -> Option<Command> {
+    let Errand { worker, runbook, queue, project_root, item } = wanted;
     let run = item.as_ref().map_or(RunId(0), |(_, run, _)| *run);
     let whom = For::Queue { worker: worker.clone(), queue: queue.clone(), runbook: *runbook, run, at: now() };
     let (worker, dir) = (worker.clone(), Path::new(project_root));

@@ -14,7 +14,7 @@ mod reported;
 use crate::app::App;
 use crate::attempts::Attempts;
 use crate::cards::sender::Sender as Cards;
-use crate::external::{self, Reach};
+use crate::external::{self, Errand};
 use crate::guards;
 use crate::policy::pool::Pool;
 use crate::policy::{self, Edition, InForce, Question};
@@ -126,7 +126,7 @@ struct Running {
     /// The process that each attempt's processes descend from.
     leaders: HashMap<shell::Identity, AttemptId>,
     /// Workers whose external queues are being listed, and the list that was asked for meanwhile.
-    listing: HashMap<Scoped, Option<Reach>>,
+    listing: HashMap<Scoped, Option<Errand>>,
     /// Looks at guards that are under way.
     looks: beside::Looks,
     /// The process ends: what is stopped now is handed back rather than reported as stopped.
@@ -429,7 +429,7 @@ impl Hands {
             (self.attempts.token(&attempt), trace::attempt_span(attempt.run, &attempt.step, attempt.epoch));
         let traceparent = trace::traceparent(work.trace, span);
         let server = self.attempts.server();
-        let reach = Reach { tries: lease.attempt, server, token: &token, traceparent: &traceparent };
+        let errand = Errand { tries: lease.attempt, server, token: &token, traceparent: &traceparent };
         let (key, vars) = (lease.idempotency_key.as_str(), lease.vars.get());
         let told = Told { attempt: &attempt, key, vars: &vars, reach: Some(reach) };
         let mut env = Environment::of_step(&told).map_err(|error| error.to_string())?;
@@ -571,14 +571,14 @@ impl Hands {
                 self.compute_slots(schedule, &settings, after, until);
             }
             Effect::ListItems { worker, runbook, queue, project_root } => {
-                self.list_outside(Reach { worker, runbook, queue, project_root, item: None });
+                self.list_outside(Errand { worker, runbook, queue, project_root, item: None });
             }
             Effect::TakeItem { worker, runbook, queue, project_root, item, run, data } => {
                 let hands = self.clone();
                 let item = Some((item, run, data));
-                let reach = Reach { worker, runbook, queue, project_root, item };
+                let errand = Errand { worker, runbook, queue, project_root, item };
                 // What is claimed stays claimed, and is taken by the next start.
-                reaching(move || hands.reach_outside(&reach));
+                reaching(move || hands.reach_outside(&errand));
             }
             Effect::Probe { run, step, epoch, key } => self.probe(AttemptId { run, step, epoch }, key),
             Effect::ShowApproval { run, approval, .. } => {
@@ -598,11 +598,7 @@ impl Hands {
             | Effect::WorktreeRemove { .. } => {}
             // The engine hands an attempt over with its permit, and never as an effect.
             Effect::Execute(lease) => {
-                debug_assert!(
-                    false,
-                    "an attempt came without its permit: {}",
-                    attempt_id(lease.run, &lease.step, lease.epoch)
-                );
+                debug_assert!(false, "an attempt came without its permit: {lease:?}");
             }
         }
     }
@@ -620,14 +616,14 @@ impl Hands {
     }
 
     /// Lists or takes from an external queue, on a thread of its own.
-    fn reach_outside(&self, wanted: &Reach) {
+    fn reach_outside(&self, wanted: &Errand) {
         if let Some(command) = external::reach(self, wanted) {
             self.engine.report(Actor::SYSTEM, command);
         }
     }
 
     /// Lists an external queue, one list of a worker at a time: however many events ask for it meanwhile, one more follows.
-    fn list_outside(self: &Arc<Hands>, wanted: Reach) {
+    fn list_outside(self: &Arc<Hands>, wanted: Errand) {
         let worker = wanted.worker.clone();
         match self.lock().listing.entry(worker.clone()) {
             Entry::Occupied(mut under_way) => {
