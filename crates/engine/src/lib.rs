@@ -17,9 +17,11 @@ pub mod fast;
 pub mod handle;
 pub mod hold;
 pub mod port;
+pub mod reader;
 mod release;
 pub mod remote;
 
 pub use engine::{Engine, Options, Parts};
 pub use handle::Handle;
+pub use reader::Reader;
 pub use release::{Granted, Leave, Own, Permit, Released, Work};

@@ -33,7 +33,7 @@ use windlass_core::run::Actor;
 use windlass_core::turn::command::{Command, Refusal};
 use windlass_engine::handle::{Message, inbox};
 use windlass_engine::port::{Clock as _, Fault};
-use windlass_engine::{Engine, Handle, Leave, Options, Parts, Permit};
+use windlass_engine::{Engine, Handle, Leave, Options, Parts, Permit, Reader};
 use windlass_executor::clock::{Sorted, System, fresh};
 use windlass_executor::config::Config;
 use windlass_executor::home::Home;
@@ -119,6 +119,10 @@ pub struct Settings {
 pub struct App {
     /// The way to the loop.
     pub engine: Handle<Embedded>,
+    /// What is stored, for those who read it.
+    pub reader: Arc<dyn Reader>,
+    /// Held once by the application, and once by each request that follows the log.
+    pub followers: Arc<()>,
     /// What policy says.
     pub policy: Arc<InForce>,
     /// What evaluates expressions.
@@ -212,6 +216,7 @@ impl App {
             None => None,
         };
         let (handle, inbox) = inbox();
+        let reader: Arc<dyn Reader> = Arc::new(store.reads(handle.clone()));
         let evaluate = Arc::new(Cel::new());
         let policy = Arc::new(InForce::find(
             settings.policy.as_deref().or(settings.config.policy.as_deref()),
@@ -314,6 +319,8 @@ impl App {
         let draining = watch::Sender::new(false);
         let config = settings.config;
         let app = Arc::new(App {
+            reader,
+            followers: Arc::default(),
             sealing,
             proofs,
             keys,

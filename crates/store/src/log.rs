@@ -31,6 +31,7 @@ mod replay;
 mod salts;
 mod snapshot;
 mod space;
+mod stops;
 mod tail;
 #[cfg(test)]
 mod tests;
@@ -60,6 +61,7 @@ use std::sync::mpsc::{channel, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
+use stops::Stops;
 use windlass_core::digest::Digest;
 use windlass_core::record::Record;
 use windlass_core::stream::StreamId;
@@ -204,6 +206,7 @@ pub struct Log {
     disk: Arc<dyn Disk>,
     hold: Box<dyn Hold>,
     compacting: Mutex<()>,
+    stops: Stops,
     dropping: Dropping,
     threads: Vec<JoinHandle<()>>,
 }
@@ -250,9 +253,20 @@ impl Log {
             dropping: dropping.clone(),
         };
         let compacting = Mutex::new(());
-        let threads = Vec::new();
-        let mut log =
-            Log { shared, incarnation, space, progress, layout, disk, hold, compacting, dropping, threads };
+        let (stops, threads) = (Stops::default(), Vec::new());
+        let mut log = Log {
+            shared,
+            incarnation,
+            space,
+            progress,
+            layout,
+            disk,
+            hold,
+            compacting,
+            stops,
+            dropping,
+            threads,
+        };
         let (shared, space) = (Arc::clone(&log.shared), Arc::clone(&log.space));
         log.spawn("log-writer", move || shared.run_writer())?;
         let shared = Arc::clone(&log.shared);

@@ -11,10 +11,12 @@
 //! read back from the log when somebody asks for more than its listing.
 
 mod approvals;
+mod feed;
 mod leaving;
 mod listing;
 mod live;
 mod names;
+mod reads;
 mod retention;
 #[cfg(test)]
 mod tests;
@@ -24,6 +26,7 @@ pub use listing::{Attempts, Followed, ReadBack, read_back};
 pub use crate::history::PAGE_LEN_MAX;
 pub use crate::history::{Filter as RunFilter, Origin as RunOrigin};
 pub use approvals::{ApprovalFilter, Lookup};
+pub use reads::Reads;
 pub use retention::{Before, FailedItems, Retiring};
 
 use crate::disk::Disk;
@@ -274,10 +277,16 @@ impl Embedded {
         self.observer = Some(observer);
     }
 
-    /// A seq before which no record of a run stands.
-    pub fn first_seq(&mut self, run: RunId) -> u64 {
-        let listed = || self.live.history.get(run).ok().flatten().map(|row| row.first_seq);
-        self.first_seqs.get(&run).copied().or_else(listed).unwrap_or(0)
+    /// Where in the log the records of a run stand: all of them, as far as is known.
+    pub fn place_of(&self, run: RunId) -> Seqs {
+        match self.first_seqs.get(&run) {
+            Some(first) => Seqs { first: *first, last: u64::MAX },
+            None if self.live.state.run(run).is_some() => Seqs::ALL,
+            None => match self.live.history.get(run) {
+                Ok(Some(row)) => Seqs { first: row.first_seq, last: row.last_seq },
+                Ok(None) | Err(_) => Seqs::ALL,
+            },
+        }
     }
 
     /// Tells the last durable seq whenever it moves.

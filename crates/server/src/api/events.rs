@@ -16,24 +16,22 @@ use futures_util::{FutureExt as _, stream};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
-use std::ops::ControlFlow;
+use std::fmt::Write as _;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use windlass_core::code::Code;
-use windlass_core::digest::Digest;
-use windlass_core::event::Event;
 use windlass_core::id::{AttemptId, RunId, StepId};
 use windlass_core::pattern::Pattern;
-use windlass_core::record::Record;
 use windlass_core::step::OutputLost;
 use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
+use windlass_engine::reader::{Line, Page, PageMax, Place};
 use windlass_executor::shell::Source;
 use windlass_executor::shell::output::{self, Follow};
 use windlass_store::shape;
-use windlass_store::store::{Attempts, Embedded, Followed};
+use windlass_store::store::{Attempts, Followed};
 
 /// Records and output, as they come.
 pub(super) fn routes() -> Routes {
@@ -71,16 +69,15 @@ pub(super) fn routes() -> Routes {
         )
 }
 
-/// How many lines are read at once.
-const PAGE: usize = 1_000;
-/// How many bytes, or a line more.
-const PAGE_LEN: usize = 1 << 20;
-/// How many lines and bytes are read at once by whoever is not known to have more to read.
-const FIRST: usize = 64;
-/// See [`FIRST`].
-const FIRST_LEN: usize = 32 << 10;
-/// How many streams are remembered to be the caller's, or not.
-const SEEN_MAX: usize = 10_000;
+/// How much is read at once.
+const PAGE: PageMax = PageMax { lines: 1_000, bytes: 1 << 20 };
+/// How much is read at once by whoever is not known to have more to read.
+const FIRST: PageMax = PageMax { lines: 64, bytes: 32 << 10 };
+/// How far two chunks that followers share are apart: so much for each follower, which is not waited for where it is short,
+/// and this at most. So all of them together are woken a bounded number of times in a second.
+const PACE: Duration = Duration::from_micros(100);
+const PACE_MIN: Duration = Duration::from_millis(1);
+const PACE_MAX: Duration = Duration::from_millis(20);
 /// How long a stream of events says nothing at most.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const STREAM: &str = "text/event-stream";
@@ -109,26 +106,26 @@ struct Wanted {
     caller: Caller,
     run: Option<RunId>,
     pattern: Option<Pattern>,
-    /// Streams of which it is known whether they are in the caller's namespace.
-    seen: HashMap<StreamId, bool>,
 }
 
 impl Wanted {
-    fn may_take(&self, record: &Record) -> bool {
+    fn takes(&self, line: &Line) -> bool {
+        let record = &line.record;
         let of_caller = record.tenant == self.caller.tenant || record.stream == StreamId::System;
         of_caller
             && self.run.is_none_or(|run| record.stream == StreamId::Run(run))
             && self.pattern.as_ref().is_none_or(|pattern| pattern.matches(&record.event))
+            && self.is_mine(line)
     }
 
-    /// Whether a stream of the caller's tenant, or of nobody's, is the caller's to see; nothing where its name does not say.
-    fn is_mine(&self, stream: &StreamId) -> Option<bool> {
-        match stream {
+    /// Whether a record of the caller's tenant, or of nobody's, is the caller's to see.
+    fn is_mine(&self, line: &Line) -> bool {
+        let is_within = || line.namespace.as_ref() == Some(&self.caller.namespace);
+        match &line.record.stream {
             // An ingress key is a whole tenant's; its run says in which namespace it counts.
-            StreamId::Trigger(name) if name.namespace() == "_" => match self.caller.may(Scope::Owner) {
-                true => Some(true),
-                false => self.seen.get(stream).copied(),
-            },
+            StreamId::Trigger(name) if name.namespace() == "_" => {
+                self.caller.may(Scope::Owner) || is_within()
+            }
             StreamId::Queue(name)
             | StreamId::Lock(name)
             | StreamId::Semaphore(name)
@@ -139,16 +136,14 @@ impl Wanted {
             | StreamId::Deployment(name)
             | StreamId::Signal(name) => {
                 // What belongs to a whole tenant is in none of its namespaces.
-                Some(name.namespace() == self.caller.namespace.as_str() || name.namespace() == "_")
+                name.namespace() == self.caller.namespace.as_str() || name.namespace() == "_"
             }
-            StreamId::Runbook(_) => Some(true),
-            StreamId::Tenant(_) | StreamId::Tokens(_) | StreamId::Retired(_) => {
-                Some(self.caller.may(Scope::Admin))
-            }
-            StreamId::System => Some(self.caller.may(Scope::Owner)),
-            StreamId::Run(run) if self.run == Some(*run) => Some(true),
+            StreamId::Runbook(_) => true,
+            StreamId::Tenant(_) | StreamId::Tokens(_) | StreamId::Retired(_) => self.caller.may(Scope::Admin),
+            StreamId::System => self.caller.may(Scope::Owner),
+            StreamId::Run(run) if self.run == Some(*run) => true,
             StreamId::Run(_) | StreamId::Item(_) | StreamId::Workspace(_) | StreamId::Session(_) => {
-                self.seen.get(stream).copied()
+                is_within()
             }
         }
     }
@@ -158,20 +153,52 @@ impl Wanted {
 struct Reading {
     app: Arc<App>,
     wanted: Wanted,
-    next: u64,
+    /// What is read next, and behind what there is nothing more.
+    within: Place,
     follow: bool,
     sse: bool,
     /// A run's events end with it.
     ended: bool,
     /// There was more than the last page.
     more: bool,
+    /// It has caught up, and shares what is read with others who follow.
+    shares: bool,
+    /// When it last got something that was shared.
+    last: Option<Instant>,
     _stand: Stand,
+    following: Option<Arc<()>>,
+}
+
+impl Reading {
+    fn new(
+        app: Arc<App>,
+        wanted: Wanted,
+        within: Place,
+        (follow, sse): (bool, bool),
+        stand: Stand,
+    ) -> Reading {
+        let following = follow.then(|| app.followers.clone());
+        let (ended, more, shares) = (false, false, follow);
+        Reading {
+            app,
+            wanted,
+            within,
+            follow,
+            sse,
+            ended,
+            more,
+            shares,
+            last: None,
+            _stand: stand,
+            following,
+        }
+    }
 }
 
 fn wanted(caller: Caller, run: Option<RunId>, asked: &Asked) -> Result<Wanted, Problem> {
     let pattern = asked.kind.as_deref().map(Pattern::parse).transpose();
     let pattern = pattern.map_err(|error| Problem::new(Code::InvalidInput, error.to_string()))?;
-    Ok(Wanted { caller, run, pattern, seen: HashMap::new() })
+    Ok(Wanted { caller, run, pattern })
 }
 
 /// Where to begin. Whoever was cut off goes on from the last that came, whatever was asked for in the beginning.
@@ -191,18 +218,10 @@ pub(super) async fn all(
     Query(asked): Query<Asked>,
 ) -> Answer {
     let wanted = wanted(caller, None, &asked)?;
-    let (next, follow) = (start(&asked, &headers)?, asked.follow.unwrap_or(true));
+    let (first, follow) = (start(&asked, &headers)?, asked.follow.unwrap_or(true));
     let stand = app.standing.enter(&wanted.caller)?;
-    Ok(serve(Reading {
-        app,
-        wanted,
-        next,
-        follow,
-        sse: sse(&headers),
-        ended: false,
-        more: false,
-        _stand: stand,
-    }))
+    let within = Place { first, last: u64::MAX };
+    Ok(serve(Reading::new(app, wanted, within, (follow, sse(&headers)), stand)))
 }
 
 pub(super) async fn of_run(
@@ -214,26 +233,13 @@ pub(super) async fn of_run(
 ) -> Answer {
     let run = app.find_run(&caller, &id).await?;
     let wanted = wanted(caller, Some(run), &asked)?;
-    let look = move |store: &mut Embedded| {
-        (
-            store.first_seq(run),
-            store.show_run(run, false).is_some_and(|run| run.get("completed_at").is_some()),
-        )
-    };
-    let (first, over) = app.look(look).await?;
+    let place = app.reader.place(run).await?;
+    let over = super::runs::one(&app, run, false).await.is_ok_and(|run| run.get("completed_at").is_some());
     // Nothing more comes of a run that is over.
-    let (next, follow) = (start(&asked, &headers)?.max(first), asked.follow.unwrap_or(false) && !over);
+    let (first, follow) = (start(&asked, &headers)?.max(place.first), asked.follow.unwrap_or(false) && !over);
+    let last = if follow { u64::MAX } else { place.last };
     let stand = app.standing.enter(&wanted.caller)?;
-    Ok(serve(Reading {
-        app,
-        wanted,
-        next,
-        follow,
-        sse: sse(&headers),
-        ended: false,
-        more: false,
-        _stand: stand,
-    }))
+    Ok(serve(Reading::new(app, wanted, Place { first, last }, (follow, sse(&headers)), stand)))
 }
 
 /// Server-Sent Events, unless one JSON object a line is asked for.
@@ -259,35 +265,37 @@ fn streamed(kind: &'static str, body: Body) -> Response {
     response
 }
 
-/// A page of what was read: each record's stream with its text.
-struct Page {
-    records: Vec<(StreamId, String)>,
-    more: bool,
-}
-
 impl Reading {
     /// The next lines; nothing where there are no more and nobody waits for them.
     async fn chunk(mut self) -> Option<(Bytes, Reading)> {
-        let mut tail = self.app.tail();
         loop {
             // Nothing more is shown to whoever could not ask for it any more.
             if self.ended || self.app.tokens.over(&self.wanted.caller).now_or_never().is_some() {
                 return None;
             }
-            tail.mark_unchanged();
             // The first page is small. Whoever has more to read than that reads it where it keeps nobody from being served.
-            let text = if self.more {
+            let page;
+            (page, self) = if self.more && !self.shares {
                 let tenant = self.wanted.caller.tenant.clone();
-                let text;
-                (text, self) = aside::run(&tenant, self.page((PAGE, PAGE_LEN))).await;
-                text?
+                aside::run(&tenant, self.page(PAGE)).await
             } else {
-                let text;
-                (text, self) = self.page((FIRST, FIRST_LEN)).await;
-                text?
+                let max = if self.shares { PAGE } else { FIRST };
+                self.page(max).await
+            };
+            let text = match page {
+                Ok(Some(page)) => self.take(&page),
+                // It is behind what is shared.
+                Ok(None) => {
+                    self.shares = false;
+                    continue;
+                }
+                Err(problem) => self.told(&problem)?,
             };
             if !text.is_empty() {
                 return Some((Bytes::from(text), self));
+            }
+            if self.ended {
+                return None;
             }
             if self.more {
                 // Whoever looks for something that is rare reads much, and others are served meanwhile.
@@ -297,10 +305,14 @@ impl Reading {
             if !self.follow {
                 return None;
             }
+            if !self.shares {
+                self.shares = true;
+                continue;
+            }
             tokio::select! {
                 biased;
                 () = self.app.tokens.over(&self.wanted.caller) => return None,
-                changed = tail.changed() => changed.ok()?,
+                grown = self.app.reader.grown(self.within.first) => grown.ok()?,
                 // Whoever follows comes back to the next process.
                 () = self.app.drained() => return None,
                 // Between two ends that say nothing, somebody forgets them.
@@ -308,90 +320,68 @@ impl Reading {
                     return Some((Bytes::from_static(b":\n\n"), self));
                 }
             }
+            // The more there are, the more each of them gets at a time.
+            let pace = self.pace().saturating_sub(self.last.map_or(PACE_MAX, |last| last.elapsed()));
+            if pace >= PACE_MIN {
+                tokio::time::sleep(pace).await;
+            }
+            self.last = Some(Instant::now());
         }
     }
 
-    /// The text of the next page, of so many lines and bytes.
-    async fn page(mut self, max: (usize, usize)) -> (Option<String>, Reading) {
-        let page = self.read(max);
+    /// How far two chunks that were shared are apart.
+    fn pace(&self) -> Duration {
+        let followers = self.following.as_ref().map_or(0, |following| Arc::strong_count(following) - 1);
+        PACE.saturating_mul(u32::try_from(followers).unwrap_or(u32::MAX)).min(PACE_MAX)
+    }
+
+    /// Reads a page; nothing where it is too far behind for what is shared.
+    async fn page(self, max: PageMax) -> (Result<Option<Page>, Problem>, Reading) {
+        let reader = &self.app.reader;
+        let read = match self.shares {
+            true => reader.follow(self.within.first, max).await,
+            false => reader.records(self.wanted.run, self.within, max).await.map(Some),
+        };
+        (read.map_err(Problem::from), self)
+    }
+
+    /// The text of those records of a page that are the caller's to see.
+    fn take(&mut self, page: &Page) -> String {
+        self.within.first = page.next;
         self.more = page.more;
-        (self.pick(page).await, self)
-    }
-
-    /// Reads a page.
-    fn read(&mut self, (lines_max, len_max): (usize, usize)) -> Page {
-        let (mut records, mut lines, mut bytes, mut seen) = (Vec::new(), 0, 0, self.next);
-        let (run, sse, wanted) = (self.wanted.run, self.sse, &mut self.wanted);
-        let mut over = false;
-        let read = self.app.log.read(self.next, &mut |record, line| {
-            seen = record.seq + 1;
-            if let Event::PipelineCreated(made) = &record.event
-                && record.tenant == wanted.caller.tenant
-            {
-                wanted.seen.insert(record.stream.clone(), made.namespace == wanted.caller.namespace);
-            }
-            over |= run.is_some_and(|run| record.stream == StreamId::Run(run))
-                && windlass_store::store::ends(&record.event);
-            if wanted.may_take(&record) {
-                records.push((record.stream.clone(), written(&record, line, sse)));
-            }
-            (lines, bytes) = (lines + 1, bytes + line.len());
-            if lines < lines_max && bytes < len_max {
-                ControlFlow::Continue(())
-            } else {
-                ControlFlow::Break(())
-            }
-        });
-        match read {
-            Ok(_) => {
-                self.next = seen;
-                // Who follows a run is done when the run is.
-                self.ended = over && self.follow;
-                Page { records, more: lines == lines_max || bytes >= len_max }
-            }
-            Err(error) => {
-                self.ended = true;
-                let problem = shape::problem(error.code(), &error.to_string());
-                let text =
-                    if sse { format!("event: problem\ndata: {problem}\n\n") } else { format!("{problem}\n") };
-                Page { records: vec![(StreamId::Runbook(Digest::default()), text)], more: false }
-            }
+        let mut text = String::new();
+        for line in page.lines.iter().filter(|line| self.wanted.takes(line)) {
+            written(line, self.sse, &mut text);
         }
-    }
-
-    /// The text of those records that are the caller's to see. What their names do not say, the store does.
-    async fn pick(&mut self, page: Page) -> Option<String> {
-        let mut unknown: Vec<StreamId> = Vec::new();
-        for (stream, _) in &page.records {
-            if self.wanted.is_mine(stream).is_none() && !unknown.contains(stream) {
-                unknown.push(stream.clone());
-            }
-        }
-        if !unknown.is_empty() {
-            let asked = unknown.clone();
-            let namespace = self.wanted.caller.namespace.clone();
-            let look = move |store: &mut Embedded| {
-                let is_there = |stream: &StreamId| store.namespace_of(stream) == Some(namespace.clone());
-                asked.iter().map(is_there).collect::<Vec<bool>>()
+        if let Some(run) = self.wanted.run {
+            let ends = |line: &Arc<Line>| {
+                line.record.stream == StreamId::Run(run) && windlass_store::store::ends(&line.record.event)
             };
-            let found = self.app.look(look).await.ok()?;
-            if self.wanted.seen.len() > SEEN_MAX {
-                self.wanted.seen.clear();
-            }
-            self.wanted.seen.extend(unknown.into_iter().zip(found));
+            // Who follows a run is done when the run is.
+            self.ended = self.follow && page.lines.iter().any(ends);
         }
-        let mine = page.records.iter().filter(|(stream, _)| self.wanted.is_mine(stream) == Some(true));
-        Some(mine.map(|(_, text)| text.as_str()).collect())
+        text
+    }
+
+    /// What is told of why no more comes; nothing where the process ends.
+    fn told(&mut self, problem: &Problem) -> Option<String> {
+        (self.ended, self.more) = (true, false);
+        if problem.code == Code::Unavailable {
+            return None;
+        }
+        let problem = shape::problem(problem.code, &problem.detail);
+        Some(if self.sse { format!("event: problem\ndata: {problem}\n\n") } else { format!("{problem}\n") })
     }
 }
 
-/// A record as a reader gets it.
-fn written(record: &Record, line: &str, sse: bool) -> String {
-    if sse {
-        format!("id: {}\nevent: {}\ndata: {line}\n\n", record.seq, record.event.tag())
-    } else {
-        format!("{line}\n")
-    }
+/// Writes a record as a reader gets it.
+fn written(line: &Line, sse: bool, text: &mut String) {
+    let Line { record, text: json, .. } = line;
+    // Nothing keeps a text from being written to.
+    let _ = match sse {
+        true => write!(text, "id: {}\nevent: {}\ndata: {json}\n\n", record.seq, record.event.tag()),
+        false => writeln!(text, "{json}"),
+    };
 }
 
 #[derive(Deserialize, JsonSchema)]

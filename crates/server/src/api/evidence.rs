@@ -89,7 +89,7 @@ impl From<evidence::Error> for Problem {
 /// As [`bundle::gather`] says.
 fn make(app: &App, run: RunId, values: bool, owns: bool) -> Result<Vec<u8>, evidence::Error> {
     let gone = |refusal: windlass_core::turn::command::Refusal| evidence::Error::Engine(refusal.to_string());
-    let look = move |store: &mut Embedded| (store.first_seq(run), evidence::seal::sealed_through(store));
+    let look = move |store: &mut Embedded| (store.place_of(run).first, evidence::seal::sealed_through(store));
     let (first_seq, mut through) = app.engine.read(look).map_err(gone)?;
     if !bundle::is_sealed(&app.log, run, first_seq, through)? {
         if owns {

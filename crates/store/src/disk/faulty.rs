@@ -85,6 +85,7 @@ struct Inner {
     changes_left: Option<u64>,
     changes: u64,
     syncs: u64,
+    bytes_read: u64,
     sync_fails_in: Option<u64>,
     capacity: Option<u64>,
     short_writes: Option<Dice>,
@@ -220,6 +221,11 @@ impl Faulty {
     /// The `n`-th sync of a file from now fails, once; 0 is the next.
     pub(crate) fn fail_sync(&self, n: u64) {
         self.inner().sync_fails_in = Some(n);
+    }
+
+    /// How many bytes were read from it.
+    pub(crate) fn bytes_read(&self) -> u64 {
+        self.inner().bytes_read
     }
 
     /// How many bytes there is room for in all; `None` for any number.
@@ -431,6 +437,7 @@ impl File for Handle {
         let from = (offset as usize).min(seen.len());
         let n = bytes.len().min(seen.len() - from);
         bytes[..n].copy_from_slice(&seen[from..from + n]);
+        inner.bytes_read += n as u64;
         Ok(n)
     }
 

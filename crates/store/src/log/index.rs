@@ -8,7 +8,7 @@
 //!
 //! So the records of one stream cost that stream's records, however long the log is. The index is derived: a part that is
 //! missing, torn or of another file is made again from the log, and until then the log itself is walked. It grows when
-//! somebody reads, never when somebody commits. Memory holds the part that grows, of at most [`PART_MAX`] records for
+//! somebody reads, a slice of each file at a time, never when somebody commits. Memory holds the part that grows, of at most [`PART_MAX`] records for
 //! each file.
 //!
 //! A record stands under its own stream. An intent stands under its run as well, so that a run finds its effects.
@@ -223,11 +223,6 @@ impl Index {
         recent.dedup();
         let rest = (!parts.whole).then_some((open.span.end, open.span.after));
         Some(Covered { parts: parts.written.iter().filter(within).cloned().collect(), recent, rest })
-    }
-
-    /// How many bytes of the file are in the index.
-    pub(super) fn reach(&self) -> u64 {
-        self.lock().open.as_ref().map_or(0, |open| open.span.end)
     }
 
     /// Nothing of it is believed any more: it is made again.

@@ -38,16 +38,43 @@ pub(super) type Visit<'a> = dyn FnMut(Record, &str) -> ControlFlow<()> + 'a;
 
 impl Log {
     /// Hands over the durable records from a seq on, in their order, until there are no more or the visitor breaks.
-    /// Returns the seq to go on from. Compaction may have dropped some: those are passed over.
+    /// Returns the seq to go on from. Compaction may have dropped some: those are passed over. Reading on from there costs
+    /// what comes after it.
     ///
     /// # Errors
     /// [`Error::Corrupt`] where the log is damaged, or what the system says.
     pub fn read(&self, from_seq: u64, visit: &mut Visit<'_>) -> Result<u64, Error> {
         let view = self.shared.view();
         let mut next = from_seq;
-        let flow =
-            each_batch(&view, Seqs { first: from_seq, last: u64::MAX }, &mut |piece, offset, lines| {
-                each_line(lines, &mut |line| {
+        for (piece, end, ends) in pieces(&view) {
+            if ends < from_seq {
+                continue;
+            }
+            let until = match end {
+                Some(end) => end,
+                None => piece.file.len().map_err(Error::io("cannot read", &piece.path))?,
+            };
+            let mut walk = match self.stops.before(piece, from_seq) {
+                Some(stop) => Walk::from(piece, stop.offset, stop.tie, until),
+                None => Walk::new(piece, until),
+            };
+            loop {
+                let before = (walk.offset(), walk.tie);
+                let Some(found) = walk.next()? else { break };
+                if found.trailer.seq < from_seq {
+                    continue;
+                }
+                let first = found.trailer.seq.saturating_sub(found.trailer.count) + 1;
+                let mut passed = match piece.header.kind {
+                    Kind::Segment => from_seq.saturating_sub(first),
+                    Kind::Carried => 0,
+                };
+                let offset = found.span.start;
+                let flow = each_line(walk.lines(&found), &mut |line| {
+                    if passed > 0 {
+                        passed -= 1;
+                        return Ok(ControlFlow::Continue(()));
+                    }
                     let record = Record::decode(line, Check::Form).map_err(|error| {
                         piece.corrupt(offset, format!("a record is not readable: {error}"))
                     })?;
@@ -56,9 +83,19 @@ impl Log {
                     }
                     next = record.seq + 1;
                     Ok(visit(record, line))
-                })
-            })?;
-        Ok(if flow.is_continue() { view.seq.max(from_seq.saturating_sub(1)) + 1 } else { next })
+                })?;
+                if flow.is_break() {
+                    let (offset, tie) = before;
+                    self.stops.put(piece, offset, tie);
+                    return Ok(next);
+                }
+            }
+            is_whole(&walk, piece, ends)?;
+            if end.is_some() {
+                self.stops.put(piece, walk.offset(), walk.tie);
+            }
+        }
+        Ok(view.seq.max(from_seq.saturating_sub(1)) + 1)
     }
 
     /// Hands over all records of some streams that stand in a range, in their order, until the visitor breaks. Chains are
@@ -149,11 +186,9 @@ impl Log {
             if ends < seqs.first || begins > seqs.last {
                 continue;
             }
-            let behind = end.is_some_and(|end| end.saturating_sub(piece.index.reach()) <= BEHIND_MAX);
-            if behind {
-                // Where it cannot grow, the rest is walked through.
-                let _ = piece.index.extend((&*self.disk, &self.layout), piece, end, ends);
-            }
+            // Each reader takes a slice more into the index, so the next one walks less. Where it cannot grow, the rest is
+            // walked through.
+            let _ = piece.index.extend((&*self.disk, &self.layout), piece, end, ends);
             if self.look_in(piece, (end, ends), hashes, seqs, visit)?.is_break() {
                 break;
             }
@@ -195,8 +230,6 @@ impl Log {
     }
 }
 
-/// How many bytes a reader may take into the index on its way.
-const BEHIND_MAX: u64 = 4 << 20;
 /// How much is read for a line at first.
 const LINE: usize = 4 << 10;
 

@@ -1,6 +1,7 @@
 //! The embedded store passes the suite that every store must pass, over a disk that forgets what was not synced, and
 //! behaves on a full one as it promises.
 
+mod feed;
 mod names;
 mod runbooks;
 

@@ -116,7 +116,7 @@ async fn record(app: &Arc<App>, wish: &RedactArgs) -> Result<(RunId, usize), Fai
         .look(move |store| {
             // One that has left memory is read back; one that cannot be is gone.
             let _ = store.load(&[StreamId::Run(run)]);
-            (store.state().run(run).is_some_and(|run| run.is_terminal()), store.first_seq(run))
+            (store.state().run(run).is_some_and(|run| run.is_terminal()), store.place_of(run).first)
         })
         .await
         .map_err(problem)?;
@@ -146,7 +146,7 @@ fn also(field: &str) -> Option<&'static str> {
 fn find(log: &Log, run: RunId, first_seq: u64, wish: &RedactArgs) -> Result<Vec<ValueRedacted>, Failure> {
     let unread = |error: windlass_store::log::Error| Failure::new(error.code(), error.to_string());
     let mut streams = BTreeSet::from([StreamId::Run(run)]);
-    log.read(first_seq, &mut |record, _| {
+    log.scan_run(run, Seqs { first: first_seq, last: u64::MAX }, &mut |record, _| {
         if let Event::IntentRecorded(e) = &record.event
             && e.pipeline_id == run
         {

@@ -1,9 +1,9 @@
 //! The index: what is found by it is what stands in the log, and it costs the records of a stream.
 
-use super::support::{DIR, fact, open, stream};
+use super::support::{DIR, fact, open, open_at, options, stream};
 use crate::disk::faulty::Faulty;
 use crate::disk::{Disk, How};
-use crate::log::{Error, Log, Seqs};
+use crate::log::{Error, Log, Options, Seqs};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use windlass_core::stream::StreamId;
@@ -95,6 +95,96 @@ fn a_stream_costs_its_own_records() {
     damage(&disk, first, 4_000);
     assert!(log.read(0, &mut |_, _| ControlFlow::Continue(())).is_err());
     assert_eq!(scan(&log, 100, Seqs::ALL).unwrap().iter().map(|found| found.0).collect::<Vec<_>>(), [1, 2]);
+}
+
+/// How many bytes of the disk something reads.
+fn cost(disk: &Faulty, read: impl FnOnce()) -> u64 {
+    let before = disk.bytes_read();
+    read();
+    disk.bytes_read() - before
+}
+
+/// A page of a stream from a seq on: so many records.
+fn page(log: &Log, n: u64, first: u64, max: usize) -> Vec<u64> {
+    let mut found = Vec::new();
+    log.scan(&[stream(n)], Seqs { first, last: u64::MAX }, &mut |record, _| {
+        found.push(record.seq);
+        if found.len() < max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })
+    .unwrap();
+    found
+}
+
+#[test]
+fn a_page_of_a_stream_costs_that_page_however_long_the_log_is() {
+    let disk = Faulty::new();
+    let (log, ..) = open(&disk).unwrap();
+    let costs: Vec<u64> = [40, 80, 160]
+        .windows(2)
+        .map(|span| {
+            fill(&log, if span[0] == 40 { 1 } else { span[0] + 1 }, span[1]);
+            log.index(&|| true).unwrap();
+            // Whether a part is what was written is looked at once.
+            let all = page(&log, 7, 1, usize::MAX);
+            assert_eq!(all.len() as u64, span[1]);
+            let middle = all[all.len() / 2];
+            let cost = cost(&disk, || assert_eq!(page(&log, 7, middle, 3).len(), 3));
+            let whole: u64 = files(&disk, "log").len() as u64 * options().segment_bytes;
+            assert!(cost < whole / 4, "{cost} of {whole}");
+            cost
+        })
+        .collect();
+    assert!(costs[1] < costs[0] * 2, "the log is twice as long: {costs:?}");
+}
+
+#[test]
+fn after_a_start_the_files_of_the_index_are_used_before_anybody_brings_it_up_to_date() {
+    let disk = Faulty::new();
+    let (log, ..) = open(&disk).unwrap();
+    fill(&log, 1, 100);
+    log.index(&|| true).unwrap();
+    drop(log);
+    let (log, ..) = open(&disk).unwrap();
+    let whole: u64 = files(&disk, "log").len() as u64 * options().segment_bytes;
+    let cost = cost(&disk, || assert_eq!(page(&log, 7, 1, 3).len(), 3));
+    assert!(cost < whole / 4, "{cost} of {whole}");
+    same(&log, "after a start");
+}
+
+#[test]
+fn whoever_reads_on_begins_where_the_last_page_ended() {
+    let disk = Faulty::new();
+    let options = Options { segment_bytes: 8 << 20, ..options() };
+    let (log, ..) = open_at(&disk, DIR, options).unwrap();
+    for ver in 1..=40 {
+        log.commit_and_wait((0..STREAMS).map(|n| fact(n, ver, 8_000)).collect()).unwrap();
+    }
+    let read = |from: u64| {
+        let mut seqs = Vec::new();
+        let next = log.read(from, &mut |record, _| {
+            seqs.push(record.seq);
+            if seqs.len() < 5 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        assert_eq!(seqs, (from..from + 5).collect::<Vec<_>>());
+        next.unwrap()
+    };
+    let mut next = 0;
+    let first = cost(&disk, || next = read(701));
+    assert!(first >= 5 << 20, "it walks through the file: {first}");
+    for _ in 0..10 {
+        let page = cost(&disk, || next = read(next));
+        assert!(page <= 1 << 20, "it reads no more than is read at a time: {page}");
+    }
+    // The end is remembered as well.
+    let mut last = 0;
+    log.read(next, &mut |record, _| {
+        last = record.seq;
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    log.commit_and_wait(vec![fact(0, 41, 100)]).unwrap();
+    let new = cost(&disk, || drop(log.read(last + 1, &mut |_, _| ControlFlow::Continue(()))));
+    assert!((1..10_000).contains(&new), "{new}");
 }
 
 #[test]
