@@ -429,7 +429,7 @@ impl Hands {
             (self.attempts.token(&attempt), trace::attempt_span(attempt.run, &attempt.step, attempt.epoch));
         let traceparent = trace::traceparent(work.trace, span);
         let server = self.attempts.server();
-        let errand = Errand { tries: lease.attempt, server, token: &token, traceparent: &traceparent };
+        let reach = Reach { tries: lease.attempt, server, token: &token, traceparent: &traceparent };
         let (key, vars) = (lease.idempotency_key.as_str(), lease.vars.get());
         let told = Told { attempt: &attempt, key, vars: &vars, reach: Some(reach) };
         let mut env = Environment::of_step(&told).map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! What a schedule's decisions are made of: the facts about its slots, and of the runs that a due one cancels.
+//! What a schedule's decisions are made of: the facts about its slots, and the runs that a due one cancels.
 
 use super::{Held, Overlap, Schedule, Settings, SkipReason};
 use crate::event::{ScheduleCreated, ScheduleFired, ScheduleQueued, ScheduleSkipped};

@@ -25,7 +25,7 @@ const OTHER: Digest = Digest([2; 32]);
 fn declared(placed: bool) -> Runbook {
     let main = pipeline(vec![run("a")], Vec::new(), Vec::new());
     let caller = pipeline(vec![call("c", "main", &[])], Vec::new(), Vec::new());
-    let mut book = crate::world::book(vec![("main", main), ("caller", caller)]);
+    let mut book = book(vec![("main", main), ("caller", caller)]);
     let git = Template::Literal(json!("."));
     let workspace = WorkspaceDef { git, base: None, branch: None, keep: Keep::Never };
     book.pipelines.get_mut("main").unwrap().workspace = Some(workspace).filter(|_| placed);
@@ -131,7 +131,7 @@ fn what_the_engine_starts_by_itself_fails_with_it() {
     let create = world.create("caller", Value::Null);
     world.send(&Command::Create(Box::new(create.clone()))).unwrap();
     assert_eq!(world.step_status(create.id, "c"), Status::Failed);
-    assert_eq!(world.error(create.id, "c"), TEXT);
+    assert_eq!(world.error(create.id, "c"), format!("RUNBOOK_INVALID: {TEXT}"));
     assert_eq!(runs_of_main(&world), 0);
 }
 
