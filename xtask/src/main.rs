@@ -4,6 +4,7 @@
 //! Each rule is a function from text to findings, with a test that shows it failing. A finding is printed
 //! as `file:line: message`; any finding makes the exit code 1.
 
+mod arms;
 mod documents;
 mod maps;
 mod modules;

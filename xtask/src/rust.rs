@@ -1,6 +1,7 @@
 //! The style rules of Rust files.
 
 use crate::Finding;
+use crate::arms;
 use crate::source::{functions, is_test_file, line_of, mask, tests, words};
 use crate::tree::File;
 use std::ops::Range;
@@ -80,6 +81,9 @@ pub(crate) fn check(file: &File) -> Vec<Finding> {
     }
     if file.path.starts_with("crates/core/src/") {
         findings.extend(hides_no_pair(file, &masked, &test_spans));
+    }
+    if file.path.starts_with("crates/") && file.path.contains("/src/") {
+        findings.extend(drops_nothing(file, &masked, &test_spans));
     }
     findings
 }
@@ -165,21 +169,43 @@ fn hides_no_pair(file: &File, masked: &str, test_spans: &[Range<usize>]) -> Vec<
         return Vec::new();
     }
     let applies = functions(masked, "apply");
-    let lines: Vec<&str> = file.text.lines().collect();
     let mut findings = Vec::new();
     for (at, _) in masked.match_indices("=>") {
         if !catches_all(&masked[..at]) || inside(test_spans, at) || inside(&applies, at) {
             continue;
         }
         let line = line_of(masked, at);
-        let excused = |n: usize| lines.get(n).is_some_and(|l| l.contains("// tidy: "));
-        if excused(line - 1) || line.checked_sub(2).is_some_and(excused) {
+        if is_excused(file, line) {
             continue;
         }
         let message = "a catch-all arm hides cases: write them out, or say why not in a comment `// tidy: …`";
         findings.push(Finding::new(&file.path, line, message));
     }
     findings
+}
+
+/// No arm may drop an effect, a command, an event or an answer unseen, in any crate. An `apply` may, as above.
+fn drops_nothing(file: &File, masked: &str, test_spans: &[Range<usize>]) -> Vec<Finding> {
+    let applies = functions(masked, "apply");
+    let mut findings = Vec::new();
+    for at in arms::dropped(masked, &file.text) {
+        let line = line_of(masked, at);
+        if inside(test_spans, at) || inside(&applies, at) || is_excused(file, line) {
+            continue;
+        }
+        let message =
+            "this arm drops what it does not name: write the rest out, or say why in a comment `// tidy: …`";
+        findings.push(Finding::new(&file.path, line, message));
+    }
+    findings
+}
+
+/// Whether a comment in this line, or in those right above it, gives a reason.
+fn is_excused(file: &File, line: usize) -> bool {
+    let lines: Vec<&str> = file.text.lines().collect();
+    let reason = |line: &str| line.contains("// tidy: ");
+    let above = lines[..line - 1].iter().rev().take_while(|line| line.trim_start().starts_with("//"));
+    lines.get(line - 1).is_some_and(|line| reason(line)) || above.into_iter().any(|line| reason(line))
 }
 
 /// Whether the pattern that ends here is `_` or a tuple of nothing else.
@@ -304,5 +330,23 @@ mod unit {
         let text = "//! Purpose.\nfn decide() { match a { _ => 1 } }\n";
         assert!(messages("crates/core/src/wire.rs", text).is_empty());
         assert!(messages("crates/engine/src/lib.rs", text).is_empty());
+    }
+
+    #[test]
+    fn arms_that_drop_what_others_say_are_found_in_every_crate() {
+        let path = "crates/server/src/outside.rs";
+        let text = |reason: &str| {
+            format!(
+                "//! Purpose.\nfn f() {{ match e {{\n  Effect::A => 1,\n{reason}  effect => drop(effect),\n}} }}\n"
+            )
+        };
+        one(path, &text(""), 4, "drops");
+        for reason in ["  // tidy: why\n", "  // tidy: why, in\n  // two lines\n"] {
+            assert_eq!(messages(path, &text(reason)), Vec::<String>::new());
+        }
+        let test = text("").replace("fn f", "#[test]\nfn f");
+        assert_eq!(messages(path, &test), Vec::<String>::new());
+        let apply = "//! Purpose.\nfn apply(self) -> Self { match e { Event::A => b, _ => self } }\n";
+        assert_eq!(messages(path, apply), Vec::<String>::new());
     }
 }

@@ -11,6 +11,7 @@ use crate::packed::Packed;
 use crate::time::{Millis, Span};
 use alloc::boxed::Box;
 use alloc::string::String;
+use alloc::vec::Vec;
 use serde_json::Value;
 
 /// The permission to carry out one attempt of a step, as an executor gets it.
@@ -104,4 +105,37 @@ pub enum Effect {
     Notify { notice: NoticeId, title: String, message: String, sound: bool },
     /// Show an approval to those who may decide it, again where `reminder` is set.
     ShowApproval { approval: ApprovalId, run: RunId, reminder: bool },
+}
+
+impl Effect {
+    /// Its name and what it concerns, for log lines.
+    #[must_use]
+    pub fn log_fields(&self) -> (&'static str, Vec<(&'static str, String)>) {
+        use alloc::string::ToString;
+        let run_step =
+            |run: &RunId, step: &StepId| alloc::vec![("run_id", run.to_string()), ("step", step.to_string())];
+        match self {
+            Effect::ComputeSlots { schedule, .. } => {
+                ("compute_slots", alloc::vec![("schedule", schedule.to_string())])
+            }
+            Effect::ListItems { worker, .. } => ("list_items", alloc::vec![("worker", worker.to_string())]),
+            Effect::TakeItem { worker, item, .. } => {
+                ("take_item", alloc::vec![("worker", worker.to_string()), ("item", item.to_string())])
+            }
+            Effect::Execute(lease) => ("execute", run_step(&lease.run, &lease.step)),
+            Effect::Stop { run, step, .. } => ("stop", run_step(run, step)),
+            Effect::EvaluatePolicy { run, step, .. } => ("evaluate_policy", run_step(run, step)),
+            Effect::GatherGuard { run, step, .. } => ("gather_guard", run_step(run, step)),
+            Effect::Probe { run, step, .. } => ("probe", run_step(run, step)),
+            Effect::Send { session, .. } => ("send", alloc::vec![("session", session.to_string())]),
+            Effect::Kill { session } => ("kill", alloc::vec![("session", session.to_string())]),
+            Effect::Nudge { session, .. } => ("nudge", alloc::vec![("session", session.to_string())]),
+            Effect::WorktreeAdd { path, .. } => ("worktree_add", alloc::vec![("path", path.clone())]),
+            Effect::WorktreeRemove { path, .. } => ("worktree_remove", alloc::vec![("path", path.clone())]),
+            Effect::Notify { title, .. } => ("notify", alloc::vec![("title", title.clone())]),
+            Effect::ShowApproval { approval, .. } => {
+                ("show_approval", alloc::vec![("approval", approval.to_string())])
+            }
+        }
+    }
 }

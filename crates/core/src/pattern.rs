@@ -311,7 +311,7 @@ fn subjects(event: &Event) -> [Option<&Name>; 2] {
         | Event::ScheduleResumed(event::ScheduleResumed { schedule, .. })
         | Event::ScheduleRemoved(event::ScheduleRemoved { schedule, .. }) => one(schedule),
 
-        // A queue's events are about the queue; the rest is about ids, which no pattern names.
+        // tidy: a queue's events are about the queue; the rest is about ids, which no pattern names.
         _ => [queue(event).map(|(_, queue)| queue), None],
     }
 }

@@ -351,7 +351,7 @@ impl Ledger {
             Event::StepFailed(e) => self.forget(&e.step),
             Event::StepSkipped(e) => self.forget(&e.step),
             Event::StepCancelled(e) => self.forget(&e.step),
-            // The run's stream holds much else.
+            // tidy: the run's stream holds much else.
             _ => {}
         }
     }

@@ -589,13 +589,16 @@ impl Hands {
             Effect::Notify { notice, title, message, sound } => {
                 self.notices.tell(notices::Told { notice, title, message, sound });
             }
-            // These need what this version does not have: sessions and worktrees. They stay outstanding, and are found
-            // again by the version that has them.
-            Effect::Send { .. }
+            // These need what this version does not have: sessions and worktrees. They stay outstanding, and the version that
+            // has it finds them again.
+            unmade @ (Effect::Send { .. }
             | Effect::Kill { .. }
             | Effect::Nudge { .. }
             | Effect::WorktreeAdd { .. }
-            | Effect::WorktreeRemove { .. } => {}
+            | Effect::WorktreeRemove { .. }) => {
+                let (effect, _) = unmade.log_fields();
+                tracing::warn!(event = "effect_not_carried_out", effect);
+            }
             // The engine hands an attempt over with its permit, and never as an effect.
             Effect::Execute(lease) => {
                 debug_assert!(false, "an attempt came without its permit: {lease:?}");

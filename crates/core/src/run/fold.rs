@@ -343,7 +343,7 @@ impl Run {
             Event::AgentExited(e) => self.change_task(&e.step, event, at),
             Event::AgentGone(e) => self.change_task(&e.step, event, at),
 
-            // What is left are notes (a shell's exit code, a strategy's fallback, a passed guard), signals and
+            // tidy: what is left are notes (a shell's exit code, a strategy's fallback, a passed guard), signals and
             // other actions, which change nothing, and the facts of other streams.
             _ => {}
         }

@@ -192,7 +192,7 @@ impl Step {
                 self.output_lost = Some(Box::new(lost));
             }
             Event::StepCancelled(_) => self.end(Status::Cancelled, at),
-            // Every other event is about something else, or, like the two other resolutions, comes with the
+            // tidy: every other event is about something else, or, like the two other resolutions, comes with the
             // fact that ends the step.
             _ => {}
         }

@@ -230,16 +230,6 @@ fn a_stale_report_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn a_leased_step_is_leased_to_nobody_else() {
-    let mut world = World::new(main_book(vec![run("a")]));
-    let id = world.start();
-    world.lease(id, "a");
-    let refused = world.try_lease(id, "a", "ex2").unwrap_err();
-    assert_eq!(refused.code(), Some(Code::RunInvalidTransition));
-    world.check_replay();
-}
-
-#[test]
 fn a_step_that_kills_its_executors_fails_in_the_end() {
     let mut world = World::new(main_book(vec![run("a")]));
     world.records = false;
@@ -279,21 +269,6 @@ fn a_lost_write_that_may_happen_once_waits_for_a_human() {
         }
         world.check_replay();
     }
-}
-
-#[test]
-fn a_lost_write_that_can_be_reconciled_is_probed() {
-    let (mut world, id) = writing(Some(Semantics::Reconcile));
-    world.lease(id, "w");
-    world.lose(id, "w");
-    let probe = |effect: &&Effect| matches!(effect, Effect::Probe { epoch: 1, .. });
-    assert_eq!(world.effects.iter().filter(probe).count(), 1);
-    let (step, resolution, probed) = (name("w"), Resolution::Retry, true);
-    let settle = Command::Resolve { run: id, step, resolution, probed, reason: None, output: None };
-    world.send(&settle).unwrap();
-    world.succeed(id, "w");
-    assert_eq!(world.leasable(id), ["z"]);
-    world.check_replay();
 }
 
 #[test]

@@ -51,18 +51,6 @@ fn needs(world: &mut World, needed: &[RunId]) -> RunId {
 // Events and times.
 
 #[test]
-fn a_wait_for_a_time_ends_when_it_has_come() {
-    let mut world = World::new(main_book(vec![wait("w", WaitFor::Time { span: Span::secs(60) }), run("b")]));
-    let id = world.start();
-    assert_eq!(world.status(id), Status::WaitingExternal);
-    world.sleep(Span::secs(59));
-    assert_eq!(world.step_status(id, "w"), S::WaitingExternal);
-    world.sleep(Span::secs(1));
-    assert_eq!(world.leasable(id), ["b"]);
-    world.check_replay();
-}
-
-#[test]
 fn a_wait_for_an_event_ends_with_its_data() {
     let mut world = World::new(main_book(vec![event("w", None, None, false), run("b")]));
     let id = world.start();
@@ -328,39 +316,6 @@ fn a_lock_is_released_at_every_ending() {
         assert_eq!(holder(&world, "L"), None, "{how}");
         world.check_replay();
     }
-}
-
-#[test]
-fn a_waiter_that_is_cancelled_leaves_the_line() {
-    let mut world = World::new(main_book(vec![run("a").lock("L", Overlap::Queue)]));
-    let (first, second, third) = (world.start(), world.start(), world.start());
-    world.cancel(second).unwrap();
-    assert_eq!(world.status(second), Status::Cancelled);
-    world.succeed(first, "a");
-    assert_eq!(holder(&world, "L"), of_step(third, "a"));
-    world.check_replay();
-}
-
-#[test]
-fn an_overlap_skips_the_step_or_cancels_the_holder() {
-    let mut world = World::new(main_book(vec![run("a").lock("L", Overlap::Skip), run("b")]));
-    let (first, second) = (world.start(), world.start());
-    world.lease(first, "a");
-    assert_eq!(world.step_status(second, "a"), S::Skipped);
-    assert_eq!(world.leasable(second), ["b"]);
-    world.succeed(second, "b");
-    assert_eq!(world.status(second), Status::Completed);
-    world.check_replay();
-
-    let mut world = World::new(main_book(vec![run("a").lock("L", Overlap::Cancel)]));
-    let first = world.start();
-    world.lease(first, "a");
-    let second = world.start();
-    assert_eq!(world.stopped(first), ["a@1"]);
-    world.stop(first, "a");
-    assert_eq!(world.status(first), Status::Cancelled);
-    assert_eq!(holder(&world, "L"), of_step(second, "a"));
-    world.check_replay();
 }
 
 #[test]

@@ -85,31 +85,6 @@ fn a_slot_makes_one_run_however_often_it_is_reported() {
 }
 
 #[test]
-fn a_slot_during_a_run_is_skipped_queued_or_cancels_it() {
-    let mut world = world_of(settings(Overlap::Skip));
-    let (_, first) = slot(&mut world);
-    let (_, second) = slot(&mut world);
-    assert!(!exists(&world, second));
-    finish(&mut world, first);
-    let (_, third) = slot(&mut world);
-    assert!(exists(&world, third));
-
-    let mut world = world_of(settings(Overlap::Queue));
-    let (_, first) = slot(&mut world);
-    let (_, second) = slot(&mut world);
-    assert!(!exists(&world, second));
-    finish(&mut world, first);
-    assert!(exists(&world, second), "the run's end lets the next one begin in the same turn");
-
-    let mut world = world_of(settings(Overlap::Cancel));
-    let (_, first) = slot(&mut world);
-    let (_, second) = slot(&mut world);
-    assert_eq!(world.status(first), Status::Cancelled);
-    assert!(schedule(&world).live.iter().eq([&second]));
-    world.check_replay();
-}
-
-#[test]
 fn a_slot_whose_run_cannot_be_made_is_over_at_once_and_blocks_nothing() {
     let mut world = world_of(Settings { vars: json!({ "ghost": 1 }), ..settings(Overlap::Skip) });
     let (_, lost) = slot(&mut world);

@@ -97,7 +97,9 @@ fn plain(names: &mut Names, value: &Value) -> String {
         | Value::Bool(_)
         | Value::Number(_)
         | Value::Array(_)
-        | Value::Object(_) => value.to_string(),
+        | Value::Object(_) => {
+            String::from_utf8(windlass_core::canonical::bytes(value)).expect("JSON is text")
+        }
     };
     let text = names.shorten(&text);
     match text.char_indices().nth(VALUE_MAX) {

@@ -55,6 +55,7 @@ impl App {
         let hit = match asked {
             Ok(Reply::Known { in_flight: true, .. }) => Hit::InFlight,
             Ok(Reply::Known { .. }) => Hit::Duplicate,
+            // tidy: every other answer is that of a delivery that was taken in.
             Ok(_) => Hit::New,
             Err(problem) if problem.code == Code::IdempotencyConflict => Hit::Conflict,
             Err(_) => Hit::Failed,

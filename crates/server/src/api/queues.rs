@@ -698,6 +698,7 @@ async fn report(
                 }
             }
             Ok(Reply::Item(item::Reply::Dropped)) => value["cancelled"] = Value::Bool(true),
+            // tidy: every other answer is that the report was taken, which is what no code means.
             Ok(_) => {}
             Err(problem) => {
                 value["code"] = Value::String(problem.code.as_str().to_owned());

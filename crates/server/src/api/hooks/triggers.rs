@@ -177,8 +177,15 @@ async fn known(app: &App, key: &Scoped, delivery: &Delivery) -> Result<Option<An
             );
             Err(Problem::new(Code::ExpressionFailed, text))
         }
-        // New, or another try at what failed.
-        Some(_) | None => Ok(None),
+        // New, or another try at what failed; what is left are answers to those who hold a key.
+        Some(
+            idempotency::Reply::New { .. }
+            | idempotency::Reply::Retry { .. }
+            | idempotency::Reply::Failed { .. }
+            | idempotency::Reply::Done
+            | idempotency::Reply::Nothing,
+        )
+        | None => Ok(None),
     }
 }
 
