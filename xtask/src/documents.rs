@@ -1,4 +1,4 @@
-//! The rules of documents: white space, links that lead somewhere, no paths of somebody's machine, and a page for
+//! The rules of documents: white space, links that lead somewhere, no paths of one machine, and a page for
 //! every error code.
 
 use crate::Finding;
@@ -126,7 +126,7 @@ fn resolves(from: &str, target: &str, root: &Path) -> bool {
     for part in folder.join(path).components() {
         match part {
             Component::ParentDir => {
-                // A link may not leave the tree: it would lead nowhere for everybody else.
+                // A link may not leave the tree: it would lead nowhere on another machine.
                 if !resolved.pop() {
                     return false;
                 }

@@ -46,7 +46,7 @@ pub(crate) fn check(root: &Path) -> io::Result<Vec<Finding>> {
     }
     let (layers, knot) = modules::check(&files);
     findings.extend(layers);
-    // Whoever closed the pipe does not want to read on.
+    // A closed pipe means that the reader has seen enough.
     let _ = writeln!(
         io::stdout().lock(),
         "the largest knot of the core: {} of at most {} modules ({})",

@@ -161,7 +161,7 @@ fn has_one_way_out(file: &File, masked: &str, test_spans: &[Range<usize>]) -> Ve
     findings
 }
 
-/// No arm may swallow the pairs that nobody thought of. An `apply` over the wide event enum may end in one,
+/// No arm may swallow pairs that were not considered. An `apply` over the wide event enum may end in one,
 /// since it leaves the state unchanged; any other needs a comment `// tidy: ` with its reason.
 fn hides_no_pair(file: &File, masked: &str, test_spans: &[Range<usize>]) -> Vec<Finding> {
     let name = file.path.rsplit('/').next().unwrap_or_default();

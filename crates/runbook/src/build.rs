@@ -57,9 +57,7 @@ pub(super) enum Secrets {
 
 /// Builds values, and keeps what was wrong and what must be checked later.
 pub(super) struct Builder<'a> {
-    /// The files.
     pub sources: &'a [Source],
-    /// What is wrong.
     pub notes: Notes,
     /// The expressions of the pipeline, or the part of the file, that is being built.
     pub uses: Vec<Use>,

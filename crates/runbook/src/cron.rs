@@ -42,7 +42,7 @@ pub enum Error {
     /// The span of an interval cannot be read, or is too short.
     #[error("`every: {0}` is not a span of a second or more")]
     Every(String),
-    /// Nobody knows the time zone.
+    /// The time zone is unknown.
     #[error("there is no time zone `{0}`; write a name such as `Europe/Berlin` or `UTC`")]
     Zone(String),
     /// The fields mean a day that never comes.
@@ -82,7 +82,7 @@ impl Spec {
     /// Reads cron fields, or `every` and a span, as runbooks keep them.
     ///
     /// # Errors
-    /// What cannot be read, a zone that nobody knows, and a day that never comes.
+    /// An expression that does not parse, an unknown zone, or a day that never occurs.
     pub fn parse(spec: &str, zone: &str) -> Result<Spec, Error> {
         if let Some(text) = spec.strip_prefix("every ") {
             let span = crate::span::parse(text).ok().filter(|span| *span >= EVERY_MIN);

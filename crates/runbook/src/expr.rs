@@ -41,7 +41,7 @@ pub const MACROS_MAX: usize = 2;
 /// How many elements macros may visit, times the size of the values (at least 16 KiB).
 pub const VISITS_MAX: usize = 256 * 1024 * 1024;
 /// How much work an evaluation may be: one for each byte that is looked at, and for each value about a hundred, which is what it
-/// takes in time. So it is over in about ten milliseconds: nobody else is served meanwhile.
+/// takes in time. So it ends in about ten milliseconds: the loop serves no other caller meanwhile.
 pub const WORK_MAX: usize = 8 * 1024 * 1024;
 /// The most compiled expressions that are kept.
 pub const CACHE_MAX: usize = 1_024;
@@ -73,7 +73,7 @@ impl Cel {
     /// # Errors
     /// What is wrong with its text.
     pub fn compiled(&self, source: &str) -> Result<Arc<Expression>, Error> {
-        // Whoever panicked while holding it left a cache that is complete: entries are put in whole.
+        // A thread that panicked while holding the lock left a complete cache: entries are inserted whole.
         let kept = || self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = kept().get(source) {
             return Ok(Arc::clone(known));

@@ -26,7 +26,7 @@ use windlass_core::workspace::Keep;
 
 /// The version of the form that is written.
 const VERSION: u32 = 1;
-/// How long an outside holder of a lock or of slots may be silent where nobody says otherwise.
+/// The default heartbeat timeout of outside holders of locks and slots.
 const HOLDER_TIMEOUT: Span = Span::secs(60);
 
 /// The files of a runbook as one.

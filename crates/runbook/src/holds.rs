@@ -1,5 +1,5 @@
-//! Holds that a run would wait for in vain, as far as a file tells: a lock that the run itself has, and more slots than
-//! there are. Names that an expression gives are looked at when the step is reached.
+//! Holds that a run could never get, as far as the file shows: a lock that the run itself holds, and more slots than the
+//! semaphore has. Names computed by expressions are checked when the step is reached.
 
 use super::build::Builder;
 use super::problem::{Place, Problem};
@@ -8,7 +8,7 @@ use windlass_core::id::Name;
 use windlass_core::runbook::{Node, Pipeline, Runbook, StepDef};
 use windlass_core::template::Template;
 
-/// The name, where it is written out.
+/// The name, if it is not computed by an expression.
 fn literal(name: &Template) -> Option<&str> {
     match name {
         Template::Literal(name) => name.as_str(),
@@ -24,8 +24,8 @@ fn lock_of(step: &StepDef) -> Option<&str> {
     literal(&step.lock.as_ref()?.name)
 }
 
-/// The groups that hold what they hold while the step runs, from the inside out. A compensation runs at the end, when
-/// the groups around what it takes back have given theirs back.
+/// The groups that keep their holds while the step runs, from the inside out. A compensation runs at the end, when the
+/// groups around the step it reverses have released theirs.
 fn around<'m>(metas: &'m [Meta], node: Node) -> impl Iterator<Item = Node> + 'm {
     let outer = |node: &Node| {
         let meta = metas.get(*node as usize)?;
@@ -34,7 +34,7 @@ fn around<'m>(metas: &'m [Meta], node: Node) -> impl Iterator<Item = Node> + 'm 
     std::iter::successors(Some(node), outer).skip(1)
 }
 
-/// Where something else stands, for a message at another place.
+/// The place of another definition, for a message that refers to it.
 fn line(builder: &Builder<'_>, at: Place, from: Place) -> String {
     let Some(source) = builder.sources.get(usize::from(at.file)) else { return String::new() };
     let before = source.text.as_bytes().iter().take(at.start as usize);
@@ -42,7 +42,7 @@ fn line(builder: &Builder<'_>, at: Place, from: Place) -> String {
     if at.file == from.file { format!("line {line}") } else { format!("line {line} of {}", source.name) }
 }
 
-/// Whether a step asks for a lock that its run, or a group around it, has until the step is over.
+/// Whether a step asks for a lock that its run, or a group around it, holds until the step has ended.
 pub(super) fn locks(pipeline: &Pipeline, at: Place, metas: &[Meta], builder: &mut Builder<'_>) {
     let whole = pipeline.lock.as_ref().and_then(|lock| literal(&lock.name));
     for (place, (step, meta)) in (0..).zip(pipeline.nodes.iter().zip(metas)) {
@@ -64,7 +64,7 @@ pub(super) fn locks(pipeline: &Pipeline, at: Place, metas: &[Meta], builder: &mu
     }
 }
 
-/// Whether a step asks for more slots than its semaphore has, with those that groups around it have.
+/// Whether a step, together with the groups around it, asks for more slots than the semaphore has.
 pub(super) fn slots(runbook: &Runbook, name: &Name, metas: &[Meta], builder: &mut Builder<'_>) {
     let Some(pipeline) = runbook.pipelines.get(name) else { return };
     for (place, (step, meta)) in (0..).zip(pipeline.nodes.iter().zip(metas)) {

@@ -1,11 +1,11 @@
-//! Modifiers that a step may have and that do nothing for its kind: `windlass check` tells of them.
+//! Modifiers that have no effect on a step's kind: `windlass check` warns of them.
 //!
-//! Those that would be a mistake anywhere are refused where the file is read. These are not, because runbooks that are
-//! deployed have them.
+//! Modifiers that are always a mistake are refused when the file is read. These are only warned of, because deployed
+//! runbooks have them.
 
 use windlass_core::runbook::{Kind, Runbook, StepDef};
 
-/// What does nothing, in the order of the runbook, for people.
+/// The warnings, in the order of the runbook.
 #[must_use]
 pub fn modifiers(runbook: &Runbook) -> Vec<String> {
     let mut out = Vec::new();

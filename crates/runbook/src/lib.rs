@@ -107,7 +107,7 @@ fn check_shapes(nodes: &[Node], notes: &mut Notes) {
     }
 }
 
-/// The hash of all files. The runbook's own name is where somebody put it and does not count; an include's name does, as it
+/// The hash of all files. The runbook's own file name depends on where it lies and does not count; an include's name does, as it
 /// says what is merged. Names and lengths are part of it, so that no text can pass for two files.
 fn hash(sources: &[Source]) -> Digest {
     let mut bytes = Vec::new();

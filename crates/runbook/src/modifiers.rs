@@ -29,7 +29,7 @@ pub(super) const ENV_TOTAL_MAX: usize = 100_000;
 /// What a step gets from around it.
 #[derive(Clone, Default)]
 pub(super) struct Inherited<'n> {
-    /// Shared until somebody adds to it, as most steps add nothing.
+    /// Shared until a step adds to it; most add nothing.
     env: Rc<BTreeMap<&'n str, &'n Node>>,
     dir: Option<&'n Node>,
     shell: Option<&'n Node>,

@@ -90,9 +90,9 @@ type Known = HashMap<String, Arc<Result<Pattern, String>>>;
 
 static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
 
-/// A pattern, compiled now or before. Nobody waits while another one is compiled or searched for.
+/// A pattern from the cache, or compiled now. Compiling or matching one blocks no other.
 pub fn known(text: &str) -> Arc<Result<Pattern, String>> {
-    // Whoever panicked while holding it left a cache that is complete: entries are put in whole.
+    // A thread that panicked while holding the lock left a complete cache: entries are inserted whole.
     let kept = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(known) = kept().get(text) {
         return Arc::clone(known);

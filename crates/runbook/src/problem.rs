@@ -45,9 +45,8 @@ impl Place {
 pub struct Problem {
     /// Where; none when it is about the file as a whole.
     pub at: Option<Place>,
-    /// What is wrong.
     pub message: String,
-    /// What stands beside the caret: what is expected there.
+    /// The label beside the caret: what is expected there.
     pub label: String,
     /// What to do next.
     pub help: Option<String>,
@@ -66,14 +65,14 @@ impl Problem {
         Problem { at: None, message: message.into(), label: String::new(), help: None }
     }
 
-    /// With what to do next.
+    /// Adds what to do next.
     #[must_use]
     pub fn help(mut self, help: impl Into<String>) -> Problem {
         self.help = Some(help.into());
         self
     }
 
-    /// With what stands beside the caret.
+    /// Adds the label beside the caret.
     #[must_use]
     pub fn label(mut self, label: impl Into<String>) -> Problem {
         self.label = label.into();
@@ -86,7 +85,6 @@ impl Problem {
 pub struct Source {
     /// Its name, as the user knows it.
     pub name: String,
-    /// Its text.
     pub text: String,
 }
 
@@ -285,7 +283,7 @@ impl Notes {
         }
     }
 
-    /// Takes one more that costs something to put into words: beyond the bound it is not.
+    /// Adds one whose text is costly to build: beyond the bound it is not built.
     pub fn add_with(&mut self, problem: impl FnOnce() -> Problem) {
         if self.list.len() < PROBLEMS_MAX {
             self.add(problem());
@@ -294,7 +292,7 @@ impl Notes {
         }
     }
 
-    /// How much is wrong so far.
+    /// The number of problems so far.
     #[must_use]
     pub fn count(&self) -> usize {
         self.list.len() + self.more

@@ -1,7 +1,7 @@
-//! References: what an expression in a pipeline may name, given where it stands.
+//! References: which names an expression may use at its place in a pipeline.
 //!
-//! A step can be referred to where it is over for sure: it stands before, it is not around, it does not run side by side,
-//! and it does not run once for each item of a group that the reference is outside of.
+//! A step can be referred to where it has certainly ended: it comes earlier, it does not enclose the place or run parallel
+//! to it, and it does not run once per item of a group that the place is outside of.
 
 use super::build::Stand;
 use super::problem::suggest;

@@ -49,7 +49,7 @@ fn of(runbook: &Runbook, pipeline: &Pipeline, place: Node, depth: u32) -> Risk {
 }
 
 fn called(runbook: &Runbook, name: &Name, depth: u32) -> Risk {
-    // A chain of calls has a bound, and one that goes round is refused elsewhere.
+    // Chains of calls are bounded, and `check` refuses cycles.
     let Some(pipeline) = runbook.pipelines.get(name).filter(|_| depth < CALLS_MAX) else { return Risk::Low };
     (0..pipeline.nodes.len() as Node)
         .map(|place| of(runbook, pipeline, place, depth + 1))

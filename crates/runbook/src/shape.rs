@@ -19,7 +19,6 @@ pub enum Shape {
     Command,
     /// The name of something.
     Name,
-    /// True or false.
     Bool,
     /// Only false.
     Never,
@@ -43,7 +42,6 @@ pub enum Shape {
     Words(&'static [&'static str]),
     /// The type of a value.
     Type,
-    /// A list.
     List(&'static Shape),
     /// A map from names.
     Map(Keys, &'static Shape),
@@ -62,7 +60,6 @@ pub enum Keys {
     Var,
     /// Names of environment variables.
     Env,
-    /// Anything.
     Any,
 }
 
@@ -71,7 +68,6 @@ pub enum Keys {
 pub struct Table {
     /// What it is, for messages.
     pub name: &'static str,
-    /// Its keys.
     pub keys: &'static [Key],
     /// Keys of which exactly one must be there; none where it is empty.
     pub one_of: &'static [&'static str],
@@ -80,7 +76,6 @@ pub struct Table {
 /// A key of a table.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
-    /// The key.
     pub name: &'static str,
     /// What it holds.
     pub shape: Shape,
@@ -92,7 +87,6 @@ pub struct Key {
     pub needs: &'static [&'static str],
 }
 
-/// A key.
 pub const fn key(name: &'static str, shape: Shape, doc: &'static str) -> Key {
     Key { name, shape, doc, required: false, needs: &[] }
 }

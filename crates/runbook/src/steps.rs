@@ -33,7 +33,6 @@ pub(super) enum Section {
 /// What is known of a step beside its definition.
 #[derive(Clone, Debug)]
 pub(super) struct Meta {
-    /// Where it stands.
     pub at: Place,
     /// The group around it; for a compensation the step that it takes back.
     pub parent: Option<StepNode>,

@@ -70,7 +70,6 @@ pub static DEFAULTS: Table = Table {
     one_of: &[],
 };
 
-/// A pipeline.
 pub static PIPELINE: Table = Table {
     name: "pipeline",
     keys: &[
@@ -102,7 +101,6 @@ pub static VAR: Table = Table {
     one_of: &[],
 };
 
-/// A working directory.
 pub static WORKSPACE: Table = Table {
     name: "workspace",
     keys: &[
@@ -323,7 +321,6 @@ static CONDITION_KEYS: [Key; 16] = [
     key("command", OneOf(&[Command, Of(&G_COMMAND)], "a command or a map"), "a command succeeds"),
 ];
 
-/// A condition.
 pub static CONDITION: Table = Table { name: "condition", keys: &CONDITION_KEYS, one_of: CONDITIONS };
 
 /// A condition with a name and what follows when it does not hold.
@@ -421,7 +418,6 @@ static G_COMMAND: Table = Table {
     one_of: &[],
 };
 
-/// A queue.
 pub static QUEUE: Table = Table {
     name: "queue",
     keys: &[
@@ -445,7 +441,7 @@ pub static QUEUE_RETRY: Table = Table {
     one_of: &[],
 };
 
-/// A queue whose items live elsewhere.
+/// A queue whose items live in another system.
 pub static EXTERNAL: Table = Table {
     name: "external",
     keys: &[
@@ -456,7 +452,6 @@ pub static EXTERNAL: Table = Table {
     one_of: &[],
 };
 
-/// A worker.
 pub static WORKER: Table = Table {
     name: "worker",
     keys: &[
@@ -469,7 +464,6 @@ pub static WORKER: Table = Table {
     one_of: &[],
 };
 
-/// A schedule.
 pub static SCHEDULE: Table = Table {
     name: "schedule",
     keys: &[
@@ -485,7 +479,6 @@ pub static SCHEDULE: Table = Table {
     one_of: &["cron", "every"],
 };
 
-/// A trigger.
 pub static TRIGGER: Table = Table {
     name: "trigger",
     keys: &[
@@ -517,7 +510,6 @@ pub static SLACK: Table =
 const ON_AGENT: Shape =
     OneOf(&[Words(&["nudge", "done", "fail", "escalate"]), Of(&AGENT_ACTION)], "a word or a map");
 
-/// An agent.
 pub static AGENT: Table = Table {
     name: "agent",
     keys: &[
@@ -550,7 +542,6 @@ pub static AGENT_ACTION: Table = Table {
     one_of: &["restart", "gate"],
 };
 
-/// A semaphore.
 pub static SEMAPHORE: Table = Table {
     name: "semaphore",
     keys: &[
@@ -560,7 +551,6 @@ pub static SEMAPHORE: Table = Table {
     one_of: &[],
 };
 
-/// A lock.
 pub static LOCK: Table = Table {
     name: "lock",
     keys: &[
@@ -570,7 +560,6 @@ pub static LOCK: Table = Table {
     one_of: &[],
 };
 
-/// Caps.
 pub static CAPS: Table = Table {
     name: "caps",
     keys: &[
@@ -581,7 +570,6 @@ pub static CAPS: Table = Table {
     one_of: &[],
 };
 
-/// A budget.
 pub static BUDGET: Table = Table {
     name: "budget",
     keys: &[

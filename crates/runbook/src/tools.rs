@@ -16,7 +16,7 @@ pub struct Tool {
     pub name: &'static str,
     /// What it does, in a word.
     pub operation: &'static str,
-    /// Whether it changes something outside, or elsewhere in the repository.
+    /// Whether it changes something outside, or in another place of the repository.
     pub writes: Writes,
     /// What can be done about a lost attempt at a write; absent, it is a human's to say. A request says by its method.
     pub semantics: Option<Semantics>,
@@ -26,7 +26,6 @@ pub struct Tool {
     pub target: &'static [&'static str],
     /// What the target is where none of these fields is given.
     pub otherwise: &'static str,
-    /// Its fields.
     pub fields: Table,
     /// The fields that may hold secrets.
     pub secrets: &'static [&'static str],
@@ -73,7 +72,7 @@ pub fn describe(tool: Tool) {
     }
 }
 
-/// Whether a call changes something outside. What nobody knows is taken for a write.
+/// Whether a call changes something outside. An unknown call counts as a write.
 #[must_use]
 pub fn writes(tool: &str, operation: &str) -> bool {
     match find(tool).map(|tool| tool.writes) {
@@ -149,7 +148,6 @@ const fn service(
     Tool { name, operation, writes, semantics, risk, target, otherwise: "service", fields, secrets }
 }
 
-/// Every tool.
 pub static TOOLS: &[Tool] = &[
     Tool {
         name: "http",

@@ -29,9 +29,7 @@ pub enum Error {
     /// A value of another type.
     #[error("the variable `{name}` must be of type {kind}, and `{value}` is not")]
     Type {
-        /// The variable.
         name: Name,
-        /// Its type.
         kind: ValueType,
         /// What was given, shortened.
         value: String,
@@ -39,7 +37,6 @@ pub enum Error {
     /// A value that is none of those it may have.
     #[error("the variable `{name}` may be {allowed}, not `{value}`")]
     Enum {
-        /// The variable.
         name: Name,
         /// What it may be.
         allowed: String,
@@ -49,19 +46,14 @@ pub enum Error {
     /// A value that does not match the pattern.
     #[error("the variable `{name}` must match `{pattern}`, and `{value}` does not")]
     Pattern {
-        /// The variable.
         name: Name,
-        /// Its pattern.
         pattern: String,
         /// What was given, shortened.
         value: String,
     },
     /// The texts are too long for their patterns.
     #[error("the variable `{name}` is too long for its pattern: to search for it is too much work")]
-    Search {
-        /// The variable.
-        name: Name,
-    },
+    Search { name: Name },
     /// The runs of one request have too much in their variables.
     #[error(
         "the variables of these runs come to {bytes} bytes together, defaults included, and {REQUEST_VARS_LEN_MAX} is the most \

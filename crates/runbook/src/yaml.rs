@@ -22,7 +22,6 @@ pub const VALUES_MAX: usize = 200_000;
 /// A value and where it stands.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
-    /// Where it stands.
     pub at: Place,
     /// What it is.
     pub value: Value,
@@ -33,24 +32,18 @@ pub struct Node {
 pub enum Value {
     /// Nothing.
     Null,
-    /// True or false.
     Bool(bool),
     /// A number, and how it is written.
     Number(Number, String),
-    /// Text.
     Text(String),
-    /// A list.
     List(Vec<Node>),
-    /// A map.
     Map(Vec<(Key, Node)>),
 }
 
 /// The key of a map's entry.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Key {
-    /// Its text.
     pub text: String,
-    /// Where it stands.
     pub at: Place,
 }
 

@@ -1,13 +1,13 @@
-//! Cards: an approval as people see it, made from what is recorded and from nothing else.
+//! Cards: an approval as people see it, made from records only.
 //!
 //! ```text
 //!  recorded facts ─▶ Facts ─▶ Card ─┬─▶ text    the command line, the API, the evidence
 //!                                   └─▶ blocks  Slack
 //! ```
 //!
-//! The card shows the canonical action: what is hashed, approved and done. What an agent or a runbook says about it
-//! stands there too, quoted, but never in place of it. Both forms have the same rows. Everything that comes from data
-//! is made harmless on the way: nothing in it can format, mention, hide or reorder what stands around it.
+//! The card shows the canonical action: what is hashed, approved and executed. A description by an agent or a runbook is
+//! shown too, quoted, and never instead. Both forms have the same rows. All data is made harmless: nothing in it can format,
+//! mention, hide or reorder the text around it.
 
 pub mod blocks;
 pub mod diff;
@@ -46,7 +46,6 @@ const SHORT: usize = 12;
 pub struct Facts {
     /// The approval, with its action.
     pub approval: Approval,
-    /// Whose it is.
     pub tenant: Name,
     /// The pipeline of its run.
     pub pipeline: Name,
@@ -240,7 +239,7 @@ fn laid_out(row: &Row) -> Vec<String> {
     row.lines.iter().enumerate().map(line).collect()
 }
 
-/// A text of somebody's own, line by line. The bar says that it is quoted, so that no line of it passes for one of ours.
+/// A text by others, line by line. The bar marks it as quoted, so that no line of it passes for one of ours.
 fn quoted(text: &str) -> Vec<String> {
     text.lines().map(|line| format!("| {}", visible(line))).collect()
 }

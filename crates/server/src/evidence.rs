@@ -1,4 +1,4 @@
-//! Evidence: seals over what was recorded, and bundles that prove a run to somebody who does not trust the server.
+//! Evidence: seals over the records, and bundles that prove a run to an auditor who does not trust the server.
 //!
 //! ```text
 //!   log ──▶ sealing (a thread) ──▶ signed roots in the log

@@ -1,7 +1,7 @@
-//! Policy: what is in force, and what it says.
+//! Policy: which rules are in force, and the decisions they make.
 //!
-//! Either nothing is configured, and the built-in policy holds; or a folder of Cedar policies is. A folder that is
-//! configured and cannot be used denies everything and says why: whoever configured one meant it. The folder is looked at
+//! Without configuration the built-in policy applies; otherwise a folder of Cedar policies does. A folder that is
+//! configured and cannot be used denies everything and says why: configuring one is meant to restrict. The folder is looked at
 //! again when it changes, and then a new version is in force; what was decided under the old one is asked again before
 //! it is acted on.
 //!
@@ -260,12 +260,12 @@ impl InForce {
         let mut edition = self.edition.write().unwrap_or_else(PoisonError::into_inner);
         let moved = edition.version() != next.version();
         *edition = Arc::new(next);
-        // Whoever sees the folder sees what it says.
+        // A caller that sees the folder also sees its content.
         self.dir.get_or_init(|| dir.to_path_buf());
         moved
     }
 
-    /// Reads the folder again because somebody asked for it, and says what is in force now.
+    /// Reads the folder again on request, and reports the policy that is now in force.
     pub fn reload_and_tell(&self) {
         self.reload();
         tell(self);

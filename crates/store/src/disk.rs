@@ -1,7 +1,7 @@
 //! The disk: what a durable log needs of a file system, and no more.
 //!
-//! Everything that must survive a crash goes through [`Disk`], so that tests can stand a disk in its place that
-//! loses, tears, fills up and lies (`faulty`, for tests). Two rules of real file systems are part of the contract:
+//! Everything that must survive a crash goes through [`Disk`], so that tests can substitute a disk that
+//! loses, tears, fills up and lies (`faulty`). Two rules of real file systems are part of the contract:
 //!
 //! - What was written is durable after [`File::sync_data`] said so, not before.
 //! - A name (made, renamed or removed) is durable after [`Disk::sync_dir`] of its directory said so, not before.
@@ -46,7 +46,7 @@ pub trait Disk: Send + Sync {
     /// What the system says.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Removes a file. Whoever has it open can go on reading it.
+    /// Removes a file. Open handles can still read it.
     ///
     /// # Errors
     /// What the system says.
@@ -105,7 +105,7 @@ pub trait File: Send + Sync {
     /// As [`File::write_at`].
     fn reserve(&self, len: u64) -> io::Result<()>;
 
-    /// Cuts the file off, or makes it longer with noughts.
+    /// Truncates the file, or extends it with zeros.
     ///
     /// # Errors
     /// What the system says.
@@ -163,7 +163,7 @@ pub fn is_full(error: &io::Error) -> bool {
 pub enum Locking {
     /// It is held until this is dropped.
     Held(Box<dyn Hold>),
-    /// Somebody else holds it.
+    /// Another process holds it.
     Taken {
         /// The process that does, if it left its number.
         pid: Option<u32>,

@@ -37,17 +37,13 @@ pub const PAGE_LEN_MAX: usize = 4 << 20;
 /// What the index knows of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The run.
     pub id: RunId,
     /// The first run of its lineage.
     pub root: RunId,
-    /// Whose it is.
     pub tenant: Name,
-    /// The subdivision.
     pub namespace: Name,
     /// How it ended.
     pub status: Status,
-    /// The pipeline.
     pub pipeline: Name,
     /// The repository it is about.
     pub repo: Option<String>,
@@ -107,13 +103,10 @@ impl Row {
 /// Which runs a list shows, newest first. Ids are sorted by time, so the order is that of the ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
-    /// Whose runs.
     pub tenant: Name,
-    /// The subdivision.
     pub namespace: Name,
     /// How they ended.
     pub status: Option<Status>,
-    /// Of this pipeline.
     pub pipeline: Option<Name>,
     /// About this repository.
     pub repo: Option<String>,
@@ -180,7 +173,6 @@ pub enum Error {
     /// There is no room. Rows wait in memory and are written when there is room again.
     #[error("the disk of the history index {} is full ({detail}): make room; what waits is written then", path.display())]
     Full {
-        /// The index.
         path: PathBuf,
         /// What was reported.
         detail: String,
@@ -188,7 +180,6 @@ pub enum Error {
     /// The file is not what was written. The next start sets it aside and builds it anew.
     #[error("the history index {} is damaged ({detail}): restart Windlass, which rebuilds it from the log", path.display())]
     Damaged {
-        /// The index.
         path: PathBuf,
         /// What was found.
         detail: String,
@@ -196,7 +187,6 @@ pub enum Error {
     /// Another process has the file.
     #[error("the history index {} is in use elsewhere ({detail}): end the other process, or try again", path.display())]
     Busy {
-        /// The index.
         path: PathBuf,
         /// What was reported.
         detail: String,
@@ -204,7 +194,6 @@ pub enum Error {
     /// The system does not let us read or write it.
     #[error("the history index {} cannot be read or written ({detail}): check the folder and its permissions", path.display())]
     Io {
-        /// The index.
         path: PathBuf,
         /// What was reported.
         detail: String,
@@ -217,10 +206,7 @@ pub enum Error {
     },
     /// The writer thread has ended by a defect; nothing is written any more.
     #[error("the writer of the history index {} has ended: restart Windlass", path.display())]
-    Ended {
-        /// The index.
-        path: PathBuf,
-    },
+    Ended { path: PathBuf },
 }
 
 impl Error {

@@ -1,4 +1,4 @@
-//! The embedded log: facts on a disk, durable before anybody hears of them.
+//! The embedded log: facts on a disk, durable before any caller hears of them.
 //!
 //! ```text
 //!  commit ─▶ encode, chain ─▶ append, trailer ─▶ sync ─▶ done
@@ -9,10 +9,9 @@
 //!     log/heads…  heads of what it dropped, for seals
 //! ```
 //!
-//! What is promised: a batch that was answered with [`Durable`] survives a kill and a loss of power; any other batch is
-//! wholly there or wholly absent. Damage to what was durable is found when the log is read, and refuses it; what a crash
-//! tore is dropped. A failed sync ends the log for this process. A full disk refuses batches and nothing else, and the
-//! next batch is tried again. `docs/adr/0006-the-log.md` says why it is built this way.
+//! Promises: a batch that was answered with [`Durable`] survives a kill and a power loss (D1); any other batch is there as a
+//! whole or not at all. Damage to durable data refuses to open; a torn tail is dropped (D2). A failed sync ends the log for
+//! this process, and a full disk refuses batches but nothing else, until the next batch fits (D3). `docs/adr/0006-the-log.md` says why it is built this way.
 
 mod bench;
 mod commit;
@@ -185,9 +184,8 @@ pub struct Recovery {
     pub streams: u64,
     /// How many records came after.
     pub records: u64,
-    /// The last seq.
     pub last_seq: u64,
-    /// How many bytes after the last whole batch were not noughts and were dropped.
+    /// How many bytes after the last whole batch were not zeros and were dropped.
     pub torn_bytes: u64,
     /// What was wrong and could be helped.
     pub warnings: Vec<String>,
@@ -300,7 +298,7 @@ impl Log {
     pub fn commit_and_wait(&self, entries: Vec<Entry>) -> Result<Durable, Error> {
         let (answer, answered) = sync_channel(1);
         let done = Box::new(move |result| {
-            // Whoever asked is waiting below.
+            // The caller waits below.
             let _ = answer.send(result);
         });
         self.commit(Batch { entries, done });
@@ -344,7 +342,7 @@ impl Log {
     }
 
     /// Whether there was room for the next segment when it was last looked for. Where there was none it is looked for
-    /// again, so that whoever asks again later hears of it.
+    /// again, so that a later caller gets it too.
     #[must_use]
     pub fn has_room(&self) -> bool {
         let room = self.space.has_room();
@@ -379,7 +377,7 @@ impl Log {
         self.shared.backlog.load(Ordering::Acquire)
     }
 
-    /// Waits until more than `seen` snapshots ended, and says how the last one did. Somebody must have ended one.
+    /// Waits until more than `seen` snapshots ended, and says how the last one did. At least one must have ended.
     #[must_use]
     pub fn wait_for_snapshot(&self, seen: u64) -> Option<Result<Saved, Error>> {
         self.progress.wait(seen)

@@ -34,91 +34,91 @@ pub struct Wish {
 
 #[derive(Subcommand, Debug)]
 enum Workload {
-    /// Runs of ten steps that do nothing, so many at a time
+    /// Runs of ten steps that do nothing
     #[command(after_help = "examples:\n  windlass bench steps --runs 100")]
     Steps {
-        /// How many runs at a time
+        /// Concurrent runs
         #[arg(long, default_value_t = 100)]
         runs: usize,
-        /// For how long
+        /// Duration
         #[arg(long, default_value_t = 10)]
         seconds: u64,
-        /// Where to write; a directory next to the current one's data that is removed afterwards
+        /// Directory to write to [default: one beside the current data, removed afterwards]
         #[arg(long)]
         dir: Option<PathBuf>,
     },
-    /// A queue that is nearly empty, and one that is full: pushing, taking, and a start with all of it
+    /// A nearly empty queue and a full one: pushing, taking, and a start
     #[command(after_help = "examples:\n  windlass bench queue --items 1000000")]
     Queue {
-        /// How many items wait in the full one
+        /// Number of items in the full one
         #[arg(long, default_value_t = 1_000_000)]
         items: u64,
-        /// Where to write; a directory that is removed afterwards
+        /// Directory to write to [default: one that is removed afterwards]
         #[arg(long)]
         dir: Option<PathBuf>,
     },
-    /// Jobs of one step, enqueued and carried out in batches over HTTP
+    /// Jobs of one step, enqueued, leased and completed in batches over HTTP
     #[command(after_help = "examples:\n  windlass bench jobs --seconds 10")]
     Jobs {
-        /// How many a batch has
+        /// Jobs per batch
         #[arg(long, default_value_t = 200)]
         batch: usize,
-        /// How many executors lease them
+        /// Number of executors
         #[arg(long, default_value_t = 2)]
         executors: usize,
-        /// For how long
+        /// Duration
         #[arg(long, default_value_t = 10)]
         seconds: u64,
-        /// Where to write; a directory that is removed afterwards
+        /// Directory to write to [default: one that is removed afterwards]
         #[arg(long)]
         dir: Option<PathBuf>,
     },
-    /// From enqueuing a job to its start at an executor that waits, over HTTP
+    /// Latency from enqueuing a job to its lease by a waiting executor, over HTTP
     #[command(after_help = "examples:\n  windlass bench latency")]
     Latency {
-        /// For how long
+        /// Duration
         #[arg(long, default_value_t = 10)]
         seconds: u64,
-        /// Where to write; a directory that is removed afterwards
+        /// Directory to write to [default: one that is removed afterwards]
         #[arg(long)]
         dir: Option<PathBuf>,
     },
-    /// Locks that clients take and give back over HTTP
+    /// Locks that clients acquire and release over HTTP
     #[command(after_help = "examples:\n  windlass bench locks --shared")]
     Locks {
-        /// How many clients
+        /// Number of clients
         #[arg(long, default_value_t = 16)]
         clients: usize,
-        /// All of them want the same one
+        /// All clients use the same lock
         #[arg(long)]
         shared: bool,
-        /// For how long
+        /// Duration
         #[arg(long, default_value_t = 10)]
         seconds: u64,
-        /// Where to write; a directory that is removed afterwards
+        /// Directory to write to [default: one that is removed afterwards]
         #[arg(long)]
         dir: Option<PathBuf>,
     },
-    /// Plain requests over connections that are kept
+    /// Plain requests over persistent connections
     #[command(after_help = "examples:\n  windlass bench http --clients 8")]
     Http {
-        /// How many clients
+        /// Number of clients
         #[arg(long, default_value_t = 16)]
         clients: usize,
-        /// For how long
+        /// Duration
         #[arg(long, default_value_t = 10)]
         seconds: u64,
-        /// Where to write; a directory that is removed afterwards
+        /// Directory to write to [default: one that is removed afterwards]
         #[arg(long)]
         dir: Option<PathBuf>,
     },
-    /// How long a start takes, with and without a snapshot, and what a kill costs
+    /// Start time with and without a snapshot, and the cost of a kill
     #[command(after_help = "examples:\n  windlass bench recovery --records 1000000")]
     Recovery {
-        /// How many records
+        /// Number of records
         #[arg(long, default_value_t = 1_000_000)]
         records: u64,
-        /// Where to write; a directory that is removed afterwards
+        /// Directory to write to [default: one that is removed afterwards]
         #[arg(long)]
         dir: Option<PathBuf>,
     },

@@ -138,8 +138,8 @@ async fn agree(args: &Args, client: &Client, need: Need, say: &Say) -> Result<()
         let named = named.map(real).filter(|named| used.as_ref() != Some(named))?;
         let used = used.map_or_else(|| "none".to_owned(), |path| path.display().to_string());
         Some(format!(
-            "{flag} {} is not what the process uses that holds the data directory, which has {used}; that cannot be \
-             changed from here: leave {flag} out, or stop that process and start it with {flag}",
+            "{flag} {} differs from the process that holds the data directory, which uses {used}: leave {flag} out, or stop \
+             that process and start it with {flag}",
             named.display()
         ))
     };
@@ -253,7 +253,7 @@ async fn say_if_unserved(client: &Client, say: &Say) {
     });
     if waits.await.unwrap_or(false) {
         say.note(
-            "note: nothing serves this data directory, so no run, queue, schedule or trigger goes on by itself; start `windlass serve`",
+            "note: nothing serves this data directory, so runs, queues, schedules and triggers do not advance; start `windlass serve`",
         );
     }
 }

@@ -250,7 +250,7 @@ fn ids_that_are_not_known_are_not_found() {
         "NOT_FOUND",
         "no semaphore",
     );
-    wrong(&project, &["resume"], 5, "NOT_FOUND", "no run that could go on");
+    wrong(&project, &["resume"], 5, "NOT_FOUND", "no run can be resumed");
 }
 
 #[test]

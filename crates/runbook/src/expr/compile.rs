@@ -23,7 +23,6 @@ const BRACKETS_MAX: usize = 24;
 pub struct Error {
     /// The bytes of the expression that it is about.
     pub at: Range<usize>,
-    /// What is wrong.
     pub message: String,
     /// What to do next.
     pub help: Option<String>,
@@ -41,7 +40,6 @@ impl std::error::Error for Error {}
 /// Which parts of a name's value an expression looks at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fields {
-    /// The whole.
     All,
     /// These fields.
     Some(BTreeSet<String>),

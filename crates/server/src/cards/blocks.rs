@@ -1,8 +1,8 @@
 //! A card as a message in Slack: Block Kit, within Slack's limits.
 //!
-//! All data stands between back-ticks, escaped, in texts that Slack is told to take as they are. So nothing in it can
-//! mention anybody, make a link, or look like a part of the card. A card that does not fit is cut, says so, and has no
-//! buttons: nobody decides on what they cannot see.
+//! All data is escaped and put between back-ticks, in texts that Slack does not format. So nothing in it can mention a
+//! person, make a link, or imitate a part of the card. A card that does not fit is cut, says so, and has no
+//! buttons: a person must not decide about what the card does not show.
 
 use super::text::{mrkdwn, split, units, visible};
 use super::{Card, Part};
@@ -31,11 +31,11 @@ const QUOTED_UNITS_MAX: usize = 2_900;
 /// What a card in Slack may have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Form {
-    /// Whether it is decided elsewhere whatever it says.
+    /// Tiers of approvals that cannot be decided in Slack.
     pub link_only: Vec<Tier>,
     /// The address under which this server is reached by people.
     pub public_url: Option<String>,
-    /// Whether those who are asked now are so because nobody decided.
+    /// Whether this is the escalation after no decision was made.
     pub escalated: bool,
 }
 
@@ -260,7 +260,7 @@ pub fn notice(title: &str, run: RunId, said: &str) -> Message {
     Message { text, blocks, cut: !whole, decides: false }
 }
 
-/// The window that asks why somebody rejects.
+/// The window that asks for the reason of a rejection.
 #[must_use]
 pub fn reason_view(value: &str, place: &str) -> Value {
     let plain = |text: &str| json!({ "type": "plain_text", "text": text, "emoji": false });

@@ -1,9 +1,9 @@
-//! What an action would change: each of its values, beside what a read of the run found there before.
+//! What an action would change: each of its values, compared with what the run read before.
 //!
 //! ```text
-//!  ~ fields.state: "new" → "resolved"       it is known what stands there
-//!  = fields.priority: "1"                   it stands there already
-//!  + fields.close_notes: "disk full"        nobody looked
+//!  ~ fields.state: "new" → "resolved"       the run read another value
+//!  = fields.priority: "1"                   the run read the same value
+//!  + fields.close_notes: "disk full"        the run did not read it
 //! ```
 
 use super::text::visible;

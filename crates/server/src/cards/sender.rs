@@ -1,4 +1,4 @@
-//! The sender of cards: brings what people see in line with what is recorded, for as long as that takes.
+//! The sender of cards: updates Slack until it shows what is recorded, however long that takes.
 //!
 //! ```text
 //!  effect ─▶ line ─▶ job (one an approval) ─▶ look at the state ─▶ post, change, remind ─▶ record where it stands
@@ -6,10 +6,10 @@
 //!                     └────── back-off, Retry-After, next reminder ◀──────┘
 //! ```
 //!
-//! It has a thread of its own, so that nothing else waits for Slack. Nothing is remembered here that counts: what stands
-//! where is a fact, what is missing follows from it, and after a restart the engine asks for it again. A message whose
-//! answer was lost is looked for by its mark before it is posted again. Jobs are as many as approvals that are open or
-//! behind, and a few of them are under way at once.
+//! It has its own thread, so that nothing else waits for Slack. It keeps no state that matters: which messages are posted is
+//! recorded as facts, missing ones follow from them, and after a restart the engine asks for them again. If the answer to a
+//! message was lost, the sender searches for its mark before it posts again. There is one job per approval that is open or
+//! out of date, and a few of them run at a time.
 
 mod bring;
 
@@ -37,11 +37,11 @@ const AT_ONCE: usize = 4;
 /// The first wait after a failure; it doubles, up to the longest.
 const BACKOFF: Duration = Duration::from_millis(500);
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
-/// The wait after a refusal that only somebody's hand can lift: a token that is missing, a channel that is not there.
+/// The wait after a refusal that only an operator can lift: a missing token, an unknown channel.
 const REFUSED_WAIT: Duration = Duration::from_secs(300);
-/// The longest wait that Slack can ask for: an approval does not wait for ever.
+/// The longest `Retry-After` that is honoured: an approval does not wait forever.
 const ASKED_WAIT_MAX: Duration = Duration::from_secs(600);
-/// How often a card is tried that nobody waits for any more.
+/// How often a card is tried after its approval is over.
 const LATE_TRIES_MAX: u32 = 12;
 /// How long what is due may take when the process stops.
 const GRACE: Duration = Duration::from_secs(3);
@@ -65,7 +65,7 @@ enum Came {
     Done,
     /// Something is to be done later.
     Later(Duration),
-    /// Something did not work. `late`: nobody waits for it any more.
+    /// Something did not work. `late`: its approval is over.
     Failed { trouble: Trouble, late: bool },
 }
 
@@ -229,7 +229,7 @@ impl Work {
         if job.running {
             job.again = true;
         } else if job.tries == 0 {
-            // What failed keeps its back-off, whoever asks for it meanwhile.
+            // A failed card keeps its back-off, even if it is asked for meanwhile.
             job.due = Instant::now();
         }
     }

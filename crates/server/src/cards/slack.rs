@@ -1,4 +1,4 @@
-//! What cards ask of Slack: to post, to change, to find again, to open a window, to say something to one person.
+//! The requests to Slack: post, change and find messages, open a window, answer one person.
 
 use super::blocks::Message;
 use reqwest::Method;
@@ -37,7 +37,7 @@ pub fn place(channel: &str, ts: &str) -> Option<Name> {
     (good(channel) && good(ts)).then(|| Name::clean(&format!("{channel}/{ts}")))
 }
 
-/// A mark by which a message is found again. It says nothing to anybody else.
+/// A mark by which a message is found again. It means nothing to other readers.
 #[must_use]
 pub fn mark(about: &str, to: &str) -> String {
     let hash = Digest::of(&[b"windlass card mark v1\n", about.as_bytes(), b"\n", to.as_bytes()]).to_string();

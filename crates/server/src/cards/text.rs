@@ -1,4 +1,4 @@
-//! Harmless text: what cannot be seen is written out, and what has a meaning in Slack is escaped.
+//! Harmless text: invisible characters are written out, and Slack's own syntax is escaped.
 
 use std::fmt::Write as _;
 

@@ -1,7 +1,7 @@
 //! The archive around a bundle: one tar file in exactly one form.
 //!
-//! Every byte of it is covered: what the manifest does not cover is what the format itself adds, and that must be as this
-//! file writes it, or the archive is refused.
+//! Every byte is covered: by the manifest, or by the format itself, whose bytes must be exactly as this file writes them;
+//! otherwise the archive is refused.
 
 use super::Error;
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
-//! A bucket of a service that speaks S3. The environment says which service and who asks: `AWS_REGION`,
-//! `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, and `AWS_ENDPOINT_URL` where it is not Amazon's.
+//! A bucket of a service that speaks S3. The environment names the service and the credentials: `AWS_REGION`,
+//! `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, and `AWS_ENDPOINT_URL` if it is not Amazon's.
 //!
-//! Objects are made where there is none and never written over. What fails for a while is tried again for a short time;
-//! whoever calls tries again later.
+//! Objects are created and never overwritten. Temporary failures are retried for a short time; after that the caller tries
+//! again later.
 
 use super::{Error, archive};
 use object_store::aws::{AmazonS3, AmazonS3Builder};
@@ -26,13 +26,13 @@ pub struct Bucket {
     name: String,
     prefix: Path,
     store: AmazonS3,
-    /// Whoever asks waits: bundles are made by threads that have nothing else to do.
+    /// Blocks the caller: bundles are made by threads that have nothing else to do.
     runtime: Option<tokio::runtime::Runtime>,
 }
 
 impl Drop for Bucket {
     fn drop(&mut self) {
-        // Whoever drops it last may not be allowed to wait.
+        // It may be dropped last on a thread that must not block.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }

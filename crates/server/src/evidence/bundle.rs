@@ -1,4 +1,4 @@
-//! Putting a bundle together: the records of a run and of what it touched, and the way of each stream to a seal.
+//! Builds a bundle: the records of a run and of the streams it touched, and the proof of each stream up to a seal.
 
 use super::Error;
 use super::keys::Key;
@@ -19,7 +19,6 @@ const SHOWN: [&str; 6] = ["action", "card", "message", "reason", "source", "text
 /// What a bundle is to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct What {
-    /// The run.
     pub run: RunId,
     /// A record before which none of the run stands.
     pub first_seq: u64,
@@ -117,7 +116,7 @@ fn linked(log: &Log, what: What) -> Result<(BTreeSet<StreamId>, BTreeSet<StreamI
     Ok((own, shared))
 }
 
-/// Who made the runbook the active version of its name, where somebody did.
+/// Who deployed the runbook, if it was deployed.
 pub(super) fn deployment(
     log: &Log,
     tenant: &Name,

@@ -1,6 +1,6 @@
-//! Bundles that were handed out, and to whom: whoever reads the same again changes nothing, and leaves no record.
+//! Exported bundles, by caller: exporting the same bundle again adds no record.
 //!
-//! It is bounded and in memory alone, so a bundle that was handed out long ago may be on record twice.
+//! It is bounded and in memory alone, so the export of an old bundle may be recorded twice.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,13 +14,13 @@ const KNOWN_MAX: usize = 65_536;
 pub struct HandedOut(Mutex<BTreeSet<Digest>>);
 
 impl HandedOut {
-    /// Whether somebody was given this bundle before.
+    /// Whether this caller has exported this bundle before.
     #[must_use]
     pub fn has(&self, sha256: &Digest, who: &str) -> bool {
         self.lock().contains(&mark(sha256, who))
     }
 
-    /// Somebody is given this bundle, and that is on record.
+    /// Notes that this caller's export of this bundle is recorded.
     pub fn put(&self, sha256: &Digest, who: &str) {
         let mut known = self.lock();
         if known.len() >= KNOWN_MAX {

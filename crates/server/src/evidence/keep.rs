@@ -1,7 +1,7 @@
-//! Making bundles by themselves: a thread that follows the log behind the seals and keeps the bundle of every run that has
-//! to be proved, in the order in which they ended.
+//! Automatic bundles: a thread that follows the seals and stores the bundle of every run that needs one, in the order in
+//! which the runs ended.
 //!
-//! Nobody waits for it. How far it came is noted beside the log, so a process that ends leaves the rest to the next one.
+//! No caller waits for it. Its progress is noted beside the log, so a process that ends leaves the rest to the next one.
 
 use super::bundle::{self, What};
 use super::keys::Keys;
@@ -164,7 +164,7 @@ impl Keeper {
             }
             self.said = done.is_err();
             behind = done.is_err();
-            // Whoever waits may be gone.
+            // The waiting caller may be gone.
             for answer in waiting.drain(..) {
                 let _ = answer.send(());
             }
@@ -267,7 +267,7 @@ impl Keeper {
         let (send, receive) = channel();
         self.engine.ask_many(Actor::SYSTEM, None, commands.collect(), move |answers| {
             let refused = answers.into_iter().find_map(Result::err);
-            // Whoever asked is waiting below.
+            // The caller waits below.
             let _ = send.send(refused);
         });
         match receive.recv() {

@@ -1,5 +1,5 @@
-//! Putting a bundle of a period together: every seal of it with everything it covers, and the records of all runs and
-//! effects that are under them.
+//! Builds the bundle of a period: every seal of it with everything it covers, and the records of all runs and effects under
+//! them.
 
 use super::Error;
 use super::bundle::{Taken, seals, take, unsealed};

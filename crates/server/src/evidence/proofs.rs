@@ -1,5 +1,5 @@
-//! What bundles have in common: opened seals, the rotations of keys, and the records of streams that many runs share. It is
-//! read once, kept within bounds, and can be forgotten at any time.
+//! A bounded cache of what bundles share: opened seals, the rotations of keys, and the records of streams that many runs share. It
+//! can be dropped at any time.
 
 use super::Error;
 use super::bundle::{Taken, What, take};

@@ -220,7 +220,7 @@ fn secrets(verdict: &Verdict) -> Section {
     let row = |secret: &windlass_core::evidence::Secret| {
         let version = match secret.version.as_str().parse::<u64>() {
             Ok(number) => format!("version {number}"),
-            // What is kept elsewhere has no versions here.
+            // Secrets outside the vault have no versions.
             Err(_) => format!("from the {}", secret.version),
         };
         let text = format!("{version}, step {} (epoch {})\n{}", secret.step, secret.epoch, at(&secret.place));

@@ -2,7 +2,7 @@
 //! signs a root over the heads that changed.
 //!
 //! A seal covers the last record of each stream in a range of the log without a gap, from the record after the last seal
-//! on. So whoever has the log can find the leaves of any seal again.
+//! on. So the leaves of any seal can be found again from the log.
 
 use super::Error;
 use super::keep::{Keeping, Place};
@@ -168,7 +168,7 @@ impl Worker {
             };
             match wish {
                 Ok(Wish::Now(answer)) => {
-                    // Whoever asked may be gone.
+                    // The caller may be gone.
                     let _ = answer.send(self.seal().map_err(|error| error.to_string()));
                 }
                 Ok(Wish::Soon(answer)) if self.last.is_some_and(|last| last.elapsed() < EVERY) => {

@@ -1,4 +1,4 @@
-//! Where bundles of runs are kept once the runs have ended: a folder or a bucket, one object a run, written once.
+//! The store of finished bundles: a folder or a bucket, one object per run, written once.
 
 use super::bucket::Bucket;
 use super::{Error, archive};

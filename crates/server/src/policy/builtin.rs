@@ -1,5 +1,4 @@
-//! The policy that holds where none is configured: what stays on this machine is allowed, every write to the outside
-//! is denied.
+//! The default policy: actions that stay on this machine are allowed, every outbound write is denied.
 
 use super::question::Question;
 use windlass_core::digest::Digest;

@@ -1,4 +1,4 @@
-//! Cases: actions that somebody wrote down with what policy is to say of them, as a test of a policy folder.
+//! Cases: actions with the expected decisions, written in a file as a test of a policy folder.
 //!
 //! ```yaml
 //! cases:

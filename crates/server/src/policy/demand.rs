@@ -1,7 +1,7 @@
-//! What `@approval` asks for, and what several of them ask for together.
+//! The requirements of `@approval`, and how several are combined.
 //!
 //! `@approval("tier: high, count: 2, approvers: sre or oncall, two_person, expires: 1h")`: every part may be left out.
-//! The strictest of several holds: the highest tier, the most humans, two persons where one of them says so, the shortest
+//! The strictest of several applies: the highest tier, the most humans, two persons where one of them says so, the shortest
 //! time, and only approvers that all of them name.
 
 use windlass_core::approval::{COUNT_MAX, Tier};
@@ -31,7 +31,7 @@ pub struct Demand {
     pub expires: Option<Span>,
 }
 
-/// Two rules name approvers that have nobody in common.
+/// Two rules name approvers without a common member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NobodyLeft;
 
@@ -110,7 +110,7 @@ impl Demand {
     /// What meets this demand and the other.
     ///
     /// # Errors
-    /// Nobody is named by both.
+    /// No approver is named by both.
     pub fn and(&self, other: &Demand) -> Result<Demand, NobodyLeft> {
         let approvers: Vec<Name> = match (self.approvers.as_slice(), other.approvers.as_slice()) {
             ([], list) | (list, []) => list.to_vec(),
@@ -180,7 +180,7 @@ mod tests {
             .unwrap();
         assert_eq!((all.tier, all.count, all.two_person), (Some(Tier::High), 2, true));
         assert_eq!((all.approvers, all.expires), (vec![Name::clean("ops")], Some(Span::hours(1))));
-        // An empty list would mean anyone, so approvers that exclude each other are nobody.
+        // An empty list would mean anyone, so approvers that exclude each other are an error.
         assert_eq!(demand("approvers: sre").and(&demand("approvers: dev")), Err(NobodyLeft));
         assert_eq!(demand("approvers: sre").and(&demand("")).unwrap().approvers.len(), 1);
     }

@@ -1,4 +1,4 @@
-//! Asking the rules: one question, one decision. Whatever is not a clear yes is a no.
+//! Evaluates the rules: one question, one decision. Anything but a clear yes is a no.
 //!
 //! Cedar skips a rule that fails while it is evaluated, and a `forbid` that is skipped does not forbid. So any such failure
 //! is a no here. Rules that ask humans are kept apart from the others: the plain ones say whether the action would be

@@ -1,4 +1,4 @@
-//! A policy folder: which files are read, within which bounds, and the hash that names what they say.
+//! A policy folder: which files are read, within which bounds, and the hash that is their version.
 
 use std::fs;
 use std::io::Read as _;

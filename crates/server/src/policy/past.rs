@@ -1,7 +1,7 @@
-//! History asked again: every action that policy decided on, put before other rules.
+//! Replays history: evaluates other rules on every action that policy has decided.
 //!
-//! The log is read from its beginning and folded as it was when it happened. Where a decision was recorded, the same
-//! question is put together and the other rules are asked it. Nothing is written and nothing happens.
+//! The log is read from its beginning and folded step by step. At each recorded decision the same question is built and
+//! evaluated with the other rules. Nothing is written or executed.
 
 use super::Edition;
 use super::question::Question;

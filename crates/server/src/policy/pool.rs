@@ -1,7 +1,7 @@
-//! The pool on which policy is evaluated, off the loop, each evaluation within a time.
+//! The thread pool that evaluates policy, off the loop, with a time limit per evaluation.
 //!
-//! An evaluation cannot be interrupted, so one that takes too long is answered for: somebody who watches says that it
-//! timed out, which is a no, and what it says later is not heard. Another worker takes its place, up to a bound.
+//! An evaluation cannot be interrupted. So a watch answers for one that takes too long: it timed out, which is a no. Its
+//! later result is dropped, and another worker takes its place, up to a bound.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
@@ -35,7 +35,7 @@ struct Shared<T> {
     state: Mutex<State<T>>,
     /// There is work, or the pool ends.
     work: Condvar,
-    /// Somebody works, or the pool ends.
+    /// A worker is busy, or the pool ends.
     busy: Condvar,
     time_max: Duration,
 }
@@ -52,7 +52,7 @@ struct State<T> {
 /// A pool.
 pub struct Pool<T: Send + 'static> {
     shared: Arc<Shared<T>>,
-    /// The threads are there. Whoever asks while they are being hired waits for that.
+    /// The threads exist. Callers wait while they are being started.
     started: Once,
 }
 
@@ -96,7 +96,7 @@ impl<T: Send + 'static> Pool<T> {
         let shared = self.shared.clone();
         let watch = move || shared.watch();
         if std::thread::Builder::new().name("policy-time".into()).spawn(watch).is_err() {
-            // Without a watch an evaluation could take for ever, so there is none.
+            // Without a watch an evaluation could take forever, so none is started.
             self.shared.lock().workers = 0;
         }
     }
@@ -127,11 +127,11 @@ impl<T: Send + 'static> Shared<T> {
     fn serve(self: &Arc<Shared<T>>) {
         loop {
             let Some((number, work)) = self.take() else { return };
-            // A panic is a defect of ours, and no reason for a step to wait for ever.
+            // A panic is a defect of ours, and no reason for a step to wait forever.
             let made = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
             let mut state = self.lock();
             let Some(at) = state.under_way.iter().position(|(known, ..)| *known == number) else {
-                // Somebody answered for it and took another worker in its place.
+                // The watch has answered for it and started another worker in its place.
                 state.workers -= 1;
                 return;
             };
@@ -247,7 +247,7 @@ mod tests {
         let quick = send.clone();
         pool.ask(|| 2, move |answer| quick.send(answer).unwrap());
         assert_eq!(receive.recv().unwrap(), Ok(2));
-        // Those that were stuck come to an end, and nobody hears of it.
+        // Stuck workers end, and their answers are dropped.
         drop(let_go);
         pool.ask(|| 3, move |answer| send.send(answer).unwrap());
         assert_eq!(receive.recv().unwrap(), Ok(3));

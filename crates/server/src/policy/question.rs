@@ -1,7 +1,7 @@
-//! Questions: everything policy is told about an action, taken from what is recorded.
+//! Questions: everything that policy is told about an action, taken from records.
 //!
-//! The same question is put together from the state of a live run, from the log when history is asked again, and from a
-//! case that somebody wrote down. So what a test shows is what will happen.
+//! The same question is built from the state of a live run, from the log when history is replayed, and from a
+//! case in a test file. So a test shows what will happen.
 
 use super::schema;
 use serde_json::{Map, Value, json};
@@ -23,7 +23,6 @@ use windlass_executor::shell::Environment;
 /// What policy is asked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question {
-    /// The run.
     pub run: RunId,
     /// The step; none where the answer is for all steps of the run that use the tool.
     pub step: Option<StepId>,
@@ -46,11 +45,8 @@ pub struct Question {
 /// What is known about the run behind a question.
 #[derive(Clone, Debug, PartialEq)]
 pub struct About {
-    /// Whose it is.
     pub tenant: Name,
-    /// The subdivision.
     pub namespace: Name,
-    /// The pipeline.
     pub pipeline: Name,
     /// The pipeline of the run that it takes back, where it is an undo.
     pub undoes: Option<Name>,
@@ -71,7 +67,7 @@ pub struct About {
 }
 
 impl Question {
-    /// The question about a step, as the state has it. None where the run or the step is gone: then nobody waits.
+    /// The question about a step, as the state has it. `None` if the run or the step is gone: then no answer is needed.
     #[must_use]
     pub fn gather(state: &State, run: RunId, step: &StepId) -> Option<Question> {
         let (run, runbook) = found(state, run)?;
@@ -272,7 +268,7 @@ fn found(state: &State, run: RunId) -> Option<(&Run, &Runbook)> {
     }
 }
 
-/// Whether a step of this kind changes something. What nobody knows does.
+/// Whether a step of this kind changes something. An unknown kind does.
 #[must_use]
 pub fn writes(kind: &Kind) -> bool {
     match kind {

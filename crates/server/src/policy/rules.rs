@@ -1,9 +1,9 @@
-//! Rules: policy files that were read, checked and found whole.
+//! Rules: policy files that were read and validated.
 //!
-//! Nothing is taken that a reader could misunderstand. A rule has the annotations `@id`, `@reason` and `@approval` and no
+//! Anything that a reader could misunderstand is refused. A rule has the annotations `@id`, `@reason` and `@approval` and no
 //! others. `@approval` stands on a `forbid` that ends in `unless { context.approvals >= N }`, so what the annotation says
-//! and what the rule does cannot drift apart, and `context.approvals` stands nowhere else. Whatever Cedar's strict
-//! validation objects to or warns of is refused.
+//! and what the rule does cannot drift apart, and `context.approvals` stands nowhere else. Errors and warnings
+//! of Cedar's strict validation are refused too.
 
 use super::demand::Demand;
 use super::{folder, schema};

@@ -135,7 +135,7 @@ impl Inner {
         len.min((capacity as usize).saturating_sub(others))
     }
 
-    /// Forgets nodes that nobody can reach by a name, now or after a crash.
+    /// Forgets nodes that no name reaches, now or after a crash.
     fn sweep(&mut self) {
         let live: BTreeSet<u64> = self.names.values().chain(self.names_durable.values()).copied().collect();
         if self.namings.is_empty() {

@@ -16,7 +16,7 @@ use windlass_core::id::RunId;
 const APPLICATION_ID: i32 = 0x574c_4849;
 /// The version of the tables. There are no migrations: a file of another version is built anew from the log.
 const VERSION: i32 = 5;
-/// How long to wait for somebody else's lock.
+/// How long to wait for another connection's lock.
 const BUSY: Duration = Duration::from_secs(5);
 
 /// Names are numbered, so that the indexes stay small. Each index ends in the id, so that a page is one range of it
@@ -65,14 +65,13 @@ pub(super) struct Opened {
 /// Where an index is.
 #[derive(Clone, Debug)]
 pub(super) enum Where {
-    /// In a file.
     File(PathBuf),
     /// In this process, under a name, because the disk is full.
     Memory(String),
 }
 
 impl Where {
-    /// A place in memory that nobody else has, and its name.
+    /// A private place in memory, and its name.
     pub(super) fn memory() -> (Where, String) {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -127,7 +126,7 @@ pub(super) fn open_reader(path: &Path, place: &Where) -> Result<Connection, Erro
             Where::Memory(name) => {
                 let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_URI;
                 let shared = Connection::open_with_flags(name, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
-                // There is no write-ahead log in memory, so readers would be refused while somebody writes.
+                // There is no write-ahead log in memory, so readers would be refused during a write.
                 shared.execute_batch("PRAGMA read_uncommitted = ON; PRAGMA query_only = ON")?;
                 shared
             }
@@ -149,7 +148,7 @@ fn settings(connection: &Connection) -> rusqlite::Result<()> {
 }
 
 fn prepare(path: &Path) -> Result<(Connection, Found), Error> {
-    // Made here and not by SQLite, so that nobody else can read it; what SQLite puts beside it gets the same mode.
+    // Made here and not by SQLite, so that no other user can read it; what SQLite puts beside it gets the same mode.
     let made = fs::OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path);
     made.map_err(|error| from_io(path, &error))?;
     let connect = || {

@@ -1,4 +1,4 @@
-//! Reading the index: connections of their own, so that nobody who reads waits for the writer.
+//! Reading the index, over separate connections, so that no reader waits for the writer.
 //!
 //! A page is found in two steps. First its ids, from one of the indexes alone: a range for each status, merged. Then
 //! their rows. Both happen in one read transaction, so a page is of one moment.
@@ -62,7 +62,7 @@ impl Readers {
 }
 
 /// Runs that ended before a time. A run ends after it is made, so those that were made later need not be looked at; and
-/// an id from elsewhere that says another time is only found later.
+/// an id from outside with another time is only found later.
 pub(super) fn ended_before(connection: &Connection, at: Millis, max: usize) -> rusqlite::Result<Vec<RunId>> {
     const ENDED: &str = "SELECT id FROM runs WHERE id < ?1 AND completed_at < ?2 ORDER BY id LIMIT ?3";
     let high = u128::from(at.0).checked_shl(ID_MS_SHIFT).unwrap_or(u128::MAX);
@@ -117,7 +117,7 @@ pub(super) enum Kind {
     Repo = 3,
 }
 
-/// Tenants belong to nobody; every other name belongs to a tenant.
+/// Tenants belong to no tenant; every other name belongs to one.
 pub(super) const NOBODY: i64 = 0;
 
 const NAME: &str = "SELECT number FROM names WHERE tenant = ?1 AND kind = ?2 AND text = ?3";
@@ -177,13 +177,13 @@ fn row_of(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
     })
 }
 
-/// A value that nobody wrote.
+/// A value that this program did not write.
 fn strange(column: usize, detail: String) -> rusqlite::Error {
     rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Null, detail.into())
 }
 
 /// What the ids of a page are looked for by. The index is named, so that nothing can lead to another. There is no
-/// `LIMIT`: whoever reads stops when there is enough.
+/// `LIMIT`: the reader stops when it has enough.
 const BY_STATUS: &str = "SELECT id FROM runs INDEXED BY by_status
     WHERE tenant = ?1 AND namespace = ?2 AND status = ?3 AND id BETWEEN ?4 AND ?5 ORDER BY id DESC";
 const BY_PIPELINE: &str = "SELECT id FROM runs INDEXED BY by_pipeline

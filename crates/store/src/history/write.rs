@@ -1,7 +1,7 @@
 //! Writing the index: what is pending, and the thread that commits it.
 //!
-//! What is handed over is merged by run, and the thread takes all of it at once: one transaction for everything that
-//! came in a moment, because a page that many rows share is then written once. Whoever waits for it ends the moment. When
+//! Changes are merged by run, and the thread takes all of them together: one transaction for everything that arrived
+//! within a moment, because a page that many rows share is then written once. A caller that waits ends the moment early. When
 //! writing fails, what was taken goes back and is tried again.
 
 use super::file::{self, Found};
@@ -19,7 +19,7 @@ use windlass_core::id::RunId;
 pub(super) const PENDING_MAX: usize = 65_536;
 /// How many bytes of rows may be pending.
 const PENDING_BYTES_MAX: usize = 64 << 20;
-/// How many committed ids are remembered for somebody to ask.
+/// How many committed ids are remembered for callers to query.
 const FLUSHED_MAX: usize = 1 << 20;
 /// How long rows are gathered, and how many of them at most, before they are written.
 const GATHER: Duration = Duration::from_millis(50);
@@ -65,7 +65,7 @@ struct State {
     found: Found,
     flushed: VecDeque<RunId>,
     failure: Option<Error>,
-    /// Somebody waits.
+    /// A caller waits.
     hurried: bool,
     closing: bool,
     ended: bool,
@@ -275,7 +275,7 @@ impl Queue {
             if state.closing {
                 return None;
             }
-            // A hand-over may bring nothing new; whoever waits for it must hear of it all the same.
+            // A hand-over may bring nothing new; its waiters must be told all the same.
             state.written = state.handed;
             self.moved.notify_all();
             state = self.wanted.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -308,7 +308,7 @@ impl Queue {
     }
 }
 
-/// Leaves word when the thread ends, however it ends, so that nobody waits for it.
+/// Signals that the thread has ended, however it ended, so that no caller waits for it.
 struct Farewell(Arc<Queue>);
 
 impl Drop for Farewell {

@@ -135,7 +135,7 @@ impl Load {
         let entries = vec![Entry::Facts { facts, vers }];
         let (answer, since) = (answer.clone(), Instant::now());
         let done = Box::new(move |result: Result<super::Durable, Error>| {
-            // If nobody listens any more, somebody else's error ended it.
+            // The receiver is gone: another thread's error ended the measurement.
             let _ = answer.send((result.map(|_| ()), committers, since));
         });
         Batch { entries, done }

@@ -6,7 +6,7 @@
 //!                     └ the next one is encoded by another thread
 //! ```
 //!
-//! Whoever holds the tail writes: the writer thread, or, when nothing is under way, the caller of `commit` itself,
+//! The thread that holds the tail writes: the writer thread, or, when nothing is under way, the caller of `commit` itself,
 //! because two hand-overs cost more than a small batch. Locks are taken in the order tail, encoder, inbox. Batches leave
 //! the inbox only under the encoder's lock, and groups leave the encoder only under the tail's, so order is kept.
 
@@ -32,7 +32,7 @@ struct Inbox {
     encoded: bool,
     /// That group takes no more.
     full: bool,
-    /// Somebody writes and syncs.
+    /// A write and sync is in progress.
     syncing: bool,
     /// When the last batch became durable that no later trailer speaks of.
     unmarked: Option<Instant>,
@@ -66,7 +66,7 @@ pub(super) struct Shared {
     pub(super) durable: Arc<AtomicU64>,
     /// How often batches were synced.
     pub(super) syncs: AtomicU64,
-    /// A batch found no room, and whoever builds on it has not gone back yet.
+    /// A batch found no room, and the engine, which builds on it, has not rolled back yet.
     halted: AtomicBool,
     /// Why the log can no longer be written.
     poison: OnceLock<Error>,
@@ -266,7 +266,7 @@ impl Shared {
         let count = ended.len();
         self.change_view(|view| {
             for piece in ended.into_iter().skip(1).chain([tail.piece.clone()]).take(count) {
-                // The last one goes on as the same, so that whoever reads it is still known to.
+                // The last segment stays the same object, so that its readers are still counted.
                 let last = std::mem::replace(&mut view.last, Arc::new(piece));
                 view.ended.push(last);
             }
@@ -310,7 +310,7 @@ impl Shared {
         }
     }
 
-    /// Whoever builds on what was refused has gone back: batches are taken again.
+    /// The engine has rolled back what was refused: batches are accepted again.
     pub(super) fn resume(&self) {
         self.halted.store(false, Ordering::Release);
     }
@@ -364,7 +364,6 @@ impl Shared {
         result
     }
 
-    /// The writer thread.
     pub(super) fn run_writer(&self) {
         let _guard = Watch(self);
         loop {
@@ -434,7 +433,7 @@ impl Shared {
     }
 }
 
-/// A thread of the log that dies takes the log with it, instead of letting others wait for ever.
+/// A thread of the log that dies takes the log with it, instead of letting callers wait forever.
 struct Watch<'a>(&'a Shared);
 
 impl Drop for Watch<'_> {

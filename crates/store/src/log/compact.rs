@@ -1,13 +1,14 @@
-//! Compaction: what nobody needs any more leaves the disk, file by file.
+//! Compaction: deletes records that are no longer needed, file by file.
 //!
-//! All files but the one that is written become one: the lines of the streams that stay, byte for byte, in batches of
-//! their own. A stream that ended goes wholly. One that goes on for as long as its name is used may lose what stands before a
-//! `stream:carried`, which says what the stream had come to and what it follows on, so chains still hold from their first record on. The new file is
-//! finished and durable before it gets its name, and once it has it, what it replaces does not count any more: a crash at
-//! any point leaves either the old files or the new one, and perhaps something that the next start removes. What a seal
-//! covers of the streams that went is kept apart, in `heads.rs`.
+//! All files but the current segment are merged into one: the lines of the streams that stay, byte for byte, in new batches.
+//! An ended stream is deleted as a whole. A stream that never ends may lose the records before a `stream:carried`, which
+//! has the stream's state and names the record it follows, so chains still verify from their first record on. The new file
+//! is complete and durable before it gets its name; from then on the files it replaces are ignored. So a crash at any point
+//! leaves either the old files or the new one, and perhaps leftovers that the next start removes. The heads of deleted
+//! streams, which seals need, are kept in `heads.rs`.
 //!
-//! A stream that went may come again and begin anew. So no snapshot may know it any more: they are removed before.
+//! The name of a deleted stream may be used again, and starts a new stream. So snapshots that know the old one are removed
+//! first.
 
 use super::commit::{View, lock};
 use super::error::Error;
@@ -82,8 +83,8 @@ pub trait Rule {
         found.bytes_dropped > 0
     }
 
-    /// The files are about to be replaced by one without these streams. Nobody may bring one of them back while `replace`
-    /// is at work. Where somebody did already it is not called, and nothing is dropped.
+    /// The files are about to be replaced by one without these streams. No caller may bring one of them back while `replace`
+    /// runs. If one came back already, it is not called and nothing is dropped.
     ///
     /// # Errors
     /// Those of `replace`.

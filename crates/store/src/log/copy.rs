@@ -15,11 +15,9 @@ const CHUNK: usize = 1 << 20;
 /// What a verification found to be sound.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
-    /// How many records.
     pub records: u64,
     /// Of how many streams.
     pub streams: u64,
-    /// The last seq.
     pub last_seq: u64,
     /// What is wrong with snapshots. The log does not need them.
     pub warnings: Vec<String>,

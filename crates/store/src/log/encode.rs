@@ -50,9 +50,7 @@ struct Pending {
 pub(super) struct Group {
     /// Their lines.
     pub(super) bytes: Vec<u8>,
-    /// How many lines.
     pub(super) count: u64,
-    /// The last seq.
     pub(super) seq: u64,
     pending: Vec<Pending>,
     pub(super) saving: Vec<Saving>,
@@ -74,7 +72,7 @@ impl Group {
         }
     }
 
-    /// Whether nobody waits for it.
+    /// Whether no caller waits for it.
     pub(super) fn is_empty(&self) -> bool {
         self.pending.is_empty()
     }

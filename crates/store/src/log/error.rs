@@ -1,4 +1,4 @@
-//! Why the log does not do something: what happened, where, and what to do next.
+//! Errors of the log: what happened, where, and what to do next.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,6 @@ pub enum Error {
     /// Another process has the data directory.
     #[error("{} is in use by {}: stop it, or talk to it through its socket", path.display(), who(*pid))]
     Locked {
-        /// The data directory.
         path: PathBuf,
         /// The process that has it, if it left its number.
         pid: Option<u32>,
@@ -35,9 +34,7 @@ pub enum Error {
     /// A newer version wrote the file.
     #[error("{file} has format {format}, this version reads up to {known}: use the version that wrote it")]
     Newer {
-        /// Which file.
         file: String,
-        /// Its format.
         format: u64,
         /// The newest that is known.
         known: u64,
@@ -61,11 +58,9 @@ pub enum Error {
     /// A fact that does not follow from the one before in its stream; nothing of its batch was written.
     #[error("{stream} is at version {have}, the batch has version {ver}")]
     Gap {
-        /// Which stream.
         stream: StreamId,
         /// The version of its last record, in as far as the log knows the stream.
         have: u64,
-        /// What came.
         ver: u64,
     },
     /// A batch that is larger than any may be.
@@ -82,20 +77,17 @@ pub enum Error {
     /// The log is closed.
     #[error("the log is closed")]
     Closed,
-    /// Whoever the records are read for does not take one.
+    /// The reader's callback refused a record.
     #[error("the record with seq {seq} in {file} cannot be used: {message}")]
     Refused {
-        /// Which file.
         file: String,
         /// Which record; 0 where it is a stream of a snapshot.
         seq: u64,
-        /// Why not.
         message: String,
     },
     /// The system said no.
     #[error("{what} {}: {message}", path.display())]
     Io {
-        /// What was tried.
         what: &'static str,
         /// On what.
         path: PathBuf,

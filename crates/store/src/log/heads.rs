@@ -1,8 +1,8 @@
-//! Heads of what was dropped: so that a seal can be opened after what was sealed beside a record has gone.
+//! Heads of deleted streams, so that proofs under a seal still work after other streams under it were deleted.
 //!
-//! A seal is a Merkle root over the last record of each stream since the seal before. Whoever proves one of them needs the
-//! heads of all. Compaction therefore leaves the heads of streams that it drops, for as long as anything under the same
-//! seal may still have to be proved. They say nothing of the content, and a wrong one opens no seal.
+//! A seal is a Merkle root over the last record of each stream since the seal before. A proof of one of them needs the
+//! heads of all. Compaction therefore keeps the heads of the streams that it deletes, as long as anything under the same
+//! seal may still have to be proved. They reveal no content, and a wrong one fails the proof.
 //!
 //! ```text
 //! log/heads.jsonl   {"seq":4711,"stream":"run/run_…","ver":7,"head":"…"}   ◀ in the order of their seqs
@@ -35,7 +35,6 @@ const LINE: usize = 4 << 10;
 pub struct Gone {
     /// Where it stood.
     pub seq: u64,
-    /// Which stream.
     pub stream: StreamId,
     /// Its version and chain value.
     pub head: Head,

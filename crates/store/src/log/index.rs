@@ -1,4 +1,4 @@
-//! The index: where in a file of the log the records of each stream stand.
+//! The index: the places of each stream's records in the files of the log.
 //!
 //! ```text
 //!  log/….wal    [header][batch][batch][batch]|[batch]000
@@ -6,12 +6,12 @@
 //!  index/….wal-317.idx   [header][stream's hash → first place, count]…[seq, offset]…
 //! ```
 //!
-//! So the records of one stream cost that stream's records, however long the log is. The index is derived: a part that is
-//! missing, torn or of another file is made again from the log, and until then the log itself is walked. It grows when
-//! somebody reads, a slice of each file at a time, never when somebody commits. Memory holds the part that grows, of at most [`PART_MAX`] records for
-//! each file.
+//! So reading one stream costs only its own records, however long the log is. The index is derived: a part that is
+//! missing, torn or of another file is rebuilt from the log, and until then the log itself is walked. It grows during
+//! reads, a slice of each file at a time, never during commits. Memory holds the growing part, at most [`PART_MAX`]
+//! records per file.
 //!
-//! A record stands under its own stream. An intent stands under its run as well, so that a run finds its effects.
+//! A record is indexed under its stream. An intent is also indexed under its run, so that a run finds its effects.
 
 use super::error::Error;
 use super::frame::{Kind, LINE_MAX, Trailer, newline};

@@ -1,7 +1,7 @@
 //! Where everything lies in a data directory.
 //!
 //! ```text
-//! lock                                     held by whoever has the directory
+//! lock                                     held by the process that has the directory
 //! acknowledged                             up to which record the log was acknowledged
 //! log/00000000000000000001.wal             a segment, named after its first seq
 //! log/carried-00000000000000004711.jsonl   what compaction kept of everything up to that seq

@@ -1,13 +1,13 @@
-//! The end that was acknowledged, noted apart from the log: so that a log that lost its tail is told from a shorter one.
+//! The last acknowledged batch, noted apart from the log, so that a log that lost its tail is recognised.
 //!
 //! ```text
 //! acknowledged   [incarnation seq crc …512 bytes][incarnation seq crc …512 bytes]     written in turn
 //! ```
 //!
-//! **What is noted is durable in the log already**: it is written after the log's own sync and before anybody is answered,
-//! so it is never ahead of a log that is whole. It is not synced itself, which would cost each commit a sync: after a kill
-//! it names the last batch that was answered; after a loss of power it may name an earlier one, or be torn and say
-//! nothing. It can only miss a loss then, never see one that is none.
+//! **The noted batch is durable in the log already**: the note is written after the log's sync and before callers are
+//! answered, so it is never ahead of an intact log. The note itself is not synced, which would cost each commit a second
+//! sync. After a kill it names the last acknowledged batch; after a power loss it may name an earlier one, or be torn and
+//! ignored. So it can miss a loss, but never reports one that did not happen.
 
 use super::error::Error;
 use super::layout::Layout;

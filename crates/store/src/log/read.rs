@@ -1,6 +1,6 @@
 //! Reading a log that is being written: a range of it, or all that some streams have.
 //!
-//! Readers see what is durable. They hold on to the files they read, so compaction takes nothing away from them.
+//! Readers see durable records only. They keep the files they read open, so compaction does not disturb them.
 
 use super::Log;
 use super::commit::View;
@@ -22,9 +22,7 @@ use windlass_core::wire::Reader;
 /// A range of seqs, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seqs {
-    /// The first.
     pub first: u64,
-    /// The last.
     pub last: u64,
 }
 
@@ -172,7 +170,7 @@ impl Log {
         let files: BTreeSet<String> = files.flatten().map(std::borrow::Cow::into_owned).collect();
         for name in self.disk.list(&self.layout.index).unwrap_or_default() {
             if !index::piece_of(&name).is_some_and(|piece| files.contains(piece)) {
-                // What stays is in nobody's way.
+                // A leftover does no harm.
                 let _ = self.disk.remove(&self.layout.index.join(&name));
             }
         }

@@ -1,7 +1,7 @@
-//! Recovery: from whatever a crash left to a log that can be written.
+//! Recovery: turns the files that a crash left into a log that can be written.
 //!
-//! Nothing on the disk is changed before everything that counts was read and found sound. Then what stands after the last
-//! batch that counts is filled with noughts, and that batch is written once more (a process that died over a failed sync
+//! Nothing on the disk is changed before every valid batch was read and checked. Then everything after the last valid
+//! batch is overwritten with zeros, and that batch is written once more (a process that died over a failed sync
 //! may have left pages that only look durable); both are synced before anything else happens.
 
 use super::error::Error;
@@ -99,7 +99,7 @@ pub(super) fn recover(
     Ok(Recovered { tail, ended: listing.pieces, known, report })
 }
 
-/// How many streams the files may have, so that a map of them need not grow step by step. Room that nobody uses is none.
+/// How many streams the files may have, so that a map of them need not grow step by step. Unused capacity costs no memory.
 fn streams_expected(pieces: &[Piece]) -> usize {
     let bytes: u64 = pieces.iter().filter_map(|piece| piece.file.len().ok()).sum();
     usize::try_from(bytes / STREAM_BYTES).unwrap_or(0).min(STREAMS_MAX)

@@ -109,7 +109,7 @@ pub(super) fn replay(
         let end = reader.join().map_err(panicked)?;
         let decoded = decoder.join().map_err(panicked)?;
         let checked = checker.join().map_err(panicked)?;
-        // The one that is furthest along knows what is wrong; the others only noticed that nobody listens any more.
+        // The one that is furthest along knows what is wrong; the others only noticed that their receiver is gone.
         let records = taken?;
         let (known, orphans) = checked?;
         decoded?;
@@ -136,7 +136,7 @@ fn take(
     Ok(count)
 }
 
-/// Walks through the files; nobody listening any more is no error of its own.
+/// Walks through the files. A receiver that is gone is not an error of its own.
 fn read(plan: &Plan<'_>, out: &SyncSender<Lines>) -> Result<End, Error> {
     let mut end = None;
     for (i, piece) in plan.pieces.iter().enumerate() {
@@ -161,7 +161,7 @@ fn read(plan: &Plan<'_>, out: &SyncSender<Lines>) -> Result<End, Error> {
             }
         }
     }
-    // Whoever asks has at least one file.
+    // The caller passes at least one file.
     end.ok_or(Error::Closed)
 }
 
@@ -192,7 +192,7 @@ fn read_piece<'a>(plan: &Plan<'a>, i: usize, out: &SyncSender<Lines>) -> Result<
             }
         }
     }
-    // Nobody listening any more: they know why.
+    // The receiver is gone: it knows why.
     let _ = out.send(lines);
     Ok((walk, last, durable_through))
 }

@@ -1,7 +1,7 @@
-//! Salts for private values: a generator that nobody can guess, seeded by the operating system.
+//! Salts for private values: an unpredictable generator, seeded by the operating system.
 //!
 //! A block is the SHA-256 of a secret key and a counter, and gives two salts. Neither the key nor another block
-//! follows from a block that somebody sees.
+//! follows from a block that an observer sees.
 
 use windlass_core::digest::{Digest, Salt};
 

@@ -7,12 +7,12 @@
 //! {"footer":2,"through":4711,"crc":"…"}
 //! ```
 //!
-//! It is fuzzy: streams are saved one after the other while facts go on. Whatever a stream had before seq `from` is in
-//! its line; what came since is in the log, and what is in both is passed over by its version. The file is written by a
-//! thread of its own, from what is durable, under a name that does not count, and gets its name at the end.
+//! It is fuzzy: streams are saved one after the other while commits continue. A stream's line covers all its records before
+//! seq `from`; later ones are in the log, and records in both are skipped by their version. A separate thread writes the
+//! file from durable state under a temporary name, and renames it at the end.
 //!
-//! `windlass_snapshot` is the format of the file and `form` that of the streams in it. A file of which either is another
-//! version's is left alone before a line of it is taken, and the log is read instead.
+//! `windlass_snapshot` is the format of the file and `form` that of the streams in it. If either belongs to another version,
+//! the file is ignored as a whole and the log is read instead.
 
 use super::encode::Saving;
 use super::error::Error;
@@ -51,11 +51,10 @@ pub struct Saved {
     pub from_seq: u64,
     /// How many streams it has.
     pub streams: u64,
-    /// How many bytes.
     pub bytes: u64,
 }
 
-/// How the last snapshot went, for whoever waits for it.
+/// The result of the last snapshot, for callers that wait for it.
 #[derive(Default)]
 pub(super) struct Progress {
     /// How many were finished or given up, and how the last one ended.
@@ -85,7 +84,6 @@ impl Progress {
     }
 }
 
-/// Writes snapshots.
 pub(super) struct Saver {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) layout: Layout,
@@ -385,7 +383,7 @@ fn decode(disk: &dyn Disk, path: &Path, out: &SyncSender<Vec<Line>>) -> Result<(
             return Ok(());
         }
         let full = std::mem::replace(&mut batch, Vec::with_capacity(BATCH));
-        // Nobody listening any more: they know why.
+        // The receiver is gone: it knows why.
         out.send(full).map_err(|_| "it was not taken".to_owned())
     })?;
     let _ = out.send(batch);

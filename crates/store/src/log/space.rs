@@ -1,4 +1,4 @@
-//! Room for segments: made ahead, filled with noughts, and taken from segments that are no longer needed.
+//! Room for segments: preallocated files filled with zeros, or recycled segments.
 //!
 //! Copying into fresh page cache and allocating blocks costs more than the sync itself, so a segment's blocks are there
 //! before it is written. It is also how a full disk is known early.
@@ -9,7 +9,7 @@ use crate::disk::{Disk, File, How, write_full};
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// How many bytes of noughts are written at a time.
+/// How many zero bytes are written at a time.
 const BLOCK: usize = 1 << 20;
 /// The least room that is made for a segment where the disk is nearly full.
 const SMALL: u64 = 1 << 20;
@@ -19,7 +19,7 @@ const SMALL: u64 = 1 << 20;
 struct Spares {
     ready: Vec<PathBuf>,
     number_last: u64,
-    /// Somebody asked for one to be made.
+    /// The writer asked for one to be made.
     asked: bool,
     making: bool,
     closed: bool,
@@ -27,7 +27,6 @@ struct Spares {
     error: Option<Error>,
 }
 
-/// Room for segments.
 pub(super) struct Space {
     disk: Arc<dyn Disk>,
     layout: Layout,
@@ -119,7 +118,7 @@ impl Space {
         Ok(())
     }
 
-    /// Removes what is set aside: it holds what its segments held, and somebody wants that gone.
+    /// Removes what is set aside: it holds what its segments held, and a redaction or compaction wants that gone.
     pub(super) fn discard(&self) -> Result<(), Error> {
         let mut spares = self.lock();
         while let Some(path) = spares.ready.pop() {
@@ -148,7 +147,7 @@ impl Space {
         let path = self.layout.spare(number);
         let made = self.fill(&path, bytes);
         if made.is_err() {
-            // Half of one is of no use, and its room may be what somebody else needs. If it stays, the next start
+            // Half of one is of no use, and another file may need its room. If it stays, the next start
             // removes it.
             let _ = self.disk.remove(&path);
         }
@@ -169,7 +168,7 @@ impl Space {
         Ok(file)
     }
 
-    /// Makes room whenever somebody asks, until [`Space::close`]. A failure is kept, not lost: the writer tries again
+    /// Makes room whenever the writer asks, until [`Space::close`]. A failure is kept, not lost: the writer tries again
     /// when it needs the room.
     pub(super) fn run(&self) {
         loop {

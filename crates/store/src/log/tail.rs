@@ -123,7 +123,7 @@ impl Tail {
     }
 }
 
-/// Writes noughts; only over what is there.
+/// Writes zeros, only over existing bytes.
 pub(super) fn blank(file: &dyn File, from: u64, to: u64) -> std::io::Result<()> {
     let noughts = vec![0; 1 << 20];
     let mut at = from;

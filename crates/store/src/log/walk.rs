@@ -1,8 +1,8 @@
-//! Walking through a file of the log, batch by batch, and knowing where it ends.
+//! Walking through a file of the log, batch by batch, to its end.
 //!
 //! A batch counts if its trailer's CRC is right, it belongs to this store, and it follows from the batch before (by that
-//! one's CRC and by its seq). The first that does not is the end: noughts, what a recycled segment held before, or
-//! a torn or damaged batch. Which of these, [`later`] finds out.
+//! one's CRC and by its seq). The first that does not is the end: zeros, old content of a recycled segment, or
+//! a torn or damaged batch. [`later`] finds out which.
 
 use super::error::Error;
 use super::frame::{Kind, LINE_MAX, TRAILER, Trailer, newline};
@@ -91,7 +91,7 @@ impl<'a> Walk<'a> {
                 Some(_) if self.window[scanned] != b'{' => return Ok(self.end("no record stands there")),
                 Some(n) => scanned += n + 1,
                 None => {
-                    // Noughts have no newline: there is no need to read all of them.
+                    // Zeros have no newline: there is no need to read all of them.
                     if self.window.get(scanned).is_some_and(|byte| *byte != b'{') {
                         return Ok(self.end("no record stands there"));
                     }
@@ -186,7 +186,7 @@ pub(super) fn later(piece: &Piece, offset: u64, seq: u64) -> Result<Option<Trail
     Ok(None)
 }
 
-/// Whether anything but noughts stands from a place on.
+/// Whether anything but zeros follows a place.
 pub(super) fn is_blank(piece: &Piece, offset: u64) -> Result<bool, Error> {
     let mut block = vec![0; CHUNK];
     let mut at = offset;

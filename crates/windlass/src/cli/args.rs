@@ -1,4 +1,4 @@
-//! What can be typed.
+//! The commands and flags of the command line, with their help texts.
 
 mod verbs;
 
@@ -15,8 +15,8 @@ const VALUED: [&str; 5] = ["--data", "--server", "--token", "--config", "--polic
 /// Commands with a `--data` of their own.
 const WITH_DATA: [&[&str]; 3] = [&["signal"], &["emit"], &["queue", "push"]];
 
-/// The words as the parser is to see them. `--data` names the data directory, and after some commands what they bring:
-/// the parser knows each flag once, so the second one goes by another name there.
+/// The words as the parser sees them. `--data` names the data directory, but after some commands it is the payload. The parser
+/// knows each flag once, so the payload is called `--payload` there.
 pub(super) fn renamed(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut words: Vec<OsString> = words.collect();
     let mut at = 1;
@@ -41,10 +41,10 @@ pub(super) fn renamed(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
     words
 }
 
-/// How many things a list has at most: one at least.
+/// Parses `--limit`: at least one.
 fn limit(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(0) => Err("a list of none says nothing: write 1 or more".to_owned()),
+        Ok(0) => Err("the limit must be 1 or more".to_owned()),
         Ok(limit) => Ok(limit),
         Err(error) => Err(format!("{error}")),
     }
@@ -67,25 +67,25 @@ pub(super) struct Args {
 
 #[derive(Flags, Debug)]
 pub(super) struct Global {
-    /// The data directory; the nearest .windlass where absent
+    /// Data directory [default: the nearest .windlass]
     #[arg(long, global = true, env = "WINDLASS_DATA", value_name = "DIR")]
     pub(super) data: Option<PathBuf>,
-    /// A server to ask instead
+    /// Use this server instead of a data directory
     #[arg(long, global = true, env = "WINDLASS_SERVER", value_name = "URL")]
     pub(super) server: Option<String>,
-    /// The token for the server
+    /// Token for the server
     #[arg(long, global = true, env = "WINDLASS_TOKEN", value_name = "T", hide_env_values = true)]
     pub(super) token: Option<String>,
-    /// The configuration file; windlass.yaml here or in the data directory where absent
+    /// Configuration file [default: ./windlass.yaml, then the data directory's]
     #[arg(long, global = true, env = "WINDLASS_CONFIG", value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
-    /// The policy folder; `policy` beside the data directory where it is there
+    /// Policy folder [default: `policy` beside the data directory, then ./policy]
     #[arg(long, global = true, env = "WINDLASS_POLICY", value_name = "DIR")]
     pub(super) policy: Option<PathBuf>,
-    /// JSON on stdout: one document, or one object a line
+    /// Print JSON: one document, or one object per line
     #[arg(long, global = true)]
     pub(super) json: bool,
-    /// Only what was asked for
+    /// Print only the answer
     #[arg(long, short, global = true)]
     pub(super) quiet: bool,
     /// No colours
@@ -95,12 +95,12 @@ pub(super) struct Global {
 
 #[derive(Subcommand, Debug)]
 pub(super) enum Verb {
-    /// Make a runbook to start from
+    /// Create a runbook to start from
     #[command(
         after_help = "examples:\n  windlass init\n  windlass init my-project && cd my-project && windlass run"
     )]
     Init {
-        /// Where; here where absent
+        /// The folder [default: the current one]
         dir: Option<PathBuf>,
     },
     /// Run a pipeline and show its progress
@@ -143,87 +143,87 @@ pub(super) enum Verb {
     /// Follow a run to its end
     #[command(after_help = "examples:\n  windlass watch RUN")]
     Watch {
-        /// The run: its id, the beginning or end of it, or `last`
+        /// The run: its id, the beginning or end of the id, or `last`
         run: String,
     },
-    /// Show what steps wrote
+    /// Show the output of steps
     #[command(
         after_help = "examples:\n  windlass logs RUN\n  windlass logs RUN build -f\n  windlass logs RUN --failed"
     )]
     Logs(LogsArgs),
-    /// Say what a run waits for
+    /// Explain why a run is waiting
     #[command(after_help = "examples:\n  windlass why RUN")]
     Why {
-        /// The run: its id, the beginning or end of it, or `last`
+        /// The run: its id, the beginning or end of the id, or `last`
         run: String,
     },
-    /// Let suspended or interrupted runs go on
+    /// Continue suspended or interrupted runs
     #[command(after_help = "examples:\n  windlass resume RUN\n  windlass resume --all")]
     Resume {
-        /// The run: its id, the beginning or end of it, or `last`
+        /// The run: its id, the beginning or end of the id, or `last`
         run: Option<String>,
-        /// Every run that can go on
+        /// Every run that can continue
         #[arg(long)]
         all: bool,
-        /// What stands on the record with it
+        /// A message to record with it
         #[arg(long)]
         message: Option<String>,
-        /// A variable to change
+        /// Change a variable
         #[arg(long, value_name = "K=V")]
         var: Vec<String>,
     },
-    /// Stop a run: compensations and `finally` still happen
+    /// Stop a run; compensations and `finally` still run
     #[command(after_help = "examples:\n  windlass cancel RUN --reason 'wrong version'")]
     Cancel {
-        /// The run: its id, the beginning or end of it, or `last`
+        /// The run: its id, the beginning or end of the id, or `last`
         run: String,
         /// Why
         #[arg(long)]
         reason: Option<String>,
     },
-    /// Let a run start nothing more until it is resumed
+    /// Pause a run: it starts nothing more until it is resumed
     #[command(after_help = "examples:\n  windlass suspend RUN")]
     Suspend {
-        /// The run: its id, the beginning or end of it, or `last`
+        /// The run: its id, the beginning or end of the id, or `last`
         run: String,
         /// Why
         #[arg(long)]
         reason: Option<String>,
     },
-    /// Go on from what succeeded of a failed run, as a new run
+    /// Retry a failed run as a new run that reuses the steps that succeeded
     #[command(after_help = "examples:\n  windlass retry RUN")]
     Retry {
-        /// The run: its id, the beginning or end of it, or `last`
+        /// The run: its id, the beginning or end of the id, or `last`
         run: String,
     },
-    /// Go on from a step of a run, as a new run
+    /// Start a new run from a step of an earlier one
     #[command(
         after_help = "examples:\n  windlass fork RUN --from deploy\n  windlass fork RUN --from deploy --runbook fixed.yaml"
     )]
     Fork {
-        /// The run: its id, the beginning or end of it, or `last`
+        /// The run: its id, the beginning or end of the id, or `last`
         run: String,
-        /// The step
+        /// The step to start from
         #[arg(long)]
         from: String,
-        /// Another runbook to go on with
+        /// Use this runbook instead of the run's own
         #[arg(long)]
         runbook: Option<PathBuf>,
     },
-    /// Take back what a run did outside, in a new run
+    /// Reverse a run's outside effects, in a new run
     #[command(
         after_help = "examples:\n  windlass undo RUN --dry-run\n  windlass undo RUN\n  windlass undo RUN --yes"
     )]
     Undo {
-        /// The run: its id, the beginning or end of it, or `last`
+        /// The run: its id, the beginning or end of the id, or `last`
         run: String,
-        /// Show what would be taken back; do nothing
+        /// Show what would be reversed; change nothing
         #[arg(long)]
         dry_run: bool,
-        /// Take back also what others changed since
+        /// Also reverse what others have changed since
         #[arg(long)]
         force: bool,
-        /// Do it without being asked
+        /// Do not ask for confirmation
         #[arg(long)]
         yes: bool,
     },
@@ -232,7 +232,7 @@ pub(super) enum Verb {
         after_help = "examples:\n  windlass signal RUN approved --data '{\"by\":\"ann\"}'\n  windlass signal --key pr-17 merged"
     )]
     Signal {
-        /// The run, unless a key says which; then the event's name
+        /// The run; with --key, the event's name instead
         #[arg(required_unless_present = "key")]
         run: Option<String>,
         /// The event's name
@@ -240,11 +240,11 @@ pub(super) enum Verb {
         /// The key that runs wait for
         #[arg(long)]
         key: Option<String>,
-        /// What it brings, as JSON; after `signal`, `--data` means this too
+        /// The event's data, as JSON; after `signal`, `--data` means this too
         #[arg(long, value_name = "JSON")]
         payload: Option<String>,
     },
-    /// Emit a custom event: workers wake on it, and triggers match it
+    /// Emit a custom event for workers and triggers
     #[command(
         after_help = "examples:\n  windlass emit deploy:done --data '{\"env\":\"staging\"}'\n  windlass emit nightly:begun --idempotency-key 2026-11-18"
     )]
@@ -252,14 +252,14 @@ pub(super) enum Verb {
         /// Its type, as category:action
         #[arg(value_name = "TYPE")]
         kind: String,
-        /// What it brings, as JSON; after `emit`, `--data` means this too
+        /// The event's data, as JSON; after `emit`, `--data` means this too
         #[arg(long, value_name = "JSON")]
         payload: Option<String>,
-        /// One event per key, however often it is asked for
+        /// Emit at most one event for this key
         #[arg(long, value_name = "K")]
         idempotency_key: Option<String>,
     },
-    /// Show what became of a delivery, by its ingress key
+    /// Show the result of a delivery, by its ingress key
     #[command(
         after_help = "examples:\n  windlass ingress github:72d3162e-cc78-11e3-81ab-4c9367dc0958\n  windlass ingress api:local:r1"
     )]
@@ -267,36 +267,36 @@ pub(super) enum Verb {
         /// The whole key, as `trigger.key` of a run shows it
         key: String,
     },
-    /// Settle an unknown outcome or an escalation
+    /// Resolve an unknown outcome or an escalation
     #[command(after_help = "examples:\n  windlass resolve RUN charge done --reason 'seen in the ledger'")]
     Resolve {
-        /// The run: its id, the beginning or end of it, or `last`
+        /// The run: its id, the beginning or end of the id, or `last`
         run: String,
         /// The step
         step: String,
-        /// done, retry or fail
+        /// done: it happened; retry: it did not, try again; fail: give up
         #[arg(value_parser = ["done", "retry", "fail"])]
         resolution: String,
         /// Why
         #[arg(long)]
         reason: String,
     },
-    /// Raise the budget of a run, so that what waits for it goes on
+    /// Raise the budget of a run, so that its waiting steps continue
     #[command(after_help = super::policy::RAISE)]
     Raise(super::policy::RaiseArgs),
     /// List approvals
     #[command(after_help = "examples:\n  windlass approvals\n  windlass approvals --status all")]
     Approvals {
-        /// requested (the default), approved, rejected, expired, cancelled or all
+        /// requested, approved, rejected, expired, cancelled or all [default: requested]
         #[arg(long)]
         status: Option<String>,
     },
-    /// Approve exactly the action that is shown
+    /// Approve an action, exactly as it is shown
     #[command(after_help = "examples:\n  windlass approve ID\n  windlass approve ID --hash HASH")]
     Approve {
         /// The approval, or the beginning of its id
         id: String,
-        /// The hash of the action, or its first 12 digits or more; needed without a terminal
+        /// The hash of the action, or at least its first 12 digits; required without a terminal
         #[arg(long)]
         hash: Option<String>,
         /// Do not ask
@@ -313,7 +313,7 @@ pub(super) enum Verb {
         /// Why
         #[arg(long)]
         reason: String,
-        /// The hash of the action
+        /// The hash of the action, or at least its first 12 digits
         #[arg(long)]
         hash: Option<String>,
         /// Do not ask
@@ -338,7 +338,7 @@ pub(super) enum Verb {
         #[command(subcommand)]
         verb: SemaphoreVerb,
     },
-    /// Make a runbook the active version of its name: queues, workers, schedules and triggers follow it
+    /// Deploy a runbook: it becomes the active version of its name, with its queues, workers, schedules and triggers
     #[command(
         after_help = "examples:\n  windlass deploy runbook.yaml\n  windlass deploy runbook.yaml --diff"
     )]
@@ -352,7 +352,7 @@ pub(super) enum Verb {
     /// List queues with their depths
     #[command(after_help = "examples:\n  windlass queues")]
     Queues,
-    /// Push items, and look after those that failed
+    /// Push items; list, retry and cancel them
     #[command(
         after_help = "examples:\n  windlass queue push bugs --data '{\"bug\":\"BUG-1\"}' --priority 5\n  windlass queue list bugs --status dead\n  windlass queue retry bugs --status dead"
     )]
@@ -369,7 +369,7 @@ pub(super) enum Verb {
         #[command(subcommand)]
         verb: WorkerVerb,
     },
-    /// List schedules and when they make runs next
+    /// List schedules and their next times
     #[command(after_help = "examples:\n  windlass schedules")]
     Schedules,
     /// Run a schedule now, pause it or resume it
@@ -381,31 +381,31 @@ pub(super) enum Verb {
     /// Show the policy in force
     #[command(after_help = "examples:\n  windlass policies")]
     Policies,
-    /// Check policies, and test them with cases or with all of history
+    /// Check policies, and test them with cases or against history
     #[command(subcommand, after_help = super::policy::HELP)]
     Policy(super::policy::PolicyVerb),
-    /// Show records, as they stand in the log
+    /// Show the log's records
     #[command(after_help = "examples:\n  windlass events -f --type 'step:*'\n  windlass events --types")]
     Events {
-        /// Wait for more
+        /// Wait for new records
         #[arg(long, short)]
         follow: bool,
-        /// The first seq
+        /// Start at this sequence number
         #[arg(long, value_name = "CURSOR")]
         from: Option<u64>,
-        /// A pattern of tags
+        /// Only events whose tag matches, such as step:*
         #[arg(long = "type", value_name = "PATTERN")]
         kind: Option<String>,
-        /// List the kinds of events instead
+        /// List the types of events instead
         #[arg(long)]
         types: bool,
     },
-    /// Serve the API and carry out steps, until told to stop
+    /// Run a server: serve the API and execute steps
     #[command(
         after_help = "examples:\n  windlass serve\n  windlass serve --listen 127.0.0.1:8080 --executors 4\n  windlass serve --listen 0.0.0.0:7433 --tls-cert cert.pem --tls-key key.pem"
     )]
     Serve(ServeArgs),
-    /// Hand out tokens, list them, take them back
+    /// Create, list and revoke tokens
     #[command(
         after_help = "examples:\n  windlass token create --scopes read,run --name ci --service --expires 30d\n  windlass token create --tenant acme --scopes read,run,approve --name ann\n  windlass token list\n  windlass token revoke tok_…"
     )]
@@ -413,7 +413,7 @@ pub(super) enum Verb {
         #[command(subcommand)]
         verb: TokenVerb,
     },
-    /// Keep secrets; values come from the standard input or are typed unseen
+    /// Store, list and remove secrets; values are read from standard input or a prompt
     #[command(
         after_help = "examples:\n  windlass secret set GITHUB_TOKEN < token.txt\n  windlass secret list\n  windlass secret rm GITHUB_TOKEN --yes"
     )]
@@ -421,23 +421,23 @@ pub(super) enum Verb {
         #[command(subcommand)]
         verb: super::secret::SecretVerb,
     },
-    /// Look after the data directory
+    /// Verify, compact, back up and restore the data directory
     #[command(
         subcommand,
         after_help = "examples:\n  windlass store verify\n  windlass store backup /backups/monday\n  windlass store compact --retention 30d"
     )]
     Store(StoreVerb),
-    /// Look whether this machine has what is needed
+    /// Check this machine's setup
     #[command(after_help = "examples:\n  windlass doctor")]
     Doctor,
-    /// Carry out steps for a server
+    /// Execute steps for a server
     #[command(
-        after_help = "examples:\n  windlass executor --server http://127.0.0.1:7433 --labels linux,gpu --slots 4\n\nA step with `runs_on` goes to an executor that has all of its labels. A step without goes to the server itself,\nunless that was started with --executors 0. Secrets are looked for here: WINDLASS_SECRET_<NAME>."
+        after_help = "examples:\n  windlass executor --server http://127.0.0.1:7433 --labels linux,gpu --slots 4\n\nA step with `runs_on` goes to an executor that has all of its labels. Other steps run on the server itself,\nunless it was started with --executors 0. Secrets come from this process's environment: WINDLASS_SECRET_<NAME>."
     )]
     Executor(ExecutorArgs),
-    /// Measure
+    /// Measure the performance of this machine
     Bench(crate::bench::Wish),
-    /// Prove what happened: export, verify, public keys
+    /// Export and verify evidence of what happened; print public keys
     #[command(
         after_help = "examples:\n  windlass evidence pubkey > keys.txt\n  windlass evidence export RUN -o run.evidence.tar\n  windlass evidence verify run.evidence.tar --pubkey keys.txt"
     )]
@@ -448,7 +448,7 @@ pub(super) enum Verb {
     /// List error codes
     #[command(after_help = "examples:\n  windlass codes | grep LEASE\n  windlass codes LEASE_STALE_EPOCH")]
     Codes {
-        /// The code whose page to print: what it means, and what to do
+        /// Print this code's page: its meaning and what to do
         code: Option<String>,
     },
     /// Print completions for a shell
@@ -462,10 +462,10 @@ pub(super) enum Verb {
     /// Write man pages
     #[command(hide = true, after_help = "examples:\n  windlass man target/man")]
     Man {
-        /// Where to
+        /// The folder to write them to
         dir: PathBuf,
     },
-    /// Hold the data directory until nothing is left to do
+    /// Hold the data directory until no work is left
     #[command(name = "__hold", hide = true)]
     Hold,
 }
@@ -476,22 +476,22 @@ pub(super) struct RunArgs {
     pub(super) file: Option<PathBuf>,
     /// The pipeline [default: the only one, or `default`]
     pub(super) pipeline: Option<String>,
-    /// A variable
+    /// Set a variable
     #[arg(long, value_name = "K=V")]
     pub(super) var: Vec<String>,
     /// A JSON or YAML file of variables
     #[arg(long, value_name = "F")]
     pub(super) vars_file: Option<PathBuf>,
-    /// One run per key, however often it is asked for
+    /// Start at most one run for this key
     #[arg(long, value_name = "K")]
     pub(super) idempotency_key: Option<String>,
-    /// Return at once; the run goes on in the background
+    /// Return at once; the run continues in the background
     #[arg(long)]
     pub(super) detach: bool,
-    /// Return when a human has to decide (exit code 4)
+    /// Return when a human must decide (exit code 4)
     #[arg(long)]
     pub(super) no_wait: bool,
-    /// A run that must be completed first
+    /// Wait until this run has completed
     #[arg(long, value_name = "RUN")]
     pub(super) after: Vec<String>,
     /// Show what would happen; execute nothing
@@ -507,46 +507,46 @@ pub(super) struct RunsArgs {
     /// Only runs of this pipeline
     #[arg(long)]
     pub(super) pipeline: Option<String>,
-    /// Only runs that failed: the same as --status failed
+    /// Only failed runs; same as --status failed
     #[arg(long, conflicts_with = "status")]
     pub(super) failed: bool,
-    /// Only runs of this runbook: a name, which means all its versions, NAME@HASH, or a hash
+    /// Only runs of this runbook: a name (all versions), NAME@HASH, or a hash
     #[arg(long)]
     pub(super) runbook: Option<String>,
-    /// Only runs made for items of this queue
+    /// Only runs for items of this queue
     #[arg(long)]
     pub(super) queue: Option<String>,
-    /// Only runs made for this item; with --queue, the beginning of its id is enough
+    /// Only runs for this item; with --queue, the beginning of its id is enough
     #[arg(long)]
     pub(super) item: Option<String>,
     /// Only runs about this repository
     #[arg(long)]
     pub(super) repo: Option<String>,
-    /// Only runs made since: a time, or a duration such as 2h
+    /// Only runs created since: a time, or a duration such as 2h
     #[arg(long, value_name = "T")]
     pub(super) since: Option<String>,
-    /// How many at most
+    /// Maximum number of runs
     #[arg(long, default_value_t = 20, value_parser = limit)]
     pub(super) limit: usize,
-    /// Where a page begins: the next_cursor of the one before
+    /// Start of the page: next_cursor of the previous one
     #[arg(long)]
     pub(super) cursor: Option<String>,
 }
 
 #[derive(Flags, Debug)]
 pub(super) struct ShowArgs {
-    /// The run: its id, the beginning or end of it, or `last`
+    /// The run: its id, the beginning or end of the id, or `last`
     pub(super) run: String,
-    /// Its records
+    /// Show its records
     #[arg(long)]
     pub(super) events: bool,
-    /// What it did outside
+    /// Show the receipts of its outside effects
     #[arg(long)]
     pub(super) receipts: bool,
-    /// What its steps saved, and its messages
+    /// Show its checkpoints and messages
     #[arg(long)]
     pub(super) checkpoints: bool,
-    /// Its steps, drawn to scale
+    /// Show its steps on a time scale
     #[arg(long)]
     pub(super) timeline: bool,
     /// Exit with the code of the run's status
@@ -556,9 +556,9 @@ pub(super) struct ShowArgs {
 
 #[derive(Flags, Debug)]
 pub(super) struct LogsArgs {
-    /// The run: its id, the beginning or end of it, or `last`
+    /// The run: its id, the beginning or end of the id, or `last`
     pub(super) run: String,
-    /// The step; all where absent
+    /// The step [default: all]
     pub(super) step: Option<String>,
     /// Wait for more until the run ends
     #[arg(long, short)]
@@ -566,64 +566,64 @@ pub(super) struct LogsArgs {
     /// Only steps that failed
     #[arg(long)]
     pub(super) failed: bool,
-    /// When each line was written
+    /// Show when each line was written
     #[arg(long, short)]
     pub(super) timestamps: bool,
     /// Only lines written since: a time, or a duration such as 2h
     #[arg(long, value_name = "T")]
     pub(super) since: Option<String>,
-    /// Only so many of the last lines
+    /// Only the last N lines
     #[arg(long, value_name = "N", conflicts_with = "follow", value_parser = limit)]
     pub(super) tail: Option<usize>,
 }
 
 #[derive(Flags, Debug)]
 pub(super) struct ExecutorArgs {
-    /// What steps with `runs_on` may ask of it
+    /// Labels that steps can ask for with `runs_on`
     #[arg(long, value_delimiter = ',')]
     pub(super) labels: Vec<String>,
-    /// How many steps at a time
+    /// Maximum number of steps at a time
     #[arg(long, default_value_t = 4)]
     pub(super) slots: usize,
-    /// Its name; made of the host's where absent
+    /// Name of this executor [default: made from the host's name]
     #[arg(long)]
     pub(super) name: Option<String>,
-    /// Where steps run; here where absent
+    /// Directory in which steps run [default: the current one]
     #[arg(long, value_name = "DIR")]
     pub(super) dir: Option<PathBuf>,
-    /// Where it keeps what steps write until it is sent; a temporary directory where absent
+    /// Directory for output that is not sent yet [default: a temporary one]
     #[arg(long, value_name = "DIR")]
     pub(super) scratch: Option<PathBuf>,
     #[command(flatten)]
     pub(super) apart: ApartArgs,
 }
 
-/// What keeps steps apart from the process that runs them.
+/// How steps are isolated from the process that runs them.
 #[derive(Flags, Debug)]
 pub(super) struct ApartArgs {
-    /// Run steps as this user, who can reach nothing of the process that runs them
+    /// Run steps as this user, who cannot reach the files of this process
     #[arg(long, value_name = "USER", conflicts_with = "shared_user")]
     pub(super) run_as: Option<String>,
-    /// Run steps as this process's own user, also where others may start runs: whoever may bring a runbook reaches everything
+    /// Do not isolate steps, even if others can start runs: anyone who may deploy a runbook can reach everything
     #[arg(long)]
     pub(super) shared_user: bool,
 }
 
 #[derive(Flags, Debug)]
 pub(super) struct ServeArgs {
-    /// Where to listen; port 0 takes any that is free
+    /// Address to listen on; port 0 picks a free one
     #[arg(long, value_name = "A", default_value = "127.0.0.1:7433")]
     pub(super) listen: String,
-    /// How many steps are carried out here at once
+    /// Maximum number of steps that run here at a time
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(0..=1_024))]
     pub(super) executors: u16,
-    /// The certificates to show, in PEM
+    /// Certificate chain, in PEM
     #[arg(long, value_name = "F", requires = "tls_key")]
     pub(super) tls_cert: Option<PathBuf>,
-    /// Their key, in PEM
+    /// Its private key, in PEM
     #[arg(long, value_name = "F", requires = "tls_cert")]
     pub(super) tls_key: Option<PathBuf>,
-    /// A proxy in front of it speaks TLS; without this, requests that came through a proxy are refused
+    /// Accept requests from a proxy, which provides TLS; otherwise they are refused
     #[arg(long, conflicts_with_all = ["tls_cert", "tls_key"])]
     pub(super) behind_proxy: bool,
     #[command(flatten)]

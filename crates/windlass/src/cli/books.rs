@@ -109,7 +109,7 @@ pub(super) async fn runbooks(client: &Client, verb: Option<&RunbookVerb>, say: &
             let last = client.post(&path, &json!({})).await?;
             say.answer(&last, || {
                 let hash = short(text(&last, "hash"));
-                format!("`{name}` is undeployed; runs under way go on. To deploy it again: windlass runbooks rollback {name} --to {hash}")
+                format!("`{name}` is undeployed; running runs continue. To deploy it again: windlass runbooks rollback {name} --to {hash}")
             });
             Ok(0)
         }

@@ -18,50 +18,50 @@ use windlass_server::evidence::{archive, keys};
 
 #[derive(Subcommand, Debug)]
 pub(super) enum EvidenceVerb {
-    /// Write a bundle that proves a run, or all runs of a period
+    /// Export a bundle that proves a run, or all runs of a period
     #[command(
         after_help = "examples:\n  windlass evidence export RUN -o run.evidence.tar\n  windlass evidence export --from 2026-01-01T00:00:00Z --to 2026-02-01T00:00:00Z -o january.evidence.tar"
     )]
     Export {
-        /// The run: its id, the beginning or end of it, or `last`
+        /// The run: its id, the beginning or end of the id, or `last`
         #[arg(required_unless_present = "from", conflicts_with = "from")]
         run: Option<String>,
-        /// All runs that began at this time or later: a time, or a duration such as 24h
+        /// All runs created since: a time, or a duration such as 24h
         #[arg(long, value_name = "T", requires = "to")]
         from: Option<String>,
-        /// And before this time
+        /// Only runs created before this time
         #[arg(long, value_name = "T", requires = "from")]
         to: Option<String>,
-        /// Where to
+        /// The file to write
         #[arg(short, long, value_name = "FILE")]
         output: PathBuf,
-        /// With variables, outputs, requests and responses, and not their digests alone
+        /// Include the values of variables, outputs, requests and responses, not only their digests
         #[arg(long)]
         values: bool,
     },
-    /// Check a bundle, without server, network or data directory
+    /// Verify a bundle, without server, network or data directory
     #[command(
         after_help = "examples:\n  windlass evidence verify run.evidence.tar --pubkey keys.txt\n  windlass evidence verify run.evidence.tar --pubkey keys.txt --html report.html"
     )]
     Verify {
         /// The bundle
         file: PathBuf,
-        /// The public keys that are trusted; without, only integrity is checked (exit code 1)
+        /// File of trusted public keys; without it only integrity is checked (exit code 1)
         #[arg(long, value_name = "F")]
         pubkey: Option<PathBuf>,
-        /// Write the report as a page
+        /// Write the report to this file as HTML
         #[arg(long, value_name = "F")]
         html: Option<PathBuf>,
     },
-    /// Take a private value out of what is stored about a run; its proof stays whole
+    /// Remove a private value of a run from storage; its proof stays valid
     #[command(
         after_help = "examples:\n  windlass evidence redact RUN --step fetch --field output --reason 'a customer asked' --yes\n\nThe run must have ended, and no server may hold the data directory. The value goes from the log, the snapshot and\nthe step's kept output; its digest stays. Who did it and why is recorded. Backups and bundles made before still hold it."
     )]
     Redact(super::redact::RedactArgs),
-    /// Print the public keys that bundles are checked with
+    /// Print the public keys that verify bundles
     #[command(after_help = "examples:\n  windlass evidence pubkey > keys.txt")]
     Pubkey,
-    /// Seal with a new key from now on
+    /// Use a new signing key from now on
     #[command(name = "rotate-key", after_help = "examples:\n  windlass evidence rotate-key")]
     RotateKey,
 }
@@ -117,7 +117,7 @@ async fn export(client: &Client, path: &str, output: &Path, say: &Say) -> Outcom
     let mut file = fs::OpenOptions::new().write(true).create_new(true).open(output).map_err(|error| {
         Failure::new(
             Code::InvalidInput,
-            format!("{}: {error}; name a file that is not there yet", output.display()),
+            format!("{}: {error}; name a file that does not exist yet", output.display()),
         )
     })?;
     std::io::Write::write_all(&mut file, &bytes)?;

@@ -20,7 +20,7 @@ use windlass_server::policy::FOLDER;
 pub(super) async fn run(args: &Args, wish: &ExecutorArgs, say: &Say) -> Outcome {
     hide_token()?;
     let server = args.global.server.clone().ok_or_else(|| {
-        Failure::new(Code::InvalidInput, "say whose steps to carry out: --server http://host:7433")
+        Failure::new(Code::InvalidInput, "name the server whose steps to execute: --server http://host:7433")
     })?;
     let name = wish.name.clone().unwrap_or_else(|| format!("{}-{}", host_name(), std::process::id()));
     let dir = match &wish.dir {
@@ -65,7 +65,7 @@ pub(super) async fn run(args: &Args, wish: &ExecutorArgs, say: &Say) -> Outcome 
     let quiet = *say;
     let note = move |text: &str| quiet.note(text);
     executor::run(client, home, std::env::current_exe()?, settings, stopped, note).await?;
-    say.note("every attempt was handed back");
+    say.note("every attempt was returned");
     Ok(0)
 }
 

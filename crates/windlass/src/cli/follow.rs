@@ -103,7 +103,10 @@ async fn settle_here(client: &Client, id: &str) -> Result<Option<Value>, Failure
 pub(super) async fn renew(client: &mut Client, fruitless: &mut usize) -> Result<(), Failure> {
     *fruitless += 1;
     if *fruitless > FRUITLESS_MAX {
-        return Err(Failure::new(Code::Unavailable, "whoever holds the data directory does not answer"));
+        return Err(Failure::new(
+            Code::Unavailable,
+            "the process that holds the data directory does not answer",
+        ));
     }
     let pause = if client.executes() { PAUSE } else { LOOK };
     client.leave().await;
@@ -272,12 +275,12 @@ async fn interrupted(client: &Client, id: &str, how: Follow, screen: &mut Screen
     if how.suspend && client.app().is_some() {
         let body = json!({ "reason": "interrupted" });
         match client.post(&format!("/v1/runs/{id}/suspend"), &body).await {
-            Ok(_) => say.note(&format!("suspended; go on with: windlass resume {id}")),
+            Ok(_) => say.note(&format!("suspended; to continue: windlass resume {id}")),
             Err(failure) if failure.code == Code::RunTerminalState => {}
             Err(failure) => return Err(failure),
         }
     } else {
-        say.note(&format!("the run goes on; look at it with: windlass watch {id}"));
+        say.note(&format!("the run continues; to follow it: windlass watch {id}"));
     }
     Ok(super::INTERRUPTED)
 }

@@ -78,7 +78,7 @@ async fn acquire(client: &Client, kind: &str, take: &TakeArgs, more: More, say: 
     let body = json!({ "holder": holder, "epoch": grant["epoch"] });
     // Whatever became of the command, the hold ends. Where it was taken away, there is nothing to give back.
     if let Err(failure) = client.post(&format!("{path}/release"), &body).await {
-        say.note(&format!("`{}` could not be given back: {failure}", take.name));
+        say.note(&format!("`{}` could not be released: {failure}", take.name));
     }
     outcome
 }
@@ -146,7 +146,7 @@ async fn run(
             }
             _ = ticks.tick() => match client.post(&format!("{path}/heartbeat"), &beat).await {
                 Err(failure) if failure.code == Code::LeaseStaleEpoch => {
-                    say.note("the hold was taken away; the command is ended");
+                    say.note("the hold was lost; the command was ended");
                     end(&mut child).await;
                     return Err(failure);
                 }

@@ -20,18 +20,18 @@ pub(super) const RAISE: &str =
 /// To what a budget is raised.
 #[derive(clap::Args, Debug)]
 pub(super) struct RaiseArgs {
-    /// The run: its id, the beginning or end of it, or `last`
+    /// The run: its id, the beginning or end of the id, or `last`
     pub(super) run: String,
-    /// To how many dollars
+    /// New limit in dollars
     #[arg(long)]
     pub(super) usd: Option<f64>,
-    /// To how many tokens
+    /// New limit of tokens
     #[arg(long)]
     pub(super) tokens: Option<u64>,
-    /// To how much time
+    /// New limit of time
     #[arg(long)]
     pub(super) time: Option<String>,
-    /// To how many writes to the outside
+    /// New limit of outbound writes
     #[arg(long)]
     pub(super) writes: Option<u64>,
 }
@@ -42,17 +42,17 @@ pub(super) enum PolicyVerb {
     /// Parse and validate a policy folder
     #[command(after_help = "examples:\n  windlass policy check policy")]
     Check {
-        /// The folder; --policy, or `policy` here, where absent
+        /// The folder [default: --policy, then ./policy]
         dir: Option<PathBuf>,
     },
-    /// Ask the policy about actions and compare what it says
+    /// Test the policy: evaluate actions and compare with the expected decisions
     #[command(
         after_help = "examples:\n  windlass policy test policy/cases.yaml\n  windlass policy test --against-history --policy new-policy"
     )]
     Test {
-        /// A file of cases; with --against-history a folder may be named instead
+        /// A file of cases; with --against-history, optionally a policy folder
         file: Option<PathBuf>,
-        /// Ask everything that was decided again, and show what would flip
+        /// Replay all recorded decisions, and list those that would change
         #[arg(long)]
         against_history: bool,
     },

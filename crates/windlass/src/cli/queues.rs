@@ -100,7 +100,7 @@ pub(super) async fn item_id(client: &Client, queue: &str, text: &str) -> Result<
     match found.as_slice() {
         [] => Err(Failure::new(Code::NotFound, format!("there is no item `{text}` in `{queue}`"))),
         [only] => Ok(only.clone()),
-        [_, _, ..] => Err(invalid(format!("`{text}` begins several ids; write more of it"))),
+        [_, _, ..] => Err(invalid(format!("several ids begin with `{text}`; write more of it"))),
     }
 }
 
@@ -111,7 +111,7 @@ pub(super) async fn queue(client: &Client, verb: &QueueVerb, say: &Say) -> Outco
             let item = |data: Value| json!({ "data": data, "priority": priority, "delay_ms": delay.map(|span| span.0), "dedupe": dedupe });
             let mut bodies: Vec<Value> = payloads(given)?.into_iter().map(item).collect();
             if bodies.len() > 1 && dedupe.is_some() {
-                return Err(invalid("--dedupe is the key of one item: push items with keys one at a time"));
+                return Err(invalid("--dedupe applies to one item: push items with keys one at a time"));
             }
             // One is asked for by itself, so that the answer is the item.
             let body = if bodies.len() == 1 { bodies.remove(0) } else { Value::Array(bodies) };

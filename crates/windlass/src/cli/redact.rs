@@ -128,8 +128,8 @@ async fn record(app: &Arc<App>, wish: &RedactArgs) -> Result<(RunId, usize), Fai
     if found.is_empty() {
         return Err(Failure::new(Code::NotFound, format!("{run} has no such value any more")));
     }
-    let question = format!("Take {} out of {run} for good?", say::count(found.len(), "value"));
-    say::sure(wish.yes, &question, "nothing was taken out", "--yes")?;
+    let question = format!("Remove {} from {run} permanently?", say::count(found.len(), "value"));
+    say::sure(wish.yes, &question, "nothing was removed", "--yes")?;
     let count = found.len();
     for gone in found {
         app.ask(&caller, Command::Redacted(Box::new(gone))).await.map_err(problem)?;

@@ -68,7 +68,7 @@ fn own_file() -> Option<PathBuf> {
 /// runbook was named.
 fn file_of(wish: &RunArgs) -> Result<(Option<PathBuf>, Option<String>), Failure> {
     let Some(named) = &wish.file else {
-        let missing = "there is no runbook.yaml here: name a runbook, or let `windlass init` make one";
+        let missing = "there is no runbook.yaml here: name a runbook, or create one with `windlass init`";
         return Ok((Some(own_file().ok_or_else(|| invalid(missing))?), wish.pipeline.clone()));
     };
     let word = named.to_str().filter(|word| Name::new(word).is_ok_and(|name| name.as_str() == *word));
@@ -322,8 +322,8 @@ fn terms(step: &Value) -> Vec<String> {
         }
     }
     match &step["compensate"] {
-        Value::String(by) => terms.push(format!("taken back by {by}")),
-        Value::Bool(false) => terms.push("never taken back".to_owned()),
+        Value::String(by) => terms.push(format!("compensated by {by}")),
+        Value::Bool(false) => terms.push("never compensated".to_owned()),
         _ => {}
     }
     terms
@@ -448,7 +448,7 @@ pub(super) async fn cancel(client: &mut Client, run: &str, reason: Option<&str>,
 pub(super) async fn suspend(client: &Client, run: &str, reason: Option<&str>, say: &Say) -> Outcome {
     let shown = client.post(&path(run, "/suspend"), &json!({ "reason": reason })).await?;
     let id = text(&shown, "id").to_owned();
-    say.answer(&shown, || format!("{id} is suspended; `windlass resume {id}` lets it go on"));
+    say.answer(&shown, || format!("{id} is suspended; to continue: windlass resume {id}"));
     Ok(0)
 }
 
@@ -465,7 +465,7 @@ pub(super) async fn resume(
             let id = text(&shown, "id").to_owned();
             if follow::is_over(&shown) {
                 let text = format!(
-                    "{id} is {}: there is nothing to go on with; `windlass retry {id}` makes a new run of it",
+                    "{id} is {} and cannot be resumed; `windlass retry {id}` starts a new run from it",
                     text(&shown, "status")
                 );
                 return Err(Failure::new(Code::RunTerminalState, text));
@@ -474,13 +474,13 @@ pub(super) async fn resume(
         }
         (None, true) => follow::open_runs(client).await?,
         (None, false) => match follow::open_runs(client).await?.as_slice() {
-            [] => return Err(Failure::new(Code::NotFound, "there is no run that could go on")),
+            [] => return Err(Failure::new(Code::NotFound, "no run can be resumed")),
             [only] => vec![only.clone()],
             several => {
                 let named = several.iter().take(NAMED_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
                 let more = if several.len() > NAMED_MAX { " …" } else { "" };
                 let text =
-                    format!("{} runs could go on: name one, or say --all: {named}{more}", several.len());
+                    format!("{} runs can be resumed: name one, or use --all: {named}{more}", several.len());
                 return Err(invalid(text));
             }
         },
@@ -493,7 +493,7 @@ pub(super) async fn resume(
         // A run that only a human can help is named one by one; with --all the others go on.
         if let Some(step) = unknown(&shown).filter(|_| !all) {
             let text = format!(
-                "{run} cannot be resumed: nobody knows what step `{step}` did. Find out, then run `windlass resolve {run} {step} done|retry|fail`"
+                "{run} cannot be resumed: the outcome of step `{step}` is unknown. Find it out, then run `windlass resolve {run} {step} done|retry|fail`"
             );
             return Err(Failure::new(Code::RunResumeFailed, text));
         }
@@ -547,8 +547,8 @@ pub(super) async fn retry(client: &mut Client, run: &str, say: &Say) -> Outcome 
     let id = text(&made, "id").to_owned();
     // A run in back-off is tried again itself; one that has failed goes on in a new run.
     let same = id == text(&before, "id");
-    let from = || format!("{id} goes on from {}", text(&made, "resumed_from"));
-    say.note(&if same { format!("{id} is tried again at once") } else { from() });
+    let from = || format!("{id} continues from {}", text(&made, "resumed_from"));
+    say.note(&if same { format!("{id} is retried now") } else { from() });
     follow::to_end(client, &id, Follow { wait: true, suspend: true }, say).await
 }
 
@@ -566,7 +566,7 @@ pub(super) async fn fork(
     }
     let made = client.post(&path(run, "/fork"), &body).await?;
     let id = text(&made, "id").to_owned();
-    say.note(&format!("{id} goes on from step `{from}`"));
+    say.note(&format!("{id} continues from step `{from}`"));
     follow::to_end(client, &id, Follow { wait: true, suspend: true }, say).await
 }
 
@@ -653,7 +653,7 @@ pub(super) async fn resolve(
     let body = json!({ "resolution": resolution, "reason": reason });
     let shown = client.post(&path(run, &format!("/steps/{}/resolve", follow::escape(step))), &body).await?;
     say.answer(&shown, || {
-        format!("step `{step}` is settled; the run is {}", say.status(text(&shown, "status")))
+        format!("step `{step}` is resolved; the run is {}", say.status(text(&shown, "status")))
     });
     Ok(0)
 }
@@ -714,7 +714,7 @@ pub(super) async fn decide(
     let run = text(&decided, "run").to_owned();
     say.answer(&decided, || {
         let next = if client.app().is_some() {
-            format!("; `windlass resume {run}` lets it go on")
+            format!("; to continue: windlass resume {run}")
         } else {
             String::new()
         };

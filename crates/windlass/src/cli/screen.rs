@@ -266,7 +266,7 @@ impl<'a> Screen<'a> {
         }
         if status == "failed" {
             out.push_str(&format!(
-                "\n  look closer: windlass logs {0} --failed\n  go on: windlass retry {0}",
+                "\n  details: windlass logs {0} --failed\n  to continue: windlass retry {0}",
                 self.id
             ));
         }

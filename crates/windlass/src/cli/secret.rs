@@ -17,19 +17,19 @@ use windlass_server::client::Failure;
 /// What can be done with secrets.
 #[derive(clap::Subcommand, Debug)]
 pub(super) enum SecretVerb {
-    /// Set a secret; setting it again makes the next version
+    /// Set a secret; setting it again creates a new version
     #[command(after_help = "examples:\n  windlass secret set GITHUB_TOKEN < token.txt")]
     Set {
         /// Its name, as runbooks write it after `secrets.`
         name: String,
-        /// Whose it is
+        /// The tenant
         #[arg(long, default_value = "default")]
         tenant: String,
     },
     /// List names and versions
     #[command(after_help = "examples:\n  windlass secret list --tenant acme")]
     List {
-        /// Whose they are
+        /// The tenant
         #[arg(long, default_value = "default")]
         tenant: String,
     },
@@ -38,7 +38,7 @@ pub(super) enum SecretVerb {
     Rm {
         /// Its name
         name: String,
-        /// Whose it is
+        /// The tenant
         #[arg(long, default_value = "default")]
         tenant: String,
         /// Do not ask

@@ -75,7 +75,7 @@ pub(super) async fn serve(args: &Args, wish: &ServeArgs, say: &Say) -> Outcome {
         app.drain();
         // Whether anybody reads stderr or not, the end goes on.
         std::thread::spawn(move || {
-            say.note("stopping: steps under way are handed back; once more ends it at once");
+            say.note("stopping: running steps are returned; a second signal ends the process at once");
         });
         // Whoever cannot wait says so.
         signals.recv().await;
@@ -108,7 +108,7 @@ async fn open(args: &Args, wish: &ServeArgs) -> Result<Arc<App>, Failure> {
     loop {
         if home.connect().await.is_ok() {
             let text = format!(
-                "another process holds the data directory {} and serves it: ask that one, or stop it first",
+                "another process already serves the data directory {}: use that one, or stop it first",
                 root.display()
             );
             return Err(Failure::new(Code::LockBusy, text));
@@ -131,7 +131,7 @@ fn lease_ttl() -> Result<Option<windlass_core::time::Span>, Failure> {
     let bad = |why: String| Failure::new(Code::InvalidInput, format!("WINDLASS_LEASE_TTL: {why}"));
     let span = windlass_runbook::span::parse(&text).map_err(|error| bad(error.to_string()))?;
     if span < windlass_core::time::Span::secs(1) {
-        return Err(bad("a lease lasts for a second at least".to_owned()));
+        return Err(bad("a lease lasts at least one second".to_owned()));
     }
     Ok(Some(span))
 }

@@ -166,7 +166,7 @@ pub(super) async fn logs(client: &mut Client, how: &LogsArgs, say: &Say) -> Outc
         follow::renew(client, &mut fruitless).await?;
     }
     if !any {
-        say.note("nothing was written");
+        say.note("there is no output");
     }
     Ok(0)
 }

@@ -93,9 +93,7 @@ pub(super) async fn store(args: &Args, verb: &StoreVerb, say: &Say) -> Outcome {
             let copied = log::restore(&Files, from, &root).map_err(|error| failed(&error))?;
             backup::rest(from, &root)?;
             if copied.records > 0 && !root.join(KEYS).is_dir() {
-                say.note(
-                    "the backup has no keys: what is done from now on cannot be sealed with those before",
-                );
+                say.note("the backup has no keys: new seals cannot use the earlier keys");
             }
             let copied = shape::verified(&copied);
             say.answer(&copied, || format!("✔ {} has {}", root.display(), extent(&copied)));
@@ -131,8 +129,8 @@ async fn compact(args: &Args, root: &Path, kept: Span, yes: bool) -> Result<Valu
     let home = Home::make(root).map_err(|error| windlass_server::client::unusable(Some(root), &error))?;
     if home.connect().await.is_ok() {
         let text = format!(
-            "another process holds the data directory {}: a server lets go by itself of what is past its retention, which \
-             `retention:` in windlass.yaml sets; to compact by hand, stop it first",
+            "another process holds the data directory {}: a server deletes records past their retention by itself (`retention:` \
+             in windlass.yaml); to compact by hand, stop it first",
             root.display()
         );
         return Err(Failure::new(Code::LockBusy, text));

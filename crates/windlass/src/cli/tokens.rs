@@ -27,12 +27,12 @@ pub(super) async fn token(client: &Client, verb: &TokenVerb, say: &Say) -> Outco
                 "groups": groups, "expires_in": expires.as_deref().map(span).transpose()?,
             });
             let made = client.post("/v1/tokens", &body).await?;
-            say.note("this token is shown once; keep it where secrets are kept");
+            say.note("this token is shown only once; store it as a secret");
             say.answer(&made, || plain(&made, "token"));
         }
         TokenVerb::List => list(client, say).await?,
         TokenVerb::Revoke { id, reason, yes } => {
-            let question = format!("Revoke `{id}`? Whoever uses it is turned away from now on.");
+            let question = format!("Revoke `{id}`? It is refused from now on.");
             say::sure(*yes, &question, "nothing was revoked", "--yes")?;
             let body = json!({ "reason": reason });
             let revoked = client.post(&format!("/v1/tokens/{}/revoke", escape(id)), &body).await?;

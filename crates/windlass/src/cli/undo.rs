@@ -29,7 +29,7 @@ pub(super) async fn undo(client: &mut Client, run: &str, wish: Wish, say: &Say) 
         };
         if items.iter().any(done) {
             say.note(plan(say, &would).trim_end_matches('\n'));
-            say::sure(false, "Take this back?", "nothing was taken back", "--yes")?;
+            say::sure(false, "Undo this?", "nothing was undone", "--yes")?;
         }
     }
     let body = json!({ "dry_run": wish.dry_run, "force": wish.force });
@@ -38,7 +38,7 @@ pub(super) async fn undo(client: &mut Client, run: &str, wish: Wish, say: &Say) 
         let empty = answer["items"].as_array().is_none_or(Vec::is_empty);
         let by = if empty && !say.json { undone_by(client, text(&answer, "of")).await? } else { None };
         say.answer(&answer, || match by {
-            Some(by) => format!("nothing is left to take back: it is undone by {by}"),
+            Some(by) => format!("nothing is left to undo: {by} undoes it"),
             None => plan(say, &answer),
         });
         return Ok(0);
@@ -46,7 +46,7 @@ pub(super) async fn undo(client: &mut Client, run: &str, wish: Wish, say: &Say) 
     if !say.json {
         say.line(plan(say, &answer).trim_end_matches('\n'));
     }
-    say.note(&format!("{id} takes back what {} did", text(&answer, "of")));
+    say.note(&format!("{id} undoes {}", text(&answer, "of")));
     follow::to_end(client, &id, Follow { wait: true, suspend: true }, say).await
 }
 
@@ -76,8 +76,8 @@ fn plan(say: &Say, answer: &Value) -> String {
             })
             .collect();
         return match done.as_slice() {
-            [] => "nothing of it can be taken back: it did nothing outside".to_owned(),
-            done => format!("nothing of it is left to take back; taken back by: {}", done.join("; ")),
+            [] => "nothing to undo: it had no outside effects".to_owned(),
+            done => format!("nothing is left to undo; undone by: {}", done.join("; ")),
         };
     }
     let mut rows = vec![["STEP", "STATE", "DID", "UNDO", "WHY"].map(str::to_owned).to_vec()];

@@ -34,7 +34,7 @@ pub(super) fn init(dir: Option<&Path>, say: &Say) -> Outcome {
         let path = dir.join(name);
         // What is there is somebody's work.
         if path.exists() {
-            say.note(&format!("{} is there already and stays as it is", path.display()));
+            say.note(&format!("{} exists already and was not changed", path.display()));
             continue;
         }
         fs::write(&path, text)?;
@@ -114,7 +114,7 @@ fn configuration(args: &Args, root: &Path) -> Finding {
     let what = "configuration";
     match Config::load(args.global.config.as_deref(), root) {
         Ok(config) => {
-            let text = config.path.map_or("there is no windlass.yaml: defaults hold".to_owned(), |path| {
+            let text = config.path.map_or("there is no windlass.yaml: defaults apply".to_owned(), |path| {
                 format!("{} is read", path.display())
             });
             Finding { what, ok: true, needed: true, text }
@@ -145,7 +145,7 @@ fn policy_folder(args: &Args, root: &Path) -> Finding {
     let found = policy::InForce::find(named, &places);
     let text = match found.problem() {
         Some(problem) => format!("everything is denied: {problem}"),
-        None if found.json()["builtin"] == true => "none is configured: the built-in one holds".to_owned(),
+        None if found.json()["builtin"] == true => "none is configured: the built-in one applies".to_owned(),
         None => format!("{} is in force", found.json()["version"].as_str().unwrap_or_default()),
     };
     Finding { what: "policy", ok: found.problem().is_none(), needed: true, text }
@@ -156,8 +156,8 @@ async fn data(root: &Path) -> Finding {
     if !root.is_dir() {
         let above = root.ancestors().find(|dir| dir.is_dir()).unwrap_or(Path::new("."));
         let (ok, text) = match writable(above) {
-            Ok(()) => (true, format!("{} is not there yet; the first run makes it", root.display())),
-            Err(problem) => (false, format!("{} cannot be made: {problem}", root.display())),
+            Ok(()) => (true, format!("{} does not exist yet; the first run creates it", root.display())),
+            Err(problem) => (false, format!("{} cannot be created: {problem}", root.display())),
         };
         return Finding { what, ok, needed: true, text };
     }

@@ -23,7 +23,7 @@ fn a_dry_run_shows_the_terms_of_each_step_and_what_is_not_known_yet_as_it_is_wri
     project.write("policy/a.cedar", "permit (principal, action, resource);\n@reason(\"not here\") forbid (principal, action == Windlass::Action::\"shell\", resource);");
     let done = project.windlass(&["run", "book.yaml", "plain", "--dry-run"]).code(0);
     let done = done.says("first [shell]  policy: deny (not here)  (`when` is true)");
-    let done = done.says("timeout 5.0 s, 3 attempts, effect at_most_once, taken back by");
+    let done = done.says("timeout 5.0 s, 3 attempts, effect at_most_once, compensated by");
     let done = done.says("last [shell]  in finally");
     let done = done.says("Deploy ${{ steps.first.output.tag }} of ${{ vars.version }}?");
     assert!(!done.out.contains("literal"), "{}", done.out);
@@ -37,7 +37,7 @@ fn a_refusal_says_what_there_is_and_its_code_once() {
         project.windlass(&["run", "book.yaml", "waits", "--detach"]).code(0);
     }
     let runs = project.windlass(&["runs", "--json"]).code(0).json();
-    let refused = project.windlass(&["resume"]).code(2).warns("2 runs could go on");
+    let refused = project.windlass(&["resume"]).code(2).warns("2 runs can be resumed");
     for run in runs["items"].as_array().unwrap() {
         assert!(refused.err.contains(text(run, "id")), "{}", refused.err);
     }

@@ -133,7 +133,7 @@ fn a_stopped_executor_hands_back_at_once() {
     let run = client.run(WAITS);
     let pid = project.await_file("pids");
     first.signal(Signal::TERM);
-    first.wait().code(0).warns("handed back");
+    first.wait().code(0).warns("every attempt was returned");
     assert!(!is_alive(&pid));
     let _second = executor(&project, &server.url(), "e2");
     until("the second attempt", || project.read("epochs").contains("2\n").then_some(()));

@@ -1,49 +1,49 @@
-//! What can be typed after a noun: what is done with locks, queues, workers, schedules, tokens, the store.
+//! The subcommands of `lock`, `queue`, `worker`, `schedule`, `token`, `store` and others, with their help texts.
 
 use clap::{Args as Flags, Subcommand};
 use std::path::PathBuf;
 
 #[derive(Flags, Debug)]
 pub(in crate::cli) struct TakeArgs {
-    /// Which
+    /// The lock or semaphore
     pub(in crate::cli) name: String,
-    /// Who holds it; you where absent
+    /// The holder [default: you]
     #[arg(long)]
     pub(in crate::cli) holder: Option<String>,
-    /// How long to stand in line, such as 30s
+    /// How long to wait for it, such as 30s
     #[arg(long, value_name = "T")]
     pub(in crate::cli) wait: Option<String>,
-    /// A command to run while it is held; WL_EPOCH is the fence
+    /// Run this command while holding it, with the fencing epoch in WL_EPOCH
     #[arg(last = true, value_name = "CMD")]
     pub(in crate::cli) command: Vec<String>,
 }
 
 #[derive(Subcommand, Debug)]
 pub(in crate::cli) enum LockVerb {
-    /// Take a lock
+    /// Acquire a lock
     #[command(
         after_help = "examples:\n  windlass lock acquire deploy --wait 30s -- ./deploy\n  windlass lock acquire deploy --holder ci-7 --metadata '{\"job\":7}'"
     )]
     Acquire {
         #[command(flatten)]
         take: TakeArgs,
-        /// What the holder says about itself, as JSON
+        /// Data about the holder, as JSON
         #[arg(long, value_name = "JSON")]
         metadata: Option<String>,
     },
-    /// Give a lock back
+    /// Release a lock
     #[command(after_help = "examples:\n  windlass lock release deploy --holder ci-7")]
     Release {
         /// The lock
         name: String,
-        /// Who holds it; you where absent
+        /// The holder [default: you]
         #[arg(long)]
         holder: Option<String>,
         /// Only the grant with this epoch
         #[arg(long)]
         epoch: Option<u64>,
     },
-    /// Take a lock away from whoever has it
+    /// Take a lock away from its holder
     #[command(after_help = "examples:\n  windlass lock break merge-main --yes")]
     Break {
         /// The lock
@@ -59,7 +59,7 @@ pub(in crate::cli) enum LockVerb {
 
 #[derive(Subcommand, Debug)]
 pub(in crate::cli) enum SemaphoreVerb {
-    /// Take slots of a semaphore
+    /// Acquire slots of a semaphore
     #[command(after_help = "examples:\n  windlass semaphore acquire builders --weight 2 --wait 5m -- make")]
     Acquire {
         #[command(flatten)]
@@ -68,19 +68,19 @@ pub(in crate::cli) enum SemaphoreVerb {
         #[arg(long, default_value_t = 1)]
         weight: u32,
     },
-    /// Give slots back
+    /// Release slots
     #[command(after_help = "examples:\n  windlass semaphore release builders --holder ci-7")]
     Release {
         /// The semaphore
         name: String,
-        /// Who holds them; you where absent
+        /// The holder [default: you]
         #[arg(long)]
         holder: Option<String>,
         /// Only the grant with this epoch
         #[arg(long)]
         epoch: Option<u64>,
     },
-    /// Take the slots of a holder away
+    /// Take slots away from their holder
     #[command(after_help = "examples:\n  windlass semaphore break builders --holder ci-7 --yes")]
     Break {
         /// The semaphore
@@ -105,7 +105,7 @@ pub(in crate::cli) enum RunbookVerb {
         #[arg(value_name = "NAME[@HASH]")]
         runbook: String,
     },
-    /// Show how two versions differ
+    /// Show the difference between two versions
     #[command(
         after_help = "examples:\n  windlass runbooks diff release           the active version and the one before it\n  windlass runbooks diff release@3f2a9c    that version and the active one"
     )]
@@ -117,18 +117,18 @@ pub(in crate::cli) enum RunbookVerb {
         #[arg(value_name = "NAME[@HASH]")]
         to: Option<String>,
     },
-    /// Make an earlier version the active one again; runs under way keep theirs
+    /// Reactivate an earlier version; running runs keep theirs
     #[command(
         after_help = "examples:\n  windlass runbooks rollback release\n  windlass runbooks rollback release --to 3f2a9c"
     )]
     Rollback {
         /// The name of the runbook
         name: String,
-        /// The hash of the version, or its beginning; the one that was active before where absent
+        /// The hash of the version, or its beginning [default: the previous one]
         #[arg(long, value_name = "HASH")]
         to: Option<String>,
     },
-    /// Leave a name without an active version: its schedules and triggers end, its workers stop, runs under way go on
+    /// Deactivate a runbook: its schedules and triggers end, its workers stop, running runs continue
     #[command(after_help = "examples:\n  windlass runbooks undeploy release --yes")]
     Undeploy {
         /// The name of the runbook
@@ -148,16 +148,16 @@ pub(in crate::cli) enum QueueVerb {
     Push {
         /// The queue
         queue: String,
-        /// What is to be worked on, as JSON, or - for stdin; after `queue push`, `--data` means this too
+        /// The item's data, as JSON, or - for standard input; after `queue push`, `--data` means this too
         #[arg(long, value_name = "JSON", required = true)]
         payload: String,
-        /// Higher is taken first
+        /// Higher priorities are taken first
         #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
         priority: i32,
-        /// How long it waits before it can be taken
+        /// Delay before it can be taken
         #[arg(long, value_name = "D")]
         delay: Option<String>,
-        /// While an item with this key waits or is worked on, a second one is the first
+        /// Return the existing item with this key while that is waiting or being worked on
         #[arg(long, value_name = "K")]
         dedupe: Option<String>,
     },
@@ -169,10 +169,10 @@ pub(in crate::cli) enum QueueVerb {
         /// pending, processing, completed, failed or dead
         #[arg(long)]
         status: Option<String>,
-        /// How many at most
+        /// Maximum number of items
         #[arg(long, default_value_t = 50, value_parser = super::limit)]
         limit: usize,
-        /// Where a page begins: the next_cursor of the one before
+        /// Start of the page: next_cursor of the previous one
         #[arg(long)]
         cursor: Option<String>,
     },
@@ -184,20 +184,20 @@ pub(in crate::cli) enum QueueVerb {
         /// The item, or the beginning of its id
         item: Option<String>,
     },
-    /// Put a failed or dead item back, or all of them
+    /// Retry a failed or dead item, or all of them
     #[command(
         after_help = "examples:\n  windlass queue retry bugs ITEM\n  windlass queue retry bugs --status dead"
     )]
     Retry {
         /// The queue
         queue: String,
-        /// The item, or the beginning of its id; all that failed where absent
+        /// The item, or the beginning of its id [default: all failed and dead ones]
         item: Option<String>,
         /// Only failed, or only dead ones
         #[arg(long, conflicts_with = "item")]
         status: Option<String>,
     },
-    /// Take an item out
+    /// Cancel an item
     #[command(after_help = "examples:\n  windlass queue cancel bugs ITEM --reason 'fixed by hand'")]
     Cancel {
         /// The queue
@@ -208,13 +208,13 @@ pub(in crate::cli) enum QueueVerb {
         #[arg(long)]
         reason: Option<String>,
     },
-    /// Give nothing out; pushes go on
+    /// Stop granting items; pushes are still accepted
     #[command(after_help = "examples:\n  windlass queue pause bugs")]
     Pause {
         /// The queue
         queue: String,
     },
-    /// Give out again
+    /// Grant items again
     #[command(after_help = "examples:\n  windlass queue resume bugs")]
     Resume {
         /// The queue
@@ -224,13 +224,13 @@ pub(in crate::cli) enum QueueVerb {
 
 #[derive(Subcommand, Debug)]
 pub(in crate::cli) enum WorkerVerb {
-    /// Let it take items
+    /// Start a worker
     #[command(after_help = "examples:\n  windlass worker start fixer")]
     Start {
         /// The worker
         name: String,
     },
-    /// Let it take nothing more; what runs, goes on
+    /// Stop a worker: it takes no more items; its runs continue
     #[command(after_help = "examples:\n  windlass worker stop fixer --reason 'maintenance'")]
     Stop {
         /// The worker
@@ -239,12 +239,12 @@ pub(in crate::cli) enum WorkerVerb {
         #[arg(long)]
         reason: Option<String>,
     },
-    /// Let it have so many runs at once
+    /// Change how many runs a worker may have at a time
     #[command(after_help = "examples:\n  windlass worker resize fixer 8")]
     Resize {
         /// The worker
         name: String,
-        /// How many
+        /// Maximum number of runs
         #[arg(value_name = "N")]
         concurrency: u32,
     },
@@ -252,19 +252,19 @@ pub(in crate::cli) enum WorkerVerb {
 
 #[derive(Subcommand, Debug)]
 pub(in crate::cli) enum ScheduleVerb {
-    /// Make a run now
+    /// Start a run now
     #[command(after_help = "examples:\n  windlass schedule run nightly")]
     Run {
         /// The schedule
         name: String,
     },
-    /// Make no runs until it is resumed
+    /// Pause a schedule until it is resumed
     #[command(after_help = "examples:\n  windlass schedule pause nightly")]
     Pause {
         /// The schedule
         name: String,
     },
-    /// Make runs again, from now on
+    /// Resume a schedule, from now on
     #[command(after_help = "examples:\n  windlass schedule resume nightly")]
     Resume {
         /// The schedule
@@ -274,28 +274,28 @@ pub(in crate::cli) enum ScheduleVerb {
 
 #[derive(Subcommand, Debug)]
 pub(in crate::cli) enum StoreVerb {
-    /// Read everything and check it
+    /// Read and check the whole log
     #[command(after_help = "examples:\n  windlass store verify")]
     Verify,
-    /// Drop what is no longer needed
+    /// Delete records past their retention
     #[command(after_help = "examples:\n  windlass store compact --retention 90d")]
     Compact {
-        /// How long runs that have ended are kept
+        /// Retention of runs that have ended
         #[arg(long, default_value = "90d")]
         retention: String,
-        /// Do not ask before runs are dropped
+        /// Do not ask before runs are deleted
         #[arg(long)]
         yes: bool,
     },
-    /// Copy the data directory: log, keys, secrets, what steps wrote, kept bundles
+    /// Copy the data directory: log, keys, secrets, output, bundles
     #[command(
-        after_help = "examples:\n  windlass store backup /backups/monday\n\nA backup holds what the log is sealed with and the sealed secrets: keep it as you keep those. The key of the secrets\nis in it where WINDLASS_KEY_FILE lies in the data directory; where it lies elsewhere, save it apart. Left out is what\nis made anew: the index of ended runs, the socket, files of attempts under way. Bundles in another place\n(WINDLASS_ARTIFACTS) stay there."
+        after_help = "examples:\n  windlass store backup /backups/monday\n\nA backup contains the signing keys and the encrypted secrets: protect it like those. It contains the secrets' key\nonly if WINDLASS_SECRET_KEY_FILE is in the data directory; otherwise save that key separately. It leaves out what is\nmade anew: the index of ended runs, the socket, files of running attempts. Bundles in another place\n(WINDLASS_ARTIFACTS) stay there."
     )]
     Backup {
-        /// Where to: a directory that is not there yet
+        /// Target: a directory that does not exist yet
         to: PathBuf,
     },
-    /// Make the data directory from a backup
+    /// Create the data directory from a backup
     #[command(after_help = "examples:\n  windlass store restore /backups/monday --data .windlass")]
     Restore {
         /// The backup
@@ -305,37 +305,37 @@ pub(in crate::cli) enum StoreVerb {
 
 #[derive(Subcommand, Debug)]
 pub(in crate::cli) enum TokenVerb {
-    /// Hand one out; it is shown once
+    /// Create a token; it is shown once
     #[command(
         after_help = "examples:\n  windlass token create --scopes read,run --name ci --service --expires 30d"
     )]
     Create {
-        /// What it allows: read, run, approve, execute, admin
+        /// Scopes: read, run, deploy, approve, execute, admin
         #[arg(long, value_delimiter = ',', required = true, value_name = "S,…")]
         scopes: Vec<String>,
-        /// For which tenant; your own where absent
+        /// Its tenant [default: yours]
         #[arg(long, value_name = "T")]
         tenant: Option<String>,
-        /// For which namespace; your own where absent
+        /// Its namespace [default: yours]
         #[arg(long, value_name = "N")]
         namespace: Option<String>,
-        /// For whom it stands
+        /// The name of its bearer
         #[arg(long, value_name = "N")]
         name: Option<String>,
-        /// That is a program and no human: it decides on no approval
+        /// The bearer is a program: it cannot decide approvals
         #[arg(long)]
         service: bool,
-        /// What the bearer belongs to
+        /// Groups of the bearer
         #[arg(long, value_delimiter = ',', value_name = "G,…")]
         groups: Vec<String>,
-        /// How long it is good, such as 30d; for ever where absent
+        /// How long it is valid, such as 30d [default: forever]
         #[arg(long, value_name = "D")]
         expires: Option<String>,
     },
-    /// List them
+    /// List tokens
     #[command(after_help = "examples:\n  windlass token list")]
     List,
-    /// Take one back
+    /// Revoke a token
     #[command(after_help = "examples:\n  windlass token revoke tok_… --reason 'laptop lost' --yes")]
     Revoke {
         /// The token's id, or the beginning of it
