@@ -8,6 +8,7 @@ use windlass_core::step::{FailFast, Status as S};
 use windlass_core::strategy::FallbackCondition as On;
 use windlass_core::template::Template;
 use windlass_core::time::Span;
+use windlass_core::trace;
 use windlass_core::turn::command::Command;
 
 fn kill(group: Spec) -> Spec {
@@ -413,6 +414,12 @@ fn a_call_is_tried_again_with_a_new_run() {
     world.sleep(Span::secs(2));
     let second = world.child(id, "c");
     assert_ne!(first, second);
+    // Each belongs to its caller's trace, below the attempt that made it.
+    for (called, epoch) in [(first, 1), (second, 2)] {
+        let span = trace::attempt_span(id, &name("c"), epoch);
+        let trace = trace::Trace { parent: Some(span), ..world.run(id).born.trace() };
+        assert_eq!(world.run(called).born.trace(), trace, "attempt {epoch}");
+    }
     world.succeed_with(second, "s", Some(json!({ "y": 1 })));
     assert_eq!(world.leasable(id), ["z"]);
     world.check_replay();
