@@ -152,10 +152,17 @@ fn on_lock(
         Some(known) => Cow::Borrowed(known),
         None => Cow::Owned(Lock::above(lock.clone(), system::epochs(view)?)),
     };
-    let (mut decided, reply) = match (known.decide(input, view.beats(), given.at), input) {
+    let decided = known.decide(input, view.beats(), given.at).map_err(Refusal::from).and_then(|decided| {
+        // One that nobody named before does not exist until its first fact.
+        if matches!(known, Cow::Owned(_)) && !decided.facts.is_empty() {
+            view.kept(&tenant_of(lock)).admit_lock()?;
+        }
+        Ok(decided)
+    });
+    let (mut decided, reply) = match (decided, input) {
         (Ok(decision), _) => decision.answer(()),
-        (Err(error), lock::Input::Acquire(ask)) => return refused(&ask.holder, error.into()),
-        (Err(error), _) => return Err(error.into()),
+        (Err(refusal), lock::Input::Acquire(ask)) => return refused(&ask.holder, refusal),
+        (Err(refusal), _) => return Err(refusal),
     };
     // A grant says its epoch itself.
     if let (Cow::Owned(new), Some(Event::LockConfigured(_))) = (&known, decided.facts.first())
@@ -183,10 +190,16 @@ fn on_semaphore(
         Some(known) => Cow::Borrowed(known),
         None => Cow::Owned(Semaphore::above(semaphore.clone(), system::epochs(view)?)),
     };
-    let (mut decided, reply) = match (known.decide(input, view.beats(), given.at), input) {
+    let decided = known.decide(input, view.beats(), given.at).map_err(Refusal::from).and_then(|decided| {
+        if matches!(known, Cow::Owned(_)) && !decided.facts.is_empty() {
+            view.kept(&tenant_of(semaphore)).admit_semaphore()?;
+        }
+        Ok(decided)
+    });
+    let (mut decided, reply) = match (decided, input) {
         (Ok(decision), _) => decision.answer(()),
-        (Err(error), semaphore::Input::Acquire(ask)) => return refused(&ask.holder, error.into()),
-        (Err(error), _) => return Err(error.into()),
+        (Err(refusal), semaphore::Input::Acquire(ask)) => return refused(&ask.holder, refusal),
+        (Err(refusal), _) => return Err(refusal),
     };
     if let (Cow::Owned(new), Some(Event::SemaphoreConfigured(_))) = (&known, decided.facts.first())
         && new.epoch > 0
