@@ -58,8 +58,7 @@ use windlass_core::time::Millis;
 use windlass_core::turn::command::{Command, Refusal, Reply};
 use windlass_engine::remote::Client;
 use windlass_store::history;
-use windlass_store::shape;
-use windlass_store::store::{Embedded, Lookup, RunFilter};
+use windlass_store::store::{Embedded, Listed, Lookup, RunFilter};
 
 /// The media type of a problem.
 const PROBLEM: &str = "application/problem+json";
@@ -77,12 +76,14 @@ pub struct Problem {
     pub detail: String,
     /// Further members of the problem.
     pub more: Option<Value>,
+    /// When it is worth asking again.
+    pub retry_at: Option<Millis>,
 }
 
 impl Problem {
     /// A problem with a text.
     pub fn new(code: Code, detail: impl Into<String>) -> Problem {
-        Problem { code, detail: detail.into(), more: None }
+        Problem { code, detail: detail.into(), more: None, retry_at: None }
     }
 
     /// What was asked for is not there, or is not the caller's: the same answer for both.
@@ -119,31 +120,28 @@ impl From<Lookup> for Problem {
 impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Problem {
         match refusal {
-            Refusal::Error { code, message, retry_at } => {
-                Problem { more: retry_at.map(retry_after), ..Problem::new(code, message) }
-            }
+            Refusal::Error { code, message, retry_at } => Problem { retry_at, ..Problem::new(code, message) },
             Refusal::Need(_) => Problem::new(Code::Internal, refusal.to_string()),
         }
     }
 }
 
-/// When it is worth asking again: the time, and the whole seconds until then.
-fn retry_after(at: Millis) -> Value {
-    let wait = at.since(windlass_engine::port::Clock::now(&windlass_executor::clock::System));
-    serde_json::json!({ "retry_at": shape::time(at), "retry_after": wait.0.div_ceil(1_000) })
-}
-
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let mut body = shape::problem(self.code, &self.detail);
-        if let (Value::Object(body), Some(Value::Object(more))) = (&mut body, self.more) {
-            body.extend(more);
+        let mut body = windlass_api::Problem::new(self.code, self.detail);
+        if let Some(Value::Object(more)) = self.more {
+            body.more = more;
+        }
+        if let Some(at) = self.retry_at {
+            let wait = at.since(windlass_engine::port::Clock::now(&windlass_executor::clock::System));
+            (body.retry_at, body.retry_after) = (Some(at.into()), Some(wait.0.div_ceil(1_000)));
         }
         let status = StatusCode::from_u16(self.code.http()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let kind = [(header::CONTENT_TYPE, PROBLEM)];
-        let wait = body.get("retry_after").and_then(Value::as_u64);
-        let mut response = (status, kind, body.to_string()).into_response();
-        if let Some(seconds) = wait {
+        // It always can be written: its keys are text.
+        let text = serde_json::to_vec(&body).unwrap_or_default();
+        let mut response = (status, kind, text).into_response();
+        if let Some(seconds) = body.retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         if self.code == Code::Unauthorized {
@@ -411,9 +409,9 @@ impl App {
         let mut filter = RunFilter { limit, ..RunFilter::of(&caller.tenant, &caller.namespace) };
         for _ in 0..PAGES_MAX {
             let look = filter.clone();
-            let (page, next) = self.look(move |store| store.list_runs(&look)).await??;
-            let ids = page.iter().filter_map(|run| run["id"].as_str()).filter(|id| wanted(id));
-            let found: Vec<RunId> = ids.filter_map(|id| RunId::parse(id).ok()).collect();
+            let (page, next) = self.look(move |store| store.list_runs(&look, |_, _| ())).await??;
+            let ids = page.iter().map(Listed::id);
+            let found: Vec<RunId> = ids.filter(|id| wanted(&id.to_string())).collect();
             // A page may be short, or have none of the caller's, and still not be the last.
             if !page.is_empty() || next.is_none() {
                 return Ok(found);

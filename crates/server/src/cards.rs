@@ -23,6 +23,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use text::visible;
+use windlass_api::time;
 use windlass_core::approval::{Approval, Channel, Showed, Showing, Tier};
 use windlass_core::budget::{Amount, Limits};
 use windlass_core::id::{ApprovalId, Name};
@@ -32,7 +33,6 @@ use windlass_core::runbook::{Kind, Runbook};
 use windlass_core::step::Status as StepStatus;
 use windlass_core::stream::StreamId;
 use windlass_core::turn::state::{Body, State};
-use windlass_store::shape;
 
 /// The most bytes of the whole text. An action's own bound keeps it far below.
 const TEXT_LEN_MAX: usize = windlass_core::approval::CARD_LEN_MAX / 2;
@@ -170,14 +170,14 @@ impl Card {
         row(Part::Details, "needs", vec![needs(approval)]);
         row(Part::Details, "cost", vec![cost(&facts.spent, &facts.limits)]);
         let by = visible(approval.requested_by.as_str());
-        row(Part::Details, "asked", vec![format!("by {by} at {}", shape::time(approval.requested_at))]);
+        row(Part::Details, "asked", vec![format!("by {by} at {}", time::text(approval.requested_at))]);
         if !approval.changed_by.is_empty() {
             let names: Vec<String> = approval.changed_by.iter().map(|name| visible(name.as_str())).collect();
             row(Part::Details, "also", vec![format!("asked by {}", names.join(", "))]);
         }
         row(Part::Details, "run", vec![format!("{} ({})", approval.run, visible(facts.pipeline.as_str()))]);
         row(Part::Details, "step", vec![step(approval)]);
-        row(Part::Details, "expires", vec![shape::time(approval.expires_at)]);
+        row(Part::Details, "expires", vec![time::text(approval.expires_at)]);
         let policy = match approval.policy_version {
             builtin::VERSION => format!("built-in ({})", builtin::RULE),
             version => version.to_string(),

@@ -9,7 +9,10 @@ use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, Method, Request, StatusCode, header};
 use futures_util::StreamExt as _;
 use hyper_util::rt::TokioIo;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize as _, Serialize};
 use serde_json::Value;
+use windlass_api::Problem;
 use windlass_executor::home::Home;
 
 use std::net::IpAddr;
@@ -233,19 +236,30 @@ impl Answer {
     /// # Errors
     /// The problem that it is, or that it is none of ours.
     pub async fn json(self) -> Result<Value, Failure> {
+        self.read().await
+    }
+
+    /// The body as a shape of the API.
+    ///
+    /// # Errors
+    /// The problem that it is, or that it is none of ours.
+    pub async fn read<T: DeserializeOwned>(self) -> Result<T, Failure> {
         let asked = self.asked;
         let bytes = axum::body::to_bytes(self.body, ANSWER_MAX)
             .await
             .map_err(|error| Failure::gone(format!("the answer broke off: {error}"), asked))?;
+        if self.status.is_success() {
+            return serde_json::from_slice(&bytes).map_err(|error| {
+                Failure::new(Code::Internal, format!("the answer is not what was asked for: {error}"))
+            });
+        }
         let value: Value = serde_json::from_slice(&bytes)
             .map_err(|error| Failure::new(Code::Internal, format!("the answer is not JSON: {error}")))?;
-        if self.status.is_success() {
-            return Ok(value);
-        }
-        let code = value["code"].as_str().and_then(Code::parse).unwrap_or(Code::Internal);
-        let detail = value["detail"].as_str().unwrap_or("no reason was given").to_owned();
-        let gone = asked && code == Code::Unavailable;
-        Err(Failure { code, detail, problem: Some(value), gone })
+        let problem = Problem::deserialize(&value).unwrap_or_else(|error| {
+            Problem::new(Code::Internal, format!("the answer is no problem: {error}"))
+        });
+        let gone = asked && problem.code == Code::Unavailable;
+        Err(Failure { code: problem.code, detail: problem.detail, problem: Some(value), gone })
     }
 
     /// The body as lines, as they come; a problem where it is one.
@@ -555,9 +569,17 @@ impl Client {
     ///
     /// # Errors
     /// The problem that came back, or that nothing did.
-    pub async fn post_waiting(&self, path: &str, body: &Value, wait: Duration) -> Result<Value, Failure> {
-        let body = ("application/json", body.to_string().into_bytes());
-        self.send_within(Method::POST, path, Some(body), &[], ANSWER + wait).await?.json().await
+    pub async fn post_waiting<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        wait: Duration,
+    ) -> Result<T, Failure> {
+        let body = serde_json::to_vec(body).map_err(|error| {
+            Failure::new(Code::Internal, format!("the request cannot be written: {error}"))
+        })?;
+        let body = ("application/json", body);
+        self.send_within(Method::POST, path, Some(body), &[], ANSWER + wait).await?.read().await
     }
 
     /// Lets what is under way in this process come to its end, and starts nothing more: others may have asked for it, and

@@ -15,14 +15,17 @@ use crate::apart::Apart;
 use crate::client::{Client, Failure};
 use attempt::Attempt;
 use report::Outcome;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc, watch};
+use windlass_api::List;
+use windlass_api::lease::{Answered, Ask, Beats, Item, Lease, Leases};
 use windlass_core::code::Code;
-use windlass_core::id::{AttemptId, RunId, StepId};
+use windlass_core::id::AttemptId;
 use windlass_executor::config::Config;
 use windlass_executor::home::Home;
 use windlass_executor::shell::Shell;
@@ -40,6 +43,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const STOP_WAIT: Duration = Duration::from_secs(20);
 /// How long a lease lasts where the server does not say.
 const TTL: Duration = Duration::from_secs(30);
+
+/// How long an attempt has to end where the server does not say.
+const GRACE: Duration = Duration::from_secs(10);
 
 /// What kind of executor.
 #[derive(Clone)]
@@ -87,7 +93,12 @@ impl Executor {
     }
 
     /// Asks the server, within a bound.
-    async fn post(&self, path: &str, body: &Value, patience: Duration) -> Result<Value, Failure> {
+    async fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        patience: Duration,
+    ) -> Result<T, Failure> {
         match tokio::time::timeout(patience, self.client.post_waiting(path, body, patience)).await {
             Ok(answer) => answer,
             Err(_) => Err(Failure::new(Code::Unavailable, "the server did not answer in time")),
@@ -177,20 +188,20 @@ async fn lease(executor: &Arc<Executor>) -> Failure {
             changed.await;
             continue;
         }
-        let body = json!({
-            "executor": executor.settings.name,
-            "max": free.min(BATCH_MAX),
-            "wait_ms": WAIT_MS,
-            "labels": executor.settings.labels,
-            "tools": ["shell", "transform"],
-        });
+        let body = Ask {
+            executor: executor.settings.name.clone(),
+            max: free.min(BATCH_MAX),
+            wait_ms: WAIT_MS,
+            labels: executor.settings.labels.clone(),
+            tools: Some(["shell", "transform"].map(str::to_owned).to_vec()),
+        };
         let patience = Duration::from_millis(WAIT_MS) + PATIENCE;
-        match executor.post("/v1/leases", &body, patience).await {
+        match executor.post::<Leases>("/v1/leases", &body, patience).await {
             Ok(answer) => {
                 pause = PAUSE;
-                for lease in answer["items"].as_array().into_iter().flatten() {
-                    if executor.is_fresh(lease).await {
-                        attempt::begin(executor, lease);
+                for lease in answer.items {
+                    if executor.is_fresh(&lease).await {
+                        attempt::begin(executor, &lease);
                     }
                 }
             }
@@ -218,14 +229,14 @@ async fn beat(executor: Arc<Executor>) {
         // However much begins and ends meanwhile, now and then an answer is waited for: only that says that we are heard.
         let waits = answered.elapsed() < third;
         let wait_ms = if waits { third.as_millis() as u64 } else { 0 };
-        let body = json!({ "items": items, "wait_ms": wait_ms });
+        let body = Beats { items: items.iter().map(Item::from).collect(), wait_ms };
         let sent = Instant::now();
         let again = async {
             changed.await;
             tokio::time::sleep(PAUSE.saturating_sub(sent.elapsed())).await;
         };
         let answer = tokio::select! {
-            answer = executor.post("/v1/leases/heartbeat", &body, third + PATIENCE) => answer,
+            answer = executor.post::<List<Answered>>("/v1/leases/heartbeat", &body, third + PATIENCE) => answer,
             // What began just now is watched too, and what ended is not.
             () = again, if waits => continue,
         };
@@ -233,7 +244,7 @@ async fn beat(executor: Arc<Executor>) {
             Ok(answer) => {
                 (pause, answered) = (PAUSE, Instant::now());
                 executor.heard(&items, sent);
-                for item in answer["items"].as_array().into_iter().flatten() {
+                for item in &answer.items {
                     executor.news(item);
                 }
             }
@@ -246,24 +257,17 @@ async fn beat(executor: Arc<Executor>) {
     }
 }
 
-/// The attempt that a lease or an answer is about.
-fn attempt_of(item: &Value) -> Option<AttemptId> {
-    let run = RunId::parse(item["run"].as_str()?).ok()?;
-    let step = StepId::new(item["step"].as_str()?).ok()?;
-    Some(AttemptId { run, step, epoch: item["epoch"].as_u64()? })
-}
-
 impl Executor {
     /// Whether a lease is still ours when it is read. A machine may have slept since it was given; where the clock says so,
     /// the server is asked, because clocks differ.
-    async fn is_fresh(&self, lease: &Value) -> bool {
-        let expires_at = lease["expires_at"].as_str().and_then(|text| text.parse::<jiff::Timestamp>().ok());
-        if expires_at.is_none_or(|at| at > jiff::Timestamp::now()) {
+    async fn is_fresh(&self, lease: &Lease) -> bool {
+        if lease.expires_at.0 > windlass_executor::clock::wall() {
             return true;
         }
-        let item = json!({ "run": lease["run"], "step": lease["step"], "epoch": lease["epoch"] });
-        let answer = self.post("/v1/leases/heartbeat", &json!({ "items": [item] }), PATIENCE).await;
-        answer.is_ok_and(|answer| answer["items"][0].get("code").is_none())
+        let beat = Beats { items: vec![Item::from(&lease.id())], wait_ms: 0 };
+        let answer: Result<List<Answered>, Failure> =
+            self.post("/v1/leases/heartbeat", &beat, PATIENCE).await;
+        answer.is_ok_and(|answer| answer.items.iter().all(|item| item.code.is_none()))
     }
 
     /// The server heard of these when the request was sent.
@@ -277,16 +281,15 @@ impl Executor {
     }
 
     /// What the server says of an attempt.
-    fn news(&self, item: &Value) {
-        let Some(id) = attempt_of(item) else { return };
+    fn news(&self, item: &Answered) {
+        let Some(id) = item.id() else { return };
         let mut state = self.state();
         let Some(attempt) = state.running.get_mut(&id) else { return };
-        if item.get("code").is_some_and(|code| code.as_str() != Some(Code::StoreFull.as_str())) {
+        if item.code.is_some_and(|code| code != Code::StoreFull) {
             // Somebody else has it, or nobody wants it any more: there is nothing to report.
             attempt.abandon(&self.shell);
-        } else if item["cancel"] == true {
-            let grace = Duration::from_millis(item["grace_ms"].as_u64().unwrap_or(10_000));
-            attempt.stop(&self.shell, grace);
+        } else if item.cancel == Some(true) {
+            attempt.stop(&self.shell, item.grace_ms.map_or(GRACE, Duration::from_millis));
         }
     }
 

@@ -28,7 +28,7 @@ use windlass_core::template::Evaluate;
 use windlass_core::turn::state::Body;
 use windlass_engine::port::Store as _;
 use windlass_executor::shell::{Environment, Variable};
-use windlass_store::store::{Embedded, RunFilter};
+use windlass_store::store::{Embedded, Listed, RunFilter};
 
 /// How many of the newest runs of a pipeline are looked at for the one that is meant.
 const NEWEST_MAX: usize = 20;
@@ -118,9 +118,12 @@ fn newest(
 ) -> Option<RunId> {
     let pipeline = Some(pipeline.clone());
     let filter = RunFilter { pipeline, limit: NEWEST_MAX, ..RunFilter::of(tenant, namespace) };
-    let (runs, _) = store.list_runs(&filter).ok()?;
-    let ids = runs.iter().filter(|run| run.get("takes_back").is_none());
-    ids.filter_map(|run| RunId::parse(run["id"].as_str()?).ok()).find(|id| *id != of)
+    let (runs, _) = store.list_runs(&filter, |run, _| run.born.takes_back.is_some()).ok()?;
+    let takes_back = |run: &Listed<bool>| match run {
+        Listed::Live(_, takes_back) => *takes_back,
+        Listed::Left(row) => row.takes_back(),
+    };
+    runs.iter().filter(|run| !takes_back(run)).map(Listed::id).find(|id| *id != of)
 }
 
 fn look(store: &mut Embedded, id: RunId, of: &StepId, after: bool, evaluate: &dyn Evaluate) -> Option<Asked> {

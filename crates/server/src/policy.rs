@@ -23,10 +23,10 @@ pub mod schema;
 pub use question::{About, Question};
 pub use rules::Rules;
 
-use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
+use windlass_api::policy as shown;
 use windlass_core::digest::Digest;
 use windlass_core::event::{PolicyDecided, PolicyLoaded};
 use windlass_core::id::{Name, RunId};
@@ -307,44 +307,49 @@ impl InForce {
         std::thread::Builder::new().name("policy-watch".into()).spawn(look).map(|_| ())
     }
 
-    /// What is in force, for people and programs.
+    /// What is in force, as answers show it.
     #[must_use]
-    pub fn json(&self) -> Value {
+    pub fn shown(&self) -> shown::Policy {
         let edition = self.edition();
-        let mut out =
-            json!({ "version": edition.version().to_string(), "builtin": self.dir.get().is_none() });
-        if let Some(dir) = self.dir.get() {
-            let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.clone());
-            out["folder"] = json!(dir.display().to_string());
+        let folder = self.dir.get().map(|dir| std::path::absolute(dir).unwrap_or_else(|_| dir.clone()));
+        let (rules, error) = match &*edition {
+            Edition::Builtin => (Some(vec![builtin_rule()]), None),
+            Edition::Rules(rules) => (Some(rules.list().into_iter().map(rule).collect()), None),
+            Edition::Broken { reason, .. } => (None, Some(reason.clone())),
+        };
+        shown::Policy {
+            version: edition.version(),
+            builtin: folder.is_none(),
+            folder: folder.map(|folder| folder.display().to_string()),
+            rules,
+            error,
         }
-        match &*edition {
-            Edition::Builtin => out["rules"] = json!([{ "id": builtin::RULE }]),
-            Edition::Rules(rules) => {
-                out["rules"] = rules.list().into_iter().map(rule_json).collect();
-            }
-            Edition::Broken { reason, .. } => out["error"] = json!(reason),
-        }
-        out
     }
 }
 
-/// A rule, for people and programs.
+fn builtin_rule() -> shown::Rule {
+    let id = builtin::RULE.to_owned();
+    shown::Rule { id, file: None, line: None, effect: None, reason: None, approval: None }
+}
+
+/// A rule, as answers show it.
 #[must_use]
-pub fn rule_json(rule: &rules::Rule) -> Value {
-    let mut out = json!({
-        "id": rule.name, "file": rule.file, "line": rule.line,
-        "effect": if rule.forbids { "forbid" } else { "permit" },
+pub fn rule(rule: &rules::Rule) -> shown::Rule {
+    let approval = rule.demand.as_ref().map(|demand| shown::Demand {
+        tier: demand.tier,
+        count: demand.count,
+        two_person: demand.two_person,
+        approvers: demand.approvers.clone(),
+        expires_ms: demand.expires.map(|span| span.0),
     });
-    if let Some(reason) = &rule.reason {
-        out["reason"] = json!(reason);
+    shown::Rule {
+        id: rule.name.clone(),
+        file: Some(rule.file.clone()),
+        line: Some(rule.line),
+        effect: Some(if rule.forbids { "forbid" } else { "permit" }.to_owned()),
+        reason: rule.reason.clone(),
+        approval,
     }
-    if let Some(demand) = &rule.demand {
-        out["approval"] = json!({
-            "tier": demand.tier, "count": demand.count, "two_person": demand.two_person,
-            "approvers": demand.approvers, "expires_ms": demand.expires.map(|span| span.0),
-        });
-    }
-    out
 }
 
 /// Says on stderr which policy is in force now.

@@ -171,7 +171,7 @@ fn write(line: &Line) {
             );
         }
         What::Orphaned { last_heartbeat } => {
-            let last_heartbeat = last_heartbeat.map(windlass_store::shape::time);
+            let last_heartbeat = last_heartbeat.map(windlass_api::time::text);
             tracing::warn!(event = "orphan_detected", run_id, trace_id, last_heartbeat);
         }
         What::AttemptBegan { step, epoch } => {

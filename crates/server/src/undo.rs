@@ -16,6 +16,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
+use windlass_api::undo::{Act, Effect};
 use windlass_core::canonical;
 use windlass_core::code::Code;
 use windlass_core::digest::Digest;
@@ -74,31 +75,46 @@ pub struct Item {
 }
 
 impl Item {
-    /// As it is shown.
+    /// As answers show it.
     #[must_use]
-    pub fn json(&self) -> Value {
+    pub fn shown(&self) -> Effect {
         let (state, reason) = match &self.state {
             State::Ready => ("ready", None),
             State::Conflict(reason) => ("conflict", Some(reason)),
             State::Not(reason) => ("irreversible", Some(reason)),
         };
-        let mut item = json!({ "step": self.step, "state": state });
-        if let Some(reason) = reason {
-            item["reason"] = json!(reason);
-        }
-        if let Some(receipt) = &self.receipt {
-            item["receipt"] = json!(receipt.id.to_string());
-            item["did"] =
-                json!({ "tool": receipt.tool, "operation": receipt.operation, "target": receipt.target });
-        }
-        item["undo"] = match self.def.as_ref().map(|def| &def.kind) {
-            Some(Kind::Tool { tool, operation, target, with, .. }) => {
-                json!({ "tool": tool, "operation": operation, "target": text_of(target), "fields": text_of(with) })
-            }
-            Some(Kind::Run { command }) => json!({ "tool": "shell", "command": command }),
-            Some(_) | None => Value::Null,
+        let did = |receipt: &Receipt| Act {
+            tool: receipt.tool.clone(),
+            operation: Some(receipt.operation.clone()),
+            target: Some(receipt.target.as_str().into()),
+            fields: None,
+            command: None,
         };
-        item
+        let undo = match self.def.as_ref().map(|def| &def.kind) {
+            Some(Kind::Tool { tool, operation, target, with, .. }) => Some(Act {
+                tool: tool.clone(),
+                operation: Some(operation.clone()),
+                target: Some(text_of(target)),
+                fields: Some(text_of(with)),
+                command: None,
+            }),
+            Some(Kind::Run { command }) => Some(Act {
+                tool: Name::clean("shell"),
+                operation: None,
+                target: None,
+                fields: None,
+                command: Some(command.clone()),
+            }),
+            Some(_) | None => None,
+        };
+        Effect {
+            step: self.step.clone(),
+            state: state.to_owned(),
+            reason: reason.map(ToString::to_string),
+            receipt: self.receipt.as_ref().map(|receipt| receipt.id),
+            did: self.receipt.as_deref().map(did),
+            undo,
+        }
     }
 }
 

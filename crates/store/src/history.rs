@@ -13,19 +13,19 @@
 //! ```
 
 mod file;
+mod kept;
 mod read;
 mod write;
 
 #[cfg(test)]
 mod tests;
 
-use crate::shape;
+use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use windlass_core::code::Code;
 use windlass_core::digest::Digest;
 use windlass_core::id::{ApprovalId, ItemId, Name, RunId};
-use windlass_core::machine::Beats;
 use windlass_core::run::{Run, Source, Status, Trigger};
 use windlass_core::time::Millis;
 
@@ -59,7 +59,7 @@ pub struct Row {
     pub first_seq: u64,
     /// Where in the log its last record is.
     pub last_seq: u64,
-    /// The run as lists show it.
+    /// What is known of the run beside the columns, with the keys that answers have.
     pub json: String,
     /// Its approvals, for [`History::approvals`] to find it by. A row that is read back does not list them.
     pub approvals: Vec<ApprovalId>,
@@ -71,15 +71,6 @@ impl Row {
     #[must_use]
     pub fn of(run: &Run, seqs: (u64, u64)) -> Row {
         let born = &run.born;
-        let mut json = shape::run(run, None, false, &Beats::default());
-        if let Some(object) = json.as_object_mut() {
-            // Private values stay in the log alone, where they can be taken away.
-            object.remove("vars");
-            object.remove("result");
-            if let Some(error) = object.get_mut("error").and_then(|error| error.as_object_mut()) {
-                error.remove("message");
-            }
-        }
         Row {
             id: born.id,
             root: born.lineage().root_run,
@@ -94,9 +85,22 @@ impl Row {
             completed_at: run.ending.as_ref().map(|ending| ending.at),
             first_seq: seqs.0,
             last_seq: seqs.1,
-            json: json.to_string(),
+            // It always can be written: its keys are text.
+            json: serde_json::to_string(&kept::Kept::of(run)).unwrap_or_default(),
             approvals: run.rare().approvals.keys().copied().collect(),
         }
+    }
+}
+
+impl Row {
+    /// Whether the run takes another one back.
+    #[must_use]
+    pub fn takes_back(&self) -> bool {
+        #[derive(Default, Deserialize)]
+        struct Told {
+            takes_back: Option<serde::de::IgnoredAny>,
+        }
+        serde_json::from_str::<Told>(&self.json).unwrap_or_default().takes_back.is_some()
     }
 }
 

@@ -4,5 +4,4 @@ pub mod disk;
 pub mod history;
 pub mod log;
 pub mod observer;
-pub mod shape;
 pub mod store;

@@ -21,7 +21,7 @@ mod retention;
 #[cfg(test)]
 mod tests;
 
-pub use listing::{Attempts, Followed, ReadBack, read_back};
+pub use listing::{Attempts, Followed, Listed, ReadBack, read_back};
 
 pub use crate::history::PAGE_LEN_MAX;
 pub use crate::history::{Filter as RunFilter, Origin as RunOrigin};

@@ -11,12 +11,13 @@ use axum::response::IntoResponse as _;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use std::sync::Arc;
+use windlass_api::List;
+use windlass_api::approval::{Approval as Shown, Decide};
 use windlass_core::approval::{self, Approval, Attempt, Channel, Status, Verdict};
 use windlass_core::code::Code;
 use windlass_core::digest::Digest;
 use windlass_core::id::ApprovalId;
 use windlass_core::turn::command::Command;
-use windlass_store::shape;
 use windlass_store::store::ApprovalFilter;
 
 /// Everything about approvals.
@@ -29,8 +30,7 @@ pub(super) fn routes() -> Routes {
         Code::Forbidden,
     ];
     let listed = doc("List approvals").query::<Filter>().gives(200, "list approval");
-    let decided =
-        doc("Decide on exactly the action that was shown").body::<Decision>().gives(200, "approval");
+    let decided = doc("Decide on exactly the action that was shown").body::<Decide>().gives(200, "approval");
     Routes::new()
         .get("/v1/approvals", Scope::Read, listed, list)
         .get(
@@ -87,9 +87,9 @@ pub(super) async fn list(
         };
         // Others get their turn between two looks.
         let (page, next) = app.look(move |store| store.list_approvals(&wanted)).await?;
-        items.extend(page.iter().map(shape::approval));
+        items.extend(page.iter().map(Shown::from));
         if items.len() == limit || next.is_none() {
-            return Ok(json(StatusCode::OK, &shape::list(items, next.map(|id| id.to_string()))));
+            return Ok(json(StatusCode::OK, &List::page(items, next.map(|id| id.to_string()))));
         }
         after = next;
     }
@@ -109,11 +109,9 @@ async fn find(app: &App, caller: &Caller, text: &str) -> Result<Approval, Proble
 
 pub(super) async fn show(State(app): State<Arc<App>>, caller: Caller, Path(id): Path<String>) -> Answer {
     let approval = find(&app, &caller, &id).await?;
-    let mut shown = shape::approval(&approval);
-    if let Some(text) = decision::text(&app, approval.run, approval.id).await? {
-        shown["card_hash"] = decision::hash(&text).to_string().into();
-        shown["card"] = text.into();
-    }
+    let card = decision::text(&app, approval.run, approval.id).await?;
+    let card_hash = card.as_deref().map(decision::hash);
+    let shown = Shown { card, card_hash, ..Shown::from(&approval) };
     Ok(json(StatusCode::OK, &shown))
 }
 
@@ -123,22 +121,6 @@ pub(super) async fn card(State(app): State<Arc<App>>, caller: Caller, Path(id): 
     let text = decision::text(&app, approval.run, approval.id).await?;
     let text = text.ok_or_else(|| Problem::missing("approval", &id))?;
     Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response())
-}
-
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Decision {
-    decision: String,
-    /// The hash of the action that was shown.
-    action_hash: String,
-    #[serde(default)]
-    reason: Option<String>,
-    /// The hash of the card that was shown, where it was: `card_hash` of the approval.
-    #[serde(default)]
-    card_hash: Option<String>,
-    /// Where it was shown: `cli` or `api`.
-    #[serde(default)]
-    channel: Option<String>,
 }
 
 /// How many refused attempts there may be on record before another one of this caller is left out: those who may decide have
@@ -180,7 +162,7 @@ pub(super) async fn decide(
     State(app): State<Arc<App>>,
     caller: Caller,
     Path(id): Path<String>,
-    Json(body): Json<Decision>,
+    Json(body): Json<Decide>,
 ) -> Answer {
     let approval = find(&app, &caller, &id).await?;
     let decision =
@@ -215,5 +197,5 @@ pub(super) async fn decide(
         let why = decision::refused(&app, &caller, (approval.run, approval.id), refusal).await?;
         return Err(Problem::new(code, format!("the decision does not count: {why}")));
     }
-    Ok(json(StatusCode::OK, &shape::approval(&find(&app, &caller, &approval.id.to_string()).await?)))
+    Ok(json(StatusCode::OK, &Shown::from(&find(&app, &caller, &approval.id.to_string()).await?)))
 }

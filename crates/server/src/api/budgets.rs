@@ -5,9 +5,8 @@ use super::{Answer, Caller, Json, Problem, json, runs};
 use crate::app::App;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use schemars::JsonSchema;
-use serde::Deserialize;
 use std::sync::Arc;
+use windlass_api::budget::Raise;
 use windlass_core::budget::{Amount, Dimension};
 use windlass_core::code::Code;
 use windlass_core::turn::command::Command;
@@ -19,60 +18,43 @@ const USD_MAX: f64 = 1e9;
 /// Everything about budgets.
 pub(super) fn routes() -> Routes {
     let refused = &[Code::NotFound, Code::Forbidden, Code::InvalidInput, Code::RunTerminalState];
-    let raised = doc("Raise what it may cost").body::<Limits>().gives(200, "run").refuses(refused);
+    let raised = doc("Raise what it may cost").body::<Raise>().gives(200, "run").refuses(refused);
     Routes::new().post("/v1/runs/{id}/budget", Scope::Approve, raised, raise)
 }
 
-/// What it may cost from now on. What is not named stays as it is, and nothing is lowered.
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Limits {
-    /// Dollars.
-    #[serde(default)]
-    usd: Option<f64>,
-    #[serde(default)]
-    tokens: Option<u64>,
-    /// A duration such as `3h`.
-    #[serde(default)]
-    time: Option<String>,
-    #[serde(default)]
-    writes: Option<u64>,
-}
-
-impl Limits {
-    fn amount(&self) -> Result<Amount, Problem> {
-        let invalid = |text: String| Problem::new(Code::InvalidInput, text);
-        let usd = self.usd.unwrap_or(0.0);
-        if !(0.0..=USD_MAX).contains(&usd) {
-            return Err(invalid(format!("`usd` is a number of dollars from 0 to {USD_MAX}")));
-        }
-        let time = self.time.as_deref().map(span::parse).transpose().map_err(invalid)?;
-        let amount = Amount {
-            // Within the bound the number of millionths is exact enough and fits.
-            usd_micros: (usd * 1e6).round() as u64,
-            tokens: self.tokens.unwrap_or(0),
-            time_ms: time.map_or(0, |span| span.0),
-            writes: self.writes.unwrap_or(0),
-        };
-        if amount == Amount::default() {
-            return Err(invalid("say to what: `usd`, `tokens`, `time` or `writes`".to_owned()));
-        }
-        Ok(amount)
+/// The limits that a request asks for.
+fn wished(to: &Raise) -> Result<Amount, Problem> {
+    let invalid = |text: String| Problem::new(Code::InvalidInput, text);
+    let usd = to.usd.unwrap_or(0.0);
+    if !(0.0..=USD_MAX).contains(&usd) {
+        return Err(invalid(format!("`usd` is a number of dollars from 0 to {USD_MAX}")));
     }
+    let time = to.time.as_deref().map(span::parse).transpose().map_err(invalid)?;
+    let amount = Amount {
+        // Within the bound the number of millionths is exact enough and fits.
+        usd_micros: (usd * 1e6).round() as u64,
+        tokens: to.tokens.unwrap_or(0),
+        time_ms: time.map_or(0, |span| span.0),
+        writes: to.writes.unwrap_or(0),
+    };
+    if amount == Amount::default() {
+        return Err(invalid("say to what: `usd`, `tokens`, `time` or `writes`".to_owned()));
+    }
+    Ok(amount)
 }
 
 pub(super) async fn raise(
     State(app): State<Arc<App>>,
     caller: Caller,
     Path(id): Path<String>,
-    Json(body): Json<Limits>,
+    Json(body): Json<Raise>,
 ) -> Answer {
     if !caller.is_human() {
         return Err(Problem::new(Code::Forbidden, "a budget is raised by a human"));
     }
     let run = app.find_run(&caller, &id).await?;
-    app.ask(&caller, Command::Raise { run, to: body.amount()? }).await?;
-    Ok(json(StatusCode::OK, &runs::one(&app, run, true).await?))
+    app.ask(&caller, Command::Raise { run, to: wished(&body)? }).await?;
+    Ok(json(StatusCode::OK, &runs::one(&app, run).await?))
 }
 
 /// An amount of a budget as people say it.

@@ -6,13 +6,11 @@ use crate::app::App;
 use crate::backup;
 use axum::extract::State;
 use axum::http::StatusCode;
-use schemars::JsonSchema;
-use serde::Deserialize;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use windlass_api::care::{Backup, Verified};
 use windlass_core::code::Code;
-use windlass_store::shape;
+use windlass_store::log;
 
 /// How long reading a whole log may take before whoever waits is told that it does.
 pub const PATIENCE: Duration = Duration::from_secs(3_600);
@@ -34,7 +32,7 @@ pub(super) fn routes() -> Routes {
             "/v1/store/backup",
             Scope::Owner,
             doc("Copy the data directory to another on the server's machine, and check the copy")
-                .body::<Wanted>()
+                .body::<Backup>()
                 .gives(201, "verified")
                 .refuses(REFUSED)
                 .waits(PATIENCE),
@@ -42,11 +40,11 @@ pub(super) fn routes() -> Routes {
         )
 }
 
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct Wanted {
-    /// Where to: the absolute path of a directory that is not there yet.
-    to: PathBuf,
+/// What checking a log came to.
+#[must_use]
+pub fn verified(found: &log::Verified) -> Verified {
+    let log::Verified { records, streams, last_seq: _, warnings } = found.clone();
+    Verified { valid: true, records, streams, warnings }
 }
 
 async fn verify(State(app): State<Arc<App>>, _: Caller) -> Answer {
@@ -54,10 +52,10 @@ async fn verify(State(app): State<Arc<App>>, _: Caller) -> Answer {
     let found = found
         .map_err(|_| Problem::new(Code::Internal, "the log could not be read"))?
         .map_err(|error| Problem::new(error.code(), error.to_string()))?;
-    Ok(json(StatusCode::OK, &shape::verified(&found)))
+    Ok(json(StatusCode::OK, &verified(&found)))
 }
 
-async fn copy(State(app): State<Arc<App>>, _: Caller, Json(wanted): Json<Wanted>) -> Answer {
+async fn copy(State(app): State<Arc<App>>, _: Caller, Json(wanted): Json<Backup>) -> Answer {
     if !wanted.to.is_absolute() {
         return Err(Problem::new(Code::InvalidInput, "`to` is not an absolute path"));
     }
@@ -66,5 +64,5 @@ async fn copy(State(app): State<Arc<App>>, _: Caller, Json(wanted): Json<Wanted>
     let copied = copied
         .map_err(|_| Problem::new(Code::Internal, "the copy could not be made"))?
         .map_err(|error| Problem::new(error.code(), error.to_string()))?;
-    Ok(json(StatusCode::CREATED, &shape::verified(&copied)))
+    Ok(json(StatusCode::CREATED, &verified(&copied)))
 }

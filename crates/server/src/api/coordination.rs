@@ -10,11 +10,13 @@ use crate::app::App;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Value;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use windlass_api::Time;
+use windlass_api::hold::{self, Grant};
 use windlass_core::code::Code;
 use windlass_core::id::{Holder, Scoped};
 use windlass_core::stream::StreamId;
@@ -26,7 +28,6 @@ use windlass_engine::handle::Message;
 use windlass_engine::hold::{Held, Leaving};
 use windlass_engine::port::Clock as _;
 use windlass_executor::clock::System;
-use windlass_store::shape;
 
 /// The longest that one request waits in line.
 const WAIT_MAX: u64 = 600_000;
@@ -190,13 +191,13 @@ fn answer(name: &Scoped, asker: &Holder, held: &Held) -> Answer {
         }
     };
     let grant = held.grant.as_ref();
-    let body = Told {
-        name: name.name(),
-        holder: shape::holder(name, grant.map_or(asker, |grant| &grant.holder)),
-        result: word,
+    let body = Grant {
+        name: name.name().to_owned(),
+        holder: hold::holder(name, grant.map_or(asker, |grant| &grant.holder)),
+        result: word.to_owned(),
         epoch: grant.map(|grant| grant.epoch),
-        acquired_at: grant.map(|grant| shape::time(grant.acquired_at)),
-        expires_at: grant.and_then(|grant| grant.expires_at).map(shape::time),
+        acquired_at: grant.map(|grant| grant.acquired_at.into()),
+        expires_at: grant.and_then(|grant| grant.expires_at).map(Time),
         weight: grant.and_then(|grant| grant.weight),
         available: match &held.reply {
             Reply::Semaphore(semaphore::Reply::Full { available }) => Some(*available),
@@ -215,24 +216,6 @@ fn answer(name: &Scoped, asker: &Holder, held: &Held) -> Answer {
     // It always can: its keys are text.
     let more = serde_json::to_value(&body).ok();
     Err(Problem { more, ..Problem::new(Code::LockBusy, text) })
-}
-
-/// What a caller hears of a hold.
-#[derive(Serialize)]
-struct Told<'a> {
-    name: &'a str,
-    holder: String,
-    result: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    epoch: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    acquired_at: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    expires_at: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    weight: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    available: Option<u32>,
 }
 
 async fn on_lock(

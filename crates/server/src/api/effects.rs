@@ -6,15 +6,13 @@ use crate::app::App;
 use crate::undo;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::{Value, json as object};
 use std::sync::Arc;
+use windlass_api::List;
+use windlass_api::undo::{Effect, TakenBack, Undo as Shown, Wish};
 use windlass_core::code::Code;
 use windlass_core::id::{Name, RunId};
 use windlass_core::run::{Source, Trigger};
 use windlass_core::turn::command::{Claim, Command, Create, Home, Reply, Undo};
-use windlass_store::shape;
 
 /// Everything about receipts and undo.
 pub(super) fn routes() -> Routes {
@@ -43,19 +41,8 @@ async fn receipts(State(app): State<Arc<App>>, caller: Caller, Path(id): Path<St
     let run = app.find_run(&caller, &id).await?;
     let found = app.look(move |store| undo::receipts(store, run)).await?;
     let found = found.ok_or_else(|| Problem::missing("run", &id))?;
-    let items = found.iter().map(|(_, receipt)| shape::receipt(receipt)).collect();
-    Ok(json(StatusCode::OK, &shape::list(items, None)))
-}
-
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct Wish {
-    /// Only say what would be done.
-    #[serde(default)]
-    dry_run: bool,
-    /// Take back also what others changed since.
-    #[serde(default)]
-    force: bool,
+    let items = found.iter().map(|(_, receipt)| windlass_api::receipt::Receipt::from(receipt)).collect();
+    Ok(json(StatusCode::OK, &List::page(items, None)))
 }
 
 async fn take_back(
@@ -67,9 +54,9 @@ async fn take_back(
     let run = app.find_run(&caller, &id).await?;
     for _ in 0..PLANS_MAX {
         let plan = undo::plan(&app, run).await.map_err(|(code, detail)| Problem::new(code, detail))?;
-        let shown: Vec<Value> = plan.items.iter().map(undo::Item::json).collect();
+        let items: Vec<Effect> = plan.items.iter().map(undo::Item::shown).collect();
         let made = undo::runbook(run, &plan.items, wish.force);
-        let answer = |by: Value| object!({ "of": run.to_string(), "items": shown, "run": by });
+        let answer = |items, by| Shown { of: run, items, taken_back: None, run: Some(by) };
         let begun = match (made, plan.by) {
             (Some(made), None) if !wish.dry_run => begin(&app, &caller, run, made, plan.runs).await?,
             // Somebody asked before, and that one is not over: both follow the same run.
@@ -79,19 +66,17 @@ async fn take_back(
                 return Err(Problem::new(Code::RunInvalidTransition, text));
             }
             (_, _) => {
-                let taken_back = plan.taken_back.iter();
-                let taken_back: Vec<Value> = taken_back
-                    .map(|(by, at)| object!({ "run": by.to_string(), "at": shape::time(*at) }))
-                    .collect();
-                let body = object!({ "of": run.to_string(), "items": shown, "taken_back": taken_back });
+                let taken_back =
+                    plan.taken_back.iter().map(|(by, at)| TakenBack { run: *by, at: (*at).into() });
+                let body = Shown { of: run, items, taken_back: Some(taken_back.collect()), run: None };
                 return Ok(json(StatusCode::OK, &body));
             }
         };
         match begun {
             Begun::New(new) => {
-                return Ok(json(StatusCode::CREATED, &answer(runs::one(&app, new, true).await?)));
+                return Ok(json(StatusCode::CREATED, &answer(items, runs::one(&app, new).await?)));
             }
-            Begun::Before(by) => return Ok(json(StatusCode::OK, &answer(runs::one(&app, by, true).await?))),
+            Begun::Before(by) => return Ok(json(StatusCode::OK, &answer(items, runs::one(&app, by).await?))),
             // Another undo was asked for and has ended since the plan was made.
             Begun::Late => {}
         }

@@ -21,6 +21,7 @@ use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use windlass_api::time;
 use windlass_core::code::Code;
 use windlass_core::id::{AttemptId, RunId, StepId};
 use windlass_core::pattern::Pattern;
@@ -30,7 +31,6 @@ use windlass_core::time::Millis;
 use windlass_engine::reader::{Line, Page, PageMax, Place};
 use windlass_executor::shell::Source;
 use windlass_executor::shell::output::{self, Follow};
-use windlass_store::shape;
 use windlass_store::store::{Attempts, Followed};
 
 /// Records and output, as they come.
@@ -234,7 +234,8 @@ pub(super) async fn of_run(
     let run = app.find_run(&caller, &id).await?;
     let wanted = wanted(caller, Some(run), &asked)?;
     let place = app.reader.place(run).await?;
-    let over = super::runs::one(&app, run, false).await.is_ok_and(|run| run.get("completed_at").is_some());
+    let over =
+        app.look(move |store| store.show_run(run, |run, _, _| run.is_terminal())).await?.unwrap_or(false);
     // Nothing more comes of a run that is over.
     let (first, follow) = (start(&asked, &headers)?.max(place.first), asked.follow.unwrap_or(false) && !over);
     let last = if follow { u64::MAX } else { place.last };
@@ -369,7 +370,9 @@ impl Reading {
         if problem.code == Code::Unavailable {
             return None;
         }
-        let problem = shape::problem(problem.code, &problem.detail);
+        let problem = windlass_api::Problem::new(problem.code, problem.detail.clone());
+        // It always can be written: its keys are text.
+        let problem = serde_json::to_string(&problem).unwrap_or_default();
         Some(if self.sse { format!("event: problem\ndata: {problem}\n\n") } else { format!("{problem}\n") })
     }
 }
@@ -408,10 +411,10 @@ pub(super) async fn logs(
     let step = step.map_err(|error| Problem::new(Code::InvalidInput, error.to_string()))?;
     let follow = asked.follow.unwrap_or(false);
     if let Some(wanted) = &step {
-        let shown = super::runs::one(&app, run, true).await?;
-        let known = shown["steps"].as_array().into_iter().flatten().any(|step| step["id"] == wanted.as_str());
+        let shown = super::runs::one(&app, run).await?;
+        let known = shown.steps.iter().flatten().any(|step| step.id == *wanted);
         // One that follows may wait for a step that has not been reached.
-        if !known && (!follow || shown.get("completed_at").is_some()) {
+        if !known && (!follow || shown.completed_at.is_some()) {
             return Err(Problem::missing("step that was reached", wanted.as_str()));
         }
     }
@@ -524,7 +527,7 @@ impl Tailing {
                     Source::Err => "stderr",
                     Source::Note => "windlass",
                 };
-                let at = shape::time(Millis(line.at_ms));
+                let at = time::text(Millis(line.at_ms));
                 let shown: Value =
                     json!({ "step": step, "epoch": epoch, "at": at, "source": source, "text": line.text });
                 text.push_str(&shown.to_string());
@@ -550,7 +553,7 @@ fn is_within(id: &StepId, wanted: &StepId) -> bool {
 /// The line that says that output of a step could not be kept.
 fn told_lost(step: &StepId, lost: &OutputLost) -> Bytes {
     let text = format!("{} bytes of output could not be kept: {}", lost.bytes, lost.reason);
-    let at = shape::time(lost.at);
+    let at = time::text(lost.at);
     let line = json!({ "step": step, "epoch": lost.epoch, "at": at, "source": "windlass", "text": text });
     Bytes::from(format!("{line}\n"))
 }

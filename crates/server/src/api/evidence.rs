@@ -9,8 +9,8 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::IntoResponse as _;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::json as object;
 use std::sync::Arc;
+use windlass_api::evidence::{Key, PublicKey, PublicKeys};
 use windlass_core::code::Code;
 use windlass_core::digest::Digest;
 use windlass_core::event::EvidenceExported;
@@ -45,7 +45,7 @@ pub(super) fn routes() -> Routes {
         .get(
             "/v1/keys",
             Scope::Read,
-            doc("List the public keys that seals are checked with").gives(200, "list"),
+            doc("List the public keys that seals are checked with").gives(200, "keys"),
             list,
         )
         .post(
@@ -192,15 +192,14 @@ async fn list(State(app): State<Arc<App>>, _: Caller) -> Answer {
         sealed.map_err(|_| Problem::new(Code::Internal, "nothing was sealed"))??;
         known = app.look(|store| evidence::seal::public_keys(store)).await?;
     }
-    let items = known.iter().map(|(id, public)| object!({ "id": id, "public_key": public })).collect();
-    let mut body = windlass_store::shape::list(items, None);
-    body["text"] = keys::public_text(&known).into();
-    Ok(json(StatusCode::OK, &body))
+    let text = keys::public_text(&known);
+    let items = known.into_iter().map(|(id, public_key)| PublicKey { id, public_key }).collect();
+    Ok(json(StatusCode::OK, &PublicKeys { items, text }))
 }
 
 async fn rotate(State(app): State<Arc<App>>, _: Caller) -> Answer {
     let sealer = app.clone();
     let rotated = tokio::task::spawn_blocking(move || sealer.sealing.rotate()).await;
     let id = rotated.map_err(|_| Problem::new(Code::Internal, "no key was made"))??;
-    Ok(json(StatusCode::CREATED, &object!({ "id": id })))
+    Ok(json(StatusCode::CREATED, &Key { id }))
 }

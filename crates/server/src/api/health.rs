@@ -5,9 +5,9 @@ use super::{Answer, Problem, json};
 use crate::app::App;
 use axum::extract::State;
 use axum::http::StatusCode;
-use serde_json::json as object;
 use std::sync::Arc;
 use std::time::Duration;
+use windlass_api::token::Health;
 use windlass_core::code::Code;
 use windlass_engine::port::Store as _;
 
@@ -37,7 +37,7 @@ async fn look<T: Send + 'static>(
 /// The loop turns: a look went through it.
 async fn health(State(app): State<Arc<App>>) -> Answer {
     look(&app, |_| ()).await?;
-    Ok(json(StatusCode::OK, &object!({ "status": "ok", "stays": app.stays() })))
+    Ok(json(StatusCode::OK, &Health { status: "ok".to_owned(), stays: app.stays() }))
 }
 
 /// What was left is taken up (nobody is served before it is), steps can be begun, there is room to write, and the process
@@ -57,5 +57,5 @@ async fn ready(State(app): State<Arc<App>>) -> Answer {
             "the disk is full: nothing can be recorded until there is room",
         ));
     }
-    Ok(json(StatusCode::OK, &object!({ "status": "ok", "stays": app.stays() })))
+    Ok(json(StatusCode::OK, &Health { status: "ok".to_owned(), stays: app.stays() }))
 }

@@ -9,6 +9,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use serde_json::{Map, Value, json as object};
 use std::sync::Arc;
+use windlass_api::time;
 use windlass_core::code::Code;
 use windlass_core::id::{Name, RunId, Scoped};
 use windlass_core::idempotency::{self, Input, Key};
@@ -17,7 +18,6 @@ use windlass_core::time::Millis;
 use windlass_core::turn::state::Body;
 use windlass_engine::port::Clock as _;
 use windlass_executor::clock::System;
-use windlass_store::shape;
 use windlass_store::store::Embedded;
 
 /// Looking at keys.
@@ -72,7 +72,7 @@ fn is_of_other_client(key: &str, caller: &Caller) -> bool {
 }
 
 fn with_time(mut shown: Value, at: Millis) -> Value {
-    shown["updated_at"] = Value::String(shape::time(at));
+    shown["updated_at"] = Value::String(time::text(at));
     shown
 }
 
@@ -91,12 +91,12 @@ fn shown(key: &Key, caller: &Caller, is_mine: impl Fn(RunId) -> bool) -> Value {
         put("run", object!(delivery.run));
         put("request_hash", object!(delivery.request_hash));
         put("attempts", object!(delivery.attempts));
-        put("created_at", object!(delivery.created_at.map(shape::time)));
-        put("expires_at", object!(shape::time(delivery.expires_at)));
+        put("created_at", object!(delivery.created_at.map(time::text)));
+        put("expires_at", object!(time::text(delivery.expires_at)));
     }
     match &key.state {
         idempotency::State::Processing { lock_expires_at, .. } => {
-            put("lock_expires_at", object!(shape::time(*lock_expires_at)));
+            put("lock_expires_at", object!(time::text(*lock_expires_at)));
         }
         idempotency::State::Completed { response: Some(response), .. } => {
             let mut response = response.clone();

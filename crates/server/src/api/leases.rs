@@ -16,12 +16,16 @@ use super::{Answer, Caller, Json, Problem, gone, invalid, json, stranger};
 use crate::app::App;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::{Map, Value, json as object};
+use serde_json::Value;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use windlass_api::lease::{
+    Answered, Ask, Beats, Checkpoint, Done, Env, Failed, Item, Lease, Leases, Reason, Reports, Returned,
+    Saved, Uses,
+};
+use windlass_api::{List, Time};
 use windlass_core::attempt::{Exit, Report};
 use windlass_core::code::Code;
 use windlass_core::event::CheckpointSaved;
@@ -40,7 +44,6 @@ use windlass_engine::port::Clock as _;
 use windlass_engine::remote::{Gone, Lives, Watch, Wish};
 use windlass_executor::clock::System;
 use windlass_executor::redaction::Redactor;
-use windlass_store::shape;
 
 /// How many steps one request leases, and how many items one reports on.
 const ITEMS_MAX: usize = 1_000;
@@ -58,14 +61,14 @@ pub(super) const LOCAL: &str = "local";
 
 /// Everything about leases.
 pub(super) fn routes() -> Routes {
-    let items = |text| doc(text).gives(200, "list");
+    let items = |text| doc(text).gives(200, "list answered");
     Routes::new()
         .post(
             "/v1/leases",
             Scope::Execute,
             doc("Lease steps, or wait for some")
-                .gives(200, "list lease")
-                .body::<Asked>()
+                .gives(200, "leases")
+                .body::<Ask>()
                 .refuses(&[Code::CapExceeded])
                 .waits(Duration::from_millis(WAIT_MAX)),
             lease,
@@ -81,12 +84,22 @@ pub(super) fn routes() -> Routes {
         .post(
             "/v1/leases/secrets",
             Scope::Execute,
-            items("Say which secrets attempts are about to use").body::<Uses>(),
+            items("Say which secrets attempts are about to use").body::<Reports<Uses>>(),
             secrets,
         )
-        .post("/v1/leases/complete", Scope::Execute, items("Report success").body::<Dones>(), complete)
-        .post("/v1/leases/fail", Scope::Execute, items("Report failure").body::<Fails>(), fail)
-        .post("/v1/leases/return", Scope::Execute, items("Hand leases back").body::<Returns>(), hand_back)
+        .post(
+            "/v1/leases/complete",
+            Scope::Execute,
+            items("Report success").body::<Reports<Done>>(),
+            complete,
+        )
+        .post("/v1/leases/fail", Scope::Execute, items("Report failure").body::<Reports<Failed>>(), fail)
+        .post(
+            "/v1/leases/return",
+            Scope::Execute,
+            items("Hand leases back").body::<Reports<Returned>>(),
+            hand_back,
+        )
         .post(
             "/v1/runs/{id}/steps/{step}/checkpoint",
             Scope::Execute,
@@ -97,29 +110,6 @@ pub(super) fn routes() -> Routes {
             ]),
             checkpoint,
         )
-}
-
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Asked {
-    /// The executor's name.
-    executor: String,
-    /// How many steps at most.
-    #[serde(default = "one")]
-    max: usize,
-    /// How long to wait for the first.
-    #[serde(default)]
-    wait_ms: u64,
-    /// What steps with `runs_on` may ask of it.
-    #[serde(default)]
-    labels: Vec<String>,
-    /// What it can carry out; shell steps where absent.
-    #[serde(default)]
-    tools: Option<Vec<String>>,
-}
-
-fn one() -> usize {
-    1
 }
 
 fn names(list: &[String]) -> Result<Vec<Name>, Problem> {
@@ -144,7 +134,7 @@ impl Drop for Present {
     }
 }
 
-async fn lease(State(app): State<Arc<App>>, caller: Caller, Json(asked): Json<Asked>) -> Answer {
+async fn lease(State(app): State<Arc<App>>, caller: Caller, Json(asked): Json<Ask>) -> Answer {
     let client = caller.elsewhere();
     let executor = client.owner(&asked.executor).map_err(Problem::from)?;
     if asked.executor == LOCAL {
@@ -190,107 +180,83 @@ async fn lease(State(app): State<Arc<App>>, caller: Caller, Json(asked): Json<As
     };
     let permits = granted.map_err(Problem::from)?;
     drop(present);
-    let items: Vec<Value> = permits.iter().map(|permit| leased(&app, permit)).collect();
-    Ok(json(StatusCode::OK, &object!({ "items": items, "server": app.attempts().server() })))
+    let items = permits.iter().map(|permit| leased(&app, permit)).collect();
+    Ok(json(StatusCode::OK, &Leases { items, server: app.attempts().server().to_owned() }))
 }
 
 /// A lease with everything that is needed to carry it out. Secrets are references here; the executor has its own.
-fn leased(app: &App, permit: &Permit) -> Value {
+fn leased(app: &App, permit: &Permit) -> Lease {
     let (lease, work, step) = (permit.lease(), permit.work(), permit.step());
     let input = lease.input.as_ref();
-    let part = |name: &str| input.and_then(|input| input.get(name)).cloned().unwrap_or(Value::Null);
     let command = step.and_then(|step| match &step.kind {
-        windlass_core::runbook::Kind::Run { command } => Some(command.as_str()),
+        windlass_core::runbook::Kind::Run { command } => Some(command.clone()),
         // tidy: only shell steps have a command.
         _ => None,
     });
-    object!({
-        "run": lease.run.to_string(),
-        "step": lease.step.as_str(),
-        "attempt": lease.attempt,
-        "epoch": lease.epoch,
-        "tool": lease.tool.as_str(),
-        "input": lease.input,
-        "idempotency_key": lease.idempotency_key.as_str(),
-        "expires_at": shape::time(lease.expires_at),
-        "ttl_ms": lease.expires_at.since(System.now()).0,
-        "tenant": work.tenant.as_str(),
-        "namespace": work.namespace.as_str(),
-        "pipeline": work.pipeline.as_str(),
-        "command": command,
-        "shell": step.and_then(|step| step.shell.clone()),
-        "env": env(step, input),
-        "dir": part("dir"),
-        "timeout_ms": step.and_then(|step| step.timeout).map(|span| span.0),
-        "outputs": step.map(|step| object!(step.outputs)),
-        "repeatable": step.is_none_or(|step| {
+    let span = trace::attempt_span(lease.run, &lease.step, lease.epoch);
+    Lease {
+        run: lease.run,
+        step: lease.step.clone(),
+        attempt: lease.attempt,
+        epoch: lease.epoch,
+        tool: lease.tool.clone(),
+        input: lease.input.clone(),
+        idempotency_key: lease.idempotency_key.clone(),
+        expires_at: Time(lease.expires_at),
+        ttl_ms: lease.expires_at.since(System.now()).0,
+        tenant: work.tenant.clone(),
+        namespace: work.namespace.clone(),
+        pipeline: work.pipeline.clone(),
+        command,
+        shell: step.and_then(|step| step.shell.clone()),
+        env: env(step, input),
+        dir: input.and_then(|input| input.get("dir")?.as_str()).map(str::to_owned),
+        timeout_ms: step.and_then(|step| step.timeout).map(|span| span.0),
+        outputs: step.map(|step| step.outputs.clone()),
+        repeatable: step.is_none_or(|step| {
             matches!(step.effect, None | Some(windlass_core::receipt::Semantics::Idempotent))
         }),
-        "vars": lease.vars.get(),
-        "token": app.attempts().token(&permit.attempt()),
-        "secrets": app.secrets_of(permit),
-        "traceparent": trace::traceparent(
-            work.trace,
-            trace::attempt_span(lease.run, &lease.step, lease.epoch),
-        ),
-    })
+        vars: lease.vars.clone(),
+        token: app.attempts().token(&permit.attempt()),
+        secrets: app.secrets_of(permit),
+        traceparent: trace::traceparent(work.trace, span),
+    }
 }
 
 /// What `env:` says: texts, and references to secrets where the definition names one. A variable's value that looks like a
 /// reference is a text like any other, so no value can ask for a secret.
-fn env(step: Option<&StepDef>, input: Option<&Value>) -> Value {
-    let Some(Value::Object(rendered)) = input.and_then(|input| input.get("env")) else { return Value::Null };
+fn env(step: Option<&StepDef>, input: Option<&Value>) -> Option<BTreeMap<String, Env>> {
+    let rendered = input?.get("env")?.as_object()?;
     let one = |(name, value): (&String, &Value)| {
         let value = match (step.and_then(|step| step.env.get(name)), value) {
-            (Some(Template::Secret(secret)), _) => object!({ "$secret": secret }),
-            (_, Value::String(text)) => object!(text),
-            (_, other) => object!(other.to_string()),
+            (Some(Template::Secret(secret)), _) => Env::Secret { secret: secret.clone() },
+            (_, Value::String(text)) => Env::Text(text.clone()),
+            (_, other) => Env::Text(other.to_string()),
         };
         (name.clone(), value)
     };
-    Value::Object(rendered.iter().map(one).collect())
+    Some(rendered.iter().map(one).collect())
 }
 
-/// Which attempt an item is about.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Item {
-    run: String,
-    step: String,
-    epoch: u64,
+/// The attempt that an item is about.
+fn place(item: &Item) -> Result<AttemptId, Refusal> {
+    let absent = |what: &str| {
+        let text = windlass_core::wire::shorten(what);
+        Refusal::new(Code::NotFound, format!("there is no `{text}`"))
+    };
+    let run = RunId::parse(&item.run).map_err(|_| absent(&item.run))?;
+    let step = StepId::new(&item.step).map_err(|_| absent(&item.step))?;
+    Ok(AttemptId { run, step, epoch: item.epoch })
 }
 
-impl Item {
-    fn place(&self) -> Result<AttemptId, Refusal> {
-        let absent = |what: &str| {
-            let text = windlass_core::wire::shorten(what);
-            Refusal::new(Code::NotFound, format!("there is no `{text}`"))
-        };
-        let run = RunId::parse(&self.run).map_err(|_| absent(&self.run))?;
-        let step = StepId::new(&self.step).map_err(|_| absent(&self.step))?;
-        Ok(AttemptId { run, step, epoch: self.epoch })
-    }
-
-    /// The answer to an item: what it is about, and what came of it.
-    fn answer(&self, result: Result<Value, &Refusal>) -> Value {
-        let mut body = object!({ "run": self.run, "step": self.step, "epoch": self.epoch });
-        match result {
-            Ok(Value::Object(more)) => {
-                if let Value::Object(body) = &mut body {
-                    body.extend(more);
-                }
-            }
-            Ok(_) => {}
-            Err(refusal) => {
-                body["code"] = object!(refusal.code().unwrap_or(Code::Internal).as_str());
-                body["detail"] = object!(match refusal {
-                    Refusal::Error { message, .. } => message.clone(),
-                    Refusal::Need(_) => refusal.to_string(),
-                });
-            }
-        }
-        body
-    }
+/// The answer to an item that was refused.
+fn refused(item: &Item, refusal: &Refusal) -> Answered {
+    let detail = match refusal {
+        Refusal::Error { message, .. } => message.clone(),
+        Refusal::Need(_) => refusal.to_string(),
+    };
+    let code = refusal.code().unwrap_or(Code::Internal);
+    Answered { code: Some(code), detail: Some(detail), ..Answered::to(item) }
 }
 
 fn bounded(count: usize) -> Result<(), Problem> {
@@ -300,18 +266,9 @@ fn bounded(count: usize) -> Result<(), Problem> {
     Err(invalid(format!("{count} items are too many: send {ITEMS_MAX} at a time")))
 }
 
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Beats {
-    items: Vec<Item>,
-    /// How long to wait for news; the heartbeat counts from its arrival.
-    #[serde(default)]
-    wait_ms: u64,
-}
-
 async fn heartbeat(State(app): State<Arc<App>>, caller: Caller, Json(beats): Json<Beats>) -> Answer {
     bounded(beats.items.len())?;
-    let places: Vec<Result<AttemptId, Refusal>> = beats.items.iter().map(Item::place).collect();
+    let places: Vec<Result<AttemptId, Refusal>> = beats.items.iter().map(place).collect();
     let (send, receive) = tokio::sync::oneshot::channel();
     let present = Present::new();
     // One that cannot be is news.
@@ -340,50 +297,26 @@ async fn heartbeat(State(app): State<Arc<App>>, caller: Caller, Json(beats): Jso
     let lost = || Err(Refusal::new(Code::Internal, "the engine did not answer"));
     let answers = beats.items.iter().zip(places).map(|(item, place)| {
         match place.and_then(|_| news.next().unwrap_or_else(lost)) {
-            Ok(Lives { expires_at, stop }) => {
-                let mut body = object!({ "expires_at": shape::time(expires_at), "cancel": stop.is_some() });
-                if let Some(grace) = stop {
-                    body["grace_ms"] = object!(grace.0);
-                }
-                item.answer(Ok(body))
-            }
-            Err(refusal) => item.answer(Err(&refusal)),
+            Ok(Lives { expires_at, stop }) => Answered {
+                expires_at: Some(Time(expires_at)),
+                cancel: Some(stop.is_some()),
+                grace_ms: stop.map(|grace| grace.0),
+                ..Answered::to(item)
+            },
+            Err(refusal) => refused(item, &refusal),
         }
     });
-    Ok(json(StatusCode::OK, &object!({ "items": answers.collect::<Vec<_>>() })))
-}
-
-/// A secret by its name, and which version of it: a number, or where it came from.
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Used {
-    name: String,
-    version: String,
-}
-
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Use {
-    run: String,
-    step: String,
-    epoch: u64,
-    secrets: Vec<Used>,
-}
-
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Uses {
-    items: Vec<Use>,
+    Ok(json(StatusCode::OK, &List::from(answers.collect::<Vec<_>>())))
 }
 
 /// What attempts elsewhere are about to use is on record before they do.
-async fn secrets(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<Uses>) -> Answer {
+async fn secrets(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<Reports<Uses>>) -> Answer {
     let named = |text: &str| {
         let wrong = |error: windlass_core::id::Error| Refusal::new(Code::InvalidInput, error.to_string());
         Name::new(text).map_err(wrong)
     };
-    let item = |uses: Use| {
-        let Use { run, step, epoch, secrets } = uses;
+    let item = |uses: Uses| {
+        let Uses { run, step, epoch, secrets } = uses;
         let used = match secrets.len() {
             0..=SECRETS_MAX => {
                 secrets.iter().map(|used| Ok((named(&used.name)?, named(&used.version)?))).collect()
@@ -455,7 +388,7 @@ async fn told<F: FnOnce(AttemptId) -> Command>(
     bounded(all.len())?;
     let (mut answers, mut commands) = (Vec::with_capacity(all.len()), Vec::with_capacity(all.len()));
     for (item, command) in all {
-        match item.place().and_then(|place| command.map(|command| command(place))) {
+        match place(&item).and_then(|place| command.map(|command| command(place))) {
             Ok(command) => {
                 commands.push(command);
                 answers.push((item, None));
@@ -465,38 +398,17 @@ async fn told<F: FnOnce(AttemptId) -> Command>(
     }
     let mut decided = ask_own(app, caller, commands).await?.into_iter();
     let lost = || Err(Refusal::new(Code::Internal, "the engine did not answer"));
-    let answer = |(item, refused): (Item, Option<Refusal>)| match refused {
-        Some(refusal) => item.answer(Err(&refusal)),
+    let answer = |(item, early): (Item, Option<Refusal>)| match early {
+        Some(refusal) => refused(&item, &refusal),
         None => match decided.next().unwrap_or_else(lost) {
-            Ok(_) => item.answer(Ok(Value::Null)),
-            Err(refusal) => item.answer(Err(&refusal)),
+            Ok(_) => Answered::to(&item),
+            Err(refusal) => refused(&item, &refusal),
         },
     };
-    Ok(json(StatusCode::OK, &object!({ "items": answers.into_iter().map(answer).collect::<Vec<_>>() })))
+    Ok(json(StatusCode::OK, &List::from(answers.into_iter().map(answer).collect::<Vec<_>>())))
 }
 
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Done {
-    run: String,
-    step: String,
-    epoch: u64,
-    #[serde(default)]
-    output: Option<Value>,
-    #[serde(default)]
-    exit_code: Option<i32>,
-    /// What kept its command apart from the executor: `sandbox`, `user NAME` or `none`.
-    #[serde(default)]
-    wall: Option<String>,
-}
-
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Dones {
-    items: Vec<Done>,
-}
-
-async fn complete(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<Dones>) -> Answer {
+async fn complete(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<Reports<Done>>) -> Answer {
     let item = |done: Done| {
         let Done { run, step, epoch, output, exit_code, wall } = done;
         let exit_code = exited(exit_code, wall.as_deref());
@@ -526,51 +438,13 @@ fn too_large(value: &Value, max: usize) -> bool {
     value.as_object().is_none_or(|object| !object.is_empty()) && value.to_string().len() > max
 }
 
-/// Why an attempt failed: a text, or a code with one.
-#[derive(Deserialize, JsonSchema)]
-#[serde(untagged)]
-pub(super) enum Why {
-    Text(String),
-    Coded {
-        #[serde(default)]
-        code: Option<String>,
-        message: String,
-    },
-}
-
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Fail {
-    run: String,
-    step: String,
-    epoch: u64,
-    #[serde(default)]
-    error: Option<Why>,
-    /// Whether it is worth another try.
-    #[serde(default)]
-    retryable: bool,
-    #[serde(default)]
-    exit_code: Option<i32>,
-    /// What kept its command apart from the executor: `sandbox`, `user NAME` or `none`.
-    #[serde(default)]
-    wall: Option<String>,
-    #[serde(default)]
-    signal: Option<i32>,
-}
-
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Fails {
-    items: Vec<Fail>,
-}
-
-async fn fail(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<Fails>) -> Answer {
-    let item = |fail: Fail| {
-        let Fail { run, step, epoch, error, retryable, exit_code, signal, wall } = fail;
+async fn fail(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<Reports<Failed>>) -> Answer {
+    let item = |fail: Failed| {
+        let Failed { run, step, epoch, error, retryable, exit_code, signal, wall } = fail;
         let exit_code = exited(exit_code, wall.as_deref());
         let (code, mut message) = match error {
-            Some(Why::Text(message)) => (None, message),
-            Some(Why::Coded { code, message }) => (code, message),
+            Some(Reason::Text(message)) => (None, message),
+            Some(Reason::Coded { code, message }) => (code, message),
             None => (None, "the executor did not say why".to_owned()),
         };
         if message.len() > TEXT_LEN_MAX {
@@ -599,28 +473,13 @@ async fn fail(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<Fail
     report(&app, &caller, body.items.into_iter().map(item).collect()).await
 }
 
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Return {
-    run: String,
-    step: String,
-    epoch: u64,
-    #[serde(default)]
-    reason: Option<String>,
-    /// The executor had no room to begin it: it is leased again after this long. An hour at most.
-    #[serde(default)]
-    retry_after_ms: Option<u64>,
-}
-
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Returns {
-    items: Vec<Return>,
-}
-
-async fn hand_back(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<Returns>) -> Answer {
-    let item = |back: Return| {
-        let Return { run, step, epoch, reason, retry_after_ms } = back;
+async fn hand_back(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Json(body): Json<Reports<Returned>>,
+) -> Answer {
+    let item = |back: Returned| {
+        let Returned { run, step, epoch, reason, retry_after_ms } = back;
         let reason = reason.map(|text| windlass_core::wire::shorten(&text));
         let report = match retry_after_ms {
             None => Report::Returned { reason },
@@ -632,27 +491,6 @@ async fn hand_back(State(app): State<Arc<App>>, caller: Caller, Json(body): Json
         (Item { run, step, epoch }, Ok(report))
     };
     report(&app, &caller, body.items.into_iter().map(item).collect()).await
-}
-
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Checkpoint {
-    /// The attempt's own.
-    epoch: u64,
-    /// Whether what is saved serves as the step's output, should its executor be lost.
-    #[serde(default)]
-    resumable: bool,
-    /// Whether the step can be done again.
-    #[serde(default)]
-    idempotent: bool,
-    #[serde(default)]
-    data: Option<Map<String, Value>>,
-    #[serde(default)]
-    message: Option<String>,
-    #[serde(default)]
-    tokens_input: Option<u64>,
-    #[serde(default)]
-    tokens_output: Option<u64>,
 }
 
 async fn checkpoint(
@@ -695,5 +533,5 @@ async fn checkpoint(
         }
     }
     let at: Millis = System.now();
-    Ok(json(StatusCode::OK, &object!({ "run": run.to_string(), "step": step, "saved_at": shape::time(at) })))
+    Ok(json(StatusCode::OK, &Saved { run, step, saved_at: Time(at) }))
 }

@@ -8,12 +8,12 @@ use axum::http::StatusCode;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use std::sync::Arc;
+use windlass_api::List;
 use windlass_core::id::{ItemId, Name, RunId};
 use windlass_core::run::Status;
 use windlass_core::time::Millis;
 use windlass_core::turn::state::State as Known;
 use windlass_core::wire::shorten;
-use windlass_store::shape;
 use windlass_store::store::{RunFilter, RunOrigin};
 
 #[derive(Deserialize, JsonSchema)]
@@ -80,7 +80,7 @@ pub(super) async fn list(
         ..RunFilter::of(&caller.tenant, &caller.namespace)
     };
     let (items, next) = app.runs(filter).await?;
-    Ok(json(StatusCode::OK, &shape::list(items, next.map(|id| id.to_string()))))
+    Ok(json(StatusCode::OK, &List::page(items, next.map(|id| id.to_string()))))
 }
 
 /// The workers that consume a queue, or did when they were stopped.

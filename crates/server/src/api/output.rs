@@ -6,10 +6,8 @@ use super::{Answer, Caller, Json, Problem, invalid, json};
 use crate::app::App;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::json as object;
 use std::sync::Arc;
+use windlass_api::lease::{Added, Piece, Wrote};
 use windlass_core::code::Code;
 use windlass_core::id::{AttemptId, StepId};
 use windlass_executor::shell::output;
@@ -32,34 +30,6 @@ pub(super) fn routes() -> Routes {
         ]),
         add,
     )
-}
-
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Piece {
-    /// The attempt's own.
-    epoch: u64,
-    /// Where the piece begins: the `offset` of the answer before, 0 for the first.
-    #[serde(default)]
-    offset: u64,
-    lines: Vec<Wrote>,
-}
-
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Wrote {
-    /// When, in milliseconds since the epoch.
-    at: u64,
-    /// `stdout`, `stderr` or `windlass`.
-    source: String,
-    text: String,
-    /// False where the line goes on in the next one.
-    #[serde(default = "yes")]
-    whole: bool,
-}
-
-fn yes() -> bool {
-    true
 }
 
 #[allow(clippy::needless_pass_by_value)] // It comes from a list that is used up.
@@ -124,5 +94,5 @@ async fn add(
         .await
         .map_err(|_| Problem::new(Code::Internal, "the output was not written"))?
         .map_err(|text| Problem::new(Code::StoreFull, text))?;
-    Ok(json(StatusCode::OK, &object!({ "offset": added.len, "full": added.full })))
+    Ok(json(StatusCode::OK, &Added { offset: added.len, full: added.full }))
 }

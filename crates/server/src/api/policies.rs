@@ -8,13 +8,13 @@ use crate::policy::{Edition, Rules, folder, past};
 use axum::extract::State;
 use axum::http::StatusCode;
 use std::sync::Arc;
+use windlass_api::policy::Policies;
 use windlass_core::code::Code;
 use windlass_runbook::problem::Source;
-use windlass_store::shape;
 
 /// Everything about policies.
 pub(super) fn routes() -> Routes {
-    let listed = doc("Show the policy in force").gives(200, "list policy");
+    let listed = doc("Show the policy in force").gives(200, "policies");
     let replayed = doc("Ask everything that was decided again, with other rules")
         .body::<Files>()
         .gives(200, "comparison")
@@ -28,13 +28,12 @@ pub(super) fn routes() -> Routes {
 }
 
 pub(super) async fn list(State(app): State<Arc<App>>, _: Caller) -> Answer {
-    let mut listed = shape::list(vec![app.policy.json()], None);
-    if let Some(path) = &app.config.path {
-        // Whoever names another one is to learn that it is not this one that is in force.
+    // Whoever names another one is to learn that it is not this one that is in force.
+    let config = app.config.path.as_ref().map(|path| {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-        listed["config"] = path.display().to_string().into();
-    }
-    Ok(json(StatusCode::OK, &listed))
+        path.display().to_string()
+    });
+    Ok(json(StatusCode::OK, &Policies { items: vec![app.policy.shown()], config }))
 }
 
 pub(super) async fn replay(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<Files>) -> Answer {

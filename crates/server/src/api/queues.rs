@@ -15,6 +15,8 @@ use serde::Deserialize;
 use serde_json::{Value, json as object};
 use std::sync::Arc;
 use std::time::Duration;
+use windlass_api::List;
+use windlass_api::queue::{Answered, Item as ShownItem, New, Push, Queue as Shown, Report, Reports};
 use windlass_core::code::Code;
 use windlass_core::id::{ItemId, Name, Scoped};
 use windlass_core::item::{self, Grant, Item};
@@ -27,7 +29,6 @@ use windlass_core::turn::dispatch::PUSH_MAX;
 use windlass_core::turn::state::{Body, State as Streams};
 use windlass_engine::handle::Message;
 use windlass_engine::port::Clock;
-use windlass_store::shape;
 use windlass_store::store::Embedded;
 
 const SCAN_MAX: usize = 20_000;
@@ -50,11 +51,11 @@ pub(super) fn routes() -> Routes {
         Code::QueueFull,
         Code::LockBusy,
     ];
-    let reports = |text| doc(text).body::<Reports>().gives(200, "list").refuses(MISSING);
+    let reports = |text| doc(text).body::<Reports>().gives(200, "list reported").refuses(MISSING);
     let queue = |text| doc(text).gives(200, "queue").refuses(MISSING);
     let item = |text| doc(text).gives(200, "item").refuses(STEER);
     Routes::new()
-        .get("/v1/queues", Scope::Read, doc("List queues with their depths").gives(200, "list"), list)
+        .get("/v1/queues", Scope::Read, doc("List queues with their depths").gives(200, "list queue"), list)
         .get("/v1/queues/{queue}", Scope::Read, queue("Show a queue"), show)
         .post(
             "/v1/queues/{queue}/items",
@@ -69,7 +70,7 @@ pub(super) fn routes() -> Routes {
         .get(
             "/v1/queues/{queue}/items",
             Scope::Read,
-            doc("List items").query::<Listing>().gives(200, "list").refuses(MISSING),
+            doc("List items").query::<Listing>().gives(200, "list item").refuses(MISSING),
             items,
         )
         .get("/v1/queues/{queue}/items/{item}", Scope::Read, item("Show an item"), one)
@@ -79,7 +80,7 @@ pub(super) fn routes() -> Routes {
             doc("Take items, waiting for them")
                 .body::<TakeWish>()
                 .waits(WAIT_MAX)
-                .gives(200, "list")
+                .gives(200, "list item")
                 .refuses(MISSING),
             take,
         )
@@ -126,103 +127,28 @@ fn find_item<'a>(state: &'a Streams, queue: &Scoped, id: ItemId) -> Option<&'a I
     }
 }
 
-fn describe(state: &Streams, queue: &Queue) -> Value {
+fn describe(state: &Streams, queue: &Queue) -> Shown {
     let counts = state.indexes().queue(&queue.id).map(queue::Index::counts).unwrap_or_default();
-    let workers: Vec<String> =
-        state.indexes().consumers(&queue.id).iter().map(|worker| worker.name().to_owned()).collect();
-    let mut value = object!({
-        "name": queue.id.name(),
-        "state": queue.state_name(),
-        "depth": counts.ready + counts.delayed,
-        "ready": counts.ready,
-        "delayed": counts.delayed,
-        "processing": counts.processing,
-        "completed": counts.completed,
-        "failed": counts.failed,
-        "dead": counts.dead,
-        "workers": workers,
-    });
-    if let Some(settings) = queue.settings() {
-        value["visibility_timeout_ms"] = object!(settings.terms.visibility_timeout.0);
-        value["max_attempts"] = object!(settings.terms.max_attempts);
-        value["cooldown_ms"] = object!(settings.terms.cooldown.0);
-        value["dedupe"] = object!(settings.dedupe);
-        if let Some(max) = settings.max_depth {
-            value["max_depth"] = object!(max);
-        }
-        if let Some(dead) = &settings.terms.dead_letter {
-            value["dead_letter"] = object!(dead);
-        }
+    let consumers = state.indexes().consumers(&queue.id);
+    let settings = queue.settings();
+    Shown {
+        name: queue.id.name().to_owned(),
+        state: queue.state_name().to_owned(),
+        depth: counts.ready + counts.delayed,
+        ready: counts.ready,
+        delayed: counts.delayed,
+        processing: counts.processing,
+        completed: counts.completed,
+        failed: counts.failed,
+        dead: counts.dead,
+        workers: consumers.iter().map(|worker| worker.name().to_owned()).collect(),
+        visibility_timeout_ms: settings.map(|settings| settings.terms.visibility_timeout.0),
+        max_attempts: settings.map(|settings| settings.terms.max_attempts),
+        cooldown_ms: settings.map(|settings| settings.terms.cooldown.0),
+        dedupe: settings.map(|settings| settings.dedupe),
+        max_depth: settings.and_then(|settings| settings.max_depth),
+        dead_letter: settings.and_then(|settings| settings.terms.dead_letter.clone()),
     }
-    value
-}
-
-/// The status that is shown: one that was taken out failed, as nothing comes of it.
-fn status(item: &Item) -> &'static str {
-    match item {
-        Item::Dropped { .. } => "failed",
-        other => other.state_name(),
-    }
-}
-
-/// An item as it is shown.
-pub(super) fn describe_item(state: &Streams, id: ItemId, item: &Item) -> Value {
-    let Some(body) = item.body() else { return Value::Null };
-    let mut value = object!({
-        "id": id,
-        "queue": body.lot.queue,
-        "data": body.data.get(),
-        "priority": body.priority,
-        "status": status(item),
-        "attempts": body.attempts,
-        "epoch": body.epoch,
-        "pushed_at": shape::time(body.pushed_at),
-    });
-    if let Some(key) = &body.dedupe {
-        value["dedupe"] = object!(key);
-    }
-    if let Some(from) = &body.from {
-        value["from"] = object!(from);
-    }
-    let ended = matches!(
-        item,
-        Item::Completed { .. } | Item::Failed { .. } | Item::Dead { .. } | Item::Dropped { .. }
-    );
-    if ended {
-        value["completed_at"] = Value::String(shape::time(body.since));
-    }
-    if let Some(claimed) = body.claimed.as_ref().filter(|_| ended || matches!(item, Item::Processing { .. }))
-    {
-        value["taken_at"] = Value::String(shape::time(claimed.at));
-        if let Some(run) = claimed.run {
-            value["run"] = object!(run);
-        }
-    }
-    if let Some(error) = body.failure.as_ref().and_then(|failure| failure.error.as_ref()) {
-        value["error"] = object!(error);
-    }
-    match item {
-        Item::Pending { next_eligible_at: Some(due), .. } => {
-            value["next_eligible_at"] = Value::String(shape::time(*due));
-        }
-        Item::Processing { claim, .. } => {
-            value["holder"] = Value::String(shape::holder(&body.scoped(), &claim.holder));
-            if claim.visible_at.is_some() {
-                value["expires_at"] = Value::String(shape::time(body.lives_until(claim, state.beats())));
-            }
-        }
-        Item::Dead { reason: Some(reason), .. } => value["error"] = object!(reason),
-        Item::Dropped { reason, .. } => {
-            value["cancelled"] = Value::Bool(true);
-            value["error"] = object!(reason.as_deref().unwrap_or("taken out of the queue"));
-        }
-        Item::Pending { .. }
-        | Item::Dead { .. }
-        | Item::Absent { .. }
-        | Item::Completed { .. }
-        | Item::Failed { .. } => {}
-    }
-    value
 }
 
 async fn list(State(app): State<Arc<App>>, caller: Caller) -> Answer {
@@ -236,7 +162,7 @@ async fn list(State(app): State<Arc<App>>, caller: Caller) -> Answer {
             queues.collect::<Vec<_>>()
         })
         .await?;
-    Ok(json(StatusCode::OK, &shape::list(items, None)))
+    Ok(json(StatusCode::OK, &List::page(items, None)))
 }
 
 async fn shown(app: &App, queue: Scoped) -> Answer {
@@ -265,33 +191,6 @@ async fn resume(State(app): State<Arc<App>>, caller: Caller, Path(name): Path<St
     steer(&app, &caller, &name, queue::Input::Resume).await
 }
 
-/// One item, or many.
-#[derive(JsonSchema)]
-#[serde(untagged)]
-#[allow(dead_code)] // It stands for the shape of the body, which is read by hand so that errors say what is wrong.
-enum Push {
-    /// Many, in one commit: all of them or none.
-    Many(Vec<NewItem>),
-    /// One.
-    One(NewItem),
-}
-
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct NewItem {
-    /// What is to be worked on.
-    data: Value,
-    /// Higher is taken first.
-    #[serde(default)]
-    priority: i32,
-    /// How long it waits before it can be taken.
-    #[serde(default)]
-    delay_ms: Option<u64>,
-    /// While an item with this key waits or is worked on, a second one is the first.
-    #[serde(default)]
-    dedupe: Option<String>,
-}
-
 /// An array, or one of what it would hold.
 fn one_or_many<T: serde::de::DeserializeOwned>(body: Value) -> Result<Vec<T>, Problem> {
     let all = match body {
@@ -306,7 +205,7 @@ fn one_or_many<T: serde::de::DeserializeOwned>(body: Value) -> Result<Vec<T>, Pr
     read.map_err(|error| invalid(format!("the body is not valid: {error}")))
 }
 
-fn pushed(new: NewItem, now: Millis) -> Result<Pushed, Problem> {
+fn pushed(new: New, now: Millis) -> Result<Pushed, Problem> {
     if new.delay_ms.is_some_and(|delay| delay > queue::SPAN_MAX.0) {
         return Err(invalid("`delay_ms` is longer than 30 days"));
     }
@@ -328,7 +227,7 @@ async fn push(
 ) -> Answer {
     let queue = scoped(&caller, &name)?;
     let single = !body.is_array();
-    let news: Vec<NewItem> = one_or_many(body)?;
+    let news: Vec<New> = one_or_many(body)?;
     if news.is_empty() || news.len() > PUSH_MAX {
         return Err(invalid(format!("push between 1 and {PUSH_MAX} items at once")));
     }
@@ -342,13 +241,15 @@ async fn push(
     let items = app
         .look(move |store| {
             let show = |(id, known): &(ItemId, bool)| {
-                let mut value = match find_item(store.state(), &queue, *id) {
-                    Some(item) => describe_item(store.state(), *id, item),
+                let shown = match find_item(store.state(), &queue, *id) {
+                    Some(item) => ShownItem::of(*id, item, store.state().beats()),
                     // It was pushed, worked on and has left already.
-                    None => object!({ "id": id, "queue": queue.name(), "status": "completed" }),
+                    None => {
+                        let (queue, status) = (Name::clean(queue.name()), "completed".to_owned());
+                        ShownItem { queue: Some(queue), status: Some(status), ..ShownItem::bare(*id) }
+                    }
                 };
-                value["known"] = Value::Bool(*known);
-                value
+                ShownItem { known: Some(*known), ..shown }
             };
             answers.iter().map(show).collect::<Vec<_>>()
         })
@@ -356,7 +257,7 @@ async fn push(
     let status = if known { StatusCode::OK } else { StatusCode::CREATED };
     match (single, items.first()) {
         (true, Some(item)) => Ok(json(status, item)),
-        (_, _) => Ok(json(status, &shape::list(items, None))),
+        (_, _) => Ok(json(status, &List::page(items, None))),
     }
 }
 
@@ -396,7 +297,7 @@ async fn items(
         })
         .await?;
     let (items, next) = page.ok_or_else(|| Problem::missing("queue", &name))?;
-    Ok(json(StatusCode::OK, &shape::list(items, next.map(|id| id.to_string()))))
+    Ok(json(StatusCode::OK, &List::page(items, next.map(|id| id.to_string()))))
 }
 
 /// A page of items, oldest first. A page may be short and still not be the last: the loop is not held up for longer.
@@ -406,7 +307,7 @@ fn page(
     wanted: Option<&str>,
     after: Option<ItemId>,
     limit: usize,
-) -> (Vec<Value>, Option<ItemId>) {
+) -> (Vec<ShownItem>, Option<ItemId>) {
     let from = after.map_or(StreamId::Item(ItemId(0)), StreamId::Item);
     let mut items = Vec::new();
     let mut last = None;
@@ -417,20 +318,20 @@ fn page(
         }
         last = Some(*id);
         let mine = item.body().is_some_and(|body| body.scoped() == *queue);
-        if mine && wanted.is_none_or(|wanted| wanted == status(item)) {
-            items.push(describe_item(store.state(), *id, item));
+        if mine && wanted.is_none_or(|wanted| wanted == windlass_api::queue::status(item)) {
+            items.push(ShownItem::of(*id, item, store.state().beats()));
         }
     }
     (items, None)
 }
 
 /// The item that an id means: one of the queue's.
-async fn item_of(app: &App, queue: &Scoped, text: &str) -> Result<(ItemId, Value), Problem> {
+async fn item_of(app: &App, queue: &Scoped, text: &str) -> Result<(ItemId, ShownItem), Problem> {
     let id = ItemId::parse(text).map_err(|_| Problem::missing("item", text))?;
     let queue = queue.clone();
     let found = app
         .look(move |store| {
-            find_item(store.state(), &queue, id).map(|item| describe_item(store.state(), id, item))
+            find_item(store.state(), &queue, id).map(|item| ShownItem::of(id, item, store.state().beats()))
         })
         .await?;
     found.map(|value| (id, value)).ok_or_else(|| Problem::missing("item", text))
@@ -588,7 +489,7 @@ async fn take(
         };
         if !grants.is_empty() || tokio::time::Instant::now() >= until {
             let items = taken(&app, &queue, grants).await?;
-            return Ok(json(StatusCode::OK, &shape::list(items, None)));
+            return Ok(json(StatusCode::OK, &List::page(items, None)));
         }
         let due = {
             let queue = queue.clone();
@@ -602,51 +503,24 @@ async fn take(
             // Something became durable: it may be an item.
             changed = tail.changed() => changed.map_err(|_| super::gone())?,
             () = tokio::time::sleep_until(due.map_or(until, |due| due.min(until))) => {}
-            () = app.drained() => return Ok(json(StatusCode::OK, &shape::list(Vec::new(), None))),
+            () = app.drained() => return Ok(json(StatusCode::OK, &List::<ShownItem>::page(Vec::new(), None))),
         }
     }
 }
 
-async fn taken(app: &App, queue: &Scoped, grants: Vec<Grant>) -> Result<Vec<Value>, Problem> {
+async fn taken(app: &App, queue: &Scoped, grants: Vec<Grant>) -> Result<Vec<ShownItem>, Problem> {
     let queue = queue.clone();
     app.look(move |store| {
         let show = |grant: &Grant| {
             let found = find_item(store.state(), &queue, grant.item);
-            let mut value = found.map_or(Value::Null, |item| describe_item(store.state(), grant.item, item));
-            value["id"] = object!(grant.item);
-            value["epoch"] = object!(grant.epoch);
-            value
+            let beats = store.state().beats();
+            let shown = found.map(|item| ShownItem::of(grant.item, item, beats));
+            let shown = shown.unwrap_or_else(|| ShownItem::bare(grant.item));
+            ShownItem { epoch: Some(grant.epoch), ..shown }
         };
         grants.iter().map(show).collect()
     })
     .await
-}
-
-/// What is said about claims: one, or many.
-#[derive(JsonSchema)]
-#[serde(untagged)]
-#[allow(dead_code)] // As with pushes, it stands for the shape.
-enum Reports {
-    /// Many.
-    Many { items: Vec<Report> },
-    /// One.
-    One(Report),
-}
-
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct Report {
-    /// The item.
-    #[serde(alias = "id")]
-    item: String,
-    /// The epoch of the claim.
-    epoch: u64,
-    /// What went wrong, where a try failed.
-    #[serde(default)]
-    error: Option<String>,
-    /// Whether another try may help; it may where nothing is said.
-    #[serde(default)]
-    retryable: Option<bool>,
 }
 
 /// Says something about each claim, and answers for each: one that is refused has a `code`.
@@ -689,7 +563,8 @@ async fn report(
     let answers = futures_util::future::join_all(asks).await;
     let mut items = Vec::with_capacity(answers.len());
     for ((report, found), answer) in reports.iter().zip(holders).zip(answers) {
-        let mut value = object!({ "item": report.item, "epoch": report.epoch });
+        let (item, epoch) = (report.item.clone(), report.epoch);
+        let mut told = Answered { item, epoch, cancelled: None, code: None, detail: None };
         match answer {
             Ok(Reply::Item(item::Reply::Beating(_))) => {
                 // The claim is the caller's by its epoch; the beat is heard without being a record.
@@ -697,17 +572,16 @@ async fn report(
                     app.engine.tell(Message::Beat(holder));
                 }
             }
-            Ok(Reply::Item(item::Reply::Dropped)) => value["cancelled"] = Value::Bool(true),
+            Ok(Reply::Item(item::Reply::Dropped)) => told.cancelled = Some(true),
             // tidy: every other answer is that the report was taken, which is what no code means.
             Ok(_) => {}
             Err(problem) => {
-                value["code"] = Value::String(problem.code.as_str().to_owned());
-                value["detail"] = Value::String(problem.detail);
+                (told.code, told.detail) = (Some(problem.code), Some(problem.detail));
             }
         }
-        items.push(value);
+        items.push(told);
     }
-    Ok(json(StatusCode::OK, &shape::list(items, None)))
+    Ok(json(StatusCode::OK, &List::page(items, None)))
 }
 
 async fn heartbeat(

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
+use windlass_api::{List, time};
 use windlass_core::code::Code;
 use windlass_core::digest::Digest;
 use windlass_core::event::Event;
@@ -33,7 +34,6 @@ use windlass_engine::port::Clock;
 use windlass_runbook::cron;
 use windlass_runbook::{self, Loaded, Problems};
 use windlass_store::log::Seqs;
-use windlass_store::shape;
 use windlass_store::store::Embedded;
 
 /// Everything about runbooks.
@@ -112,7 +112,7 @@ impl windlass_runbook::Files for Sent {
 
 fn invalid(problems: &Problems) -> Problem {
     let more = Some(object!({ "problems": problems.json() }));
-    Problem { code: Code::RunbookInvalid, detail: problems.render(false), more }
+    Problem { more, ..Problem::new(Code::RunbookInvalid, problems.render(false)) }
 }
 
 fn read(headers: &HeaderMap, body: &Bytes) -> Result<Loaded, Problem> {
@@ -340,7 +340,7 @@ fn active<'a>(store: &'a Embedded, deployment: &Scoped) -> Option<&'a Active> {
 fn tell_active(item: &mut Value, active: Option<&Active>) {
     item["deployed"] = Value::Bool(active.is_some());
     let Some(active) = active else { return };
-    item["deployed_at"] = Value::String(shape::time(active.at));
+    item["deployed_at"] = Value::String(time::text(active.at));
     if let Some(by) = &active.by {
         item["deployed_by"] = object!(by);
     }
@@ -374,13 +374,13 @@ pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller) -> Answer 
             mine.map(|(hash, runbook, stream)| {
                 let mut item = describe(*hash, runbook);
                 tell_active(&mut item, active.get(hash).copied());
-                item["loaded_at"] = Value::String(shape::time(stream.at));
+                item["loaded_at"] = Value::String(time::text(stream.at));
                 item
             })
             .collect::<Vec<_>>()
         })
         .await?;
-    Ok(json(StatusCode::OK, &shape::list(items, None)))
+    Ok(json(StatusCode::OK, &List::page(items, None)))
 }
 
 pub(super) async fn show(State(app): State<Arc<App>>, caller: Caller, Path(hash): Path<String>) -> Answer {

@@ -10,13 +10,17 @@ use axum::response::Response;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json as object};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use windlass_api::run::Run;
+use windlass_api::{List, step};
 use windlass_core::canonical;
 use windlass_core::code::Code;
 use windlass_core::digest::Digest;
 use windlass_core::id::{Name, RunId, Scoped, StepId};
 use windlass_core::idempotency::{self, Source as KeySource};
-use windlass_core::run::{Initiator, Run, Source, Status, Trigger};
+use windlass_core::machine::Beats;
+use windlass_core::run::{Initiator, Source, Status, Trigger};
 use windlass_core::runbook::Runbook;
 use windlass_core::step::Resolution;
 use windlass_core::stream::StreamId;
@@ -25,8 +29,7 @@ use windlass_core::turn::command::{Arrival, Command, Create, Home, Reply, Signal
 use windlass_core::turn::state::{Body, State as Known};
 use windlass_core::wire::shorten;
 use windlass_engine::port::Store as _;
-use windlass_store::shape;
-use windlass_store::store::{self, Embedded, RunFilter};
+use windlass_store::store::{self, Embedded, Listed, RunFilter};
 
 /// Everything about runs.
 pub(super) fn routes() -> Routes {
@@ -248,7 +251,7 @@ async fn made(app: &App, reply: Reply) -> Answer {
             return Err(Problem::new(Code::Internal, format!("a run was asked for, and {other:?} came")));
         }
     };
-    let mut response = json(status, &one(app, run, true).await?);
+    let mut response = json(status, &one(app, run).await?);
     if let Ok(place) = HeaderValue::from_str(&format!("/v1/runs/{run}")) {
         response.headers_mut().insert(header::LOCATION, place);
     }
@@ -343,15 +346,22 @@ impl App {
     }
 
     /// A page of runs, and where the next begins. Where many are in memory, others get their turn in between.
-    pub(super) async fn runs(&self, mut filter: RunFilter) -> Result<(Vec<Value>, Option<RunId>), Problem> {
+    pub(super) async fn runs(&self, mut filter: RunFilter) -> Result<(Vec<Run>, Option<RunId>), Problem> {
         let (mut items, limit) = (Vec::new(), filter.limit);
         loop {
             filter.limit = limit - items.len();
             let asked = filter.clone();
             let look = move |store: &mut Embedded| {
-                let (mut page, next) = store.list_runs(&asked)?;
-                page.iter_mut().for_each(|run| name_runbook(store.state(), run));
-                Ok::<_, windlass_store::history::Error>((page, next))
+                let (page, next) = store.list_runs(&asked, Run::listed)?;
+                let name = |run: Listed<Run>| match run {
+                    Listed::Live(id, mut run) => {
+                        run.runbook = runbook_name(store.state(), run.runbook_hash);
+                        Listed::Live(id, run)
+                    }
+                    left @ Listed::Left(_) => left,
+                };
+                let named: Vec<Listed<Run>> = page.into_iter().map(name).collect();
+                Ok::<_, windlass_store::history::Error>((named, next))
             };
             let (page, next) = self.look(look).await??;
             items.extend(page);
@@ -366,45 +376,51 @@ impl App {
     /// That may cost more than one page should, and then the page ends early.
     async fn read_back(
         &self,
-        mut items: Vec<Value>,
+        items: Vec<Listed<Run>>,
         next: Option<RunId>,
-    ) -> Result<(Vec<Value>, Option<RunId>), Problem> {
-        let id_of = |item: &Value| item["id"].as_str().and_then(|id| RunId::parse(id).ok());
-        let away: Vec<RunId> =
-            items.iter().filter(|item| item.get("vars").is_none()).filter_map(id_of).collect();
-        if away.is_empty() {
-            return Ok((items, next));
+    ) -> Result<(Vec<Run>, Option<RunId>), Problem> {
+        let left = items.iter().filter(|item| matches!(item, Listed::Left(_)));
+        let away: Vec<RunId> = left.map(Listed::id).collect();
+        let (mut read, mut unread) = (BTreeMap::new(), None);
+        if !away.is_empty() {
+            let places = self.look(move |store| store.places_of(&away)).await??;
+            let log = self.log.clone();
+            let show = |run: &windlass_core::run::Run| Run::listed(run, &Beats::default());
+            let back = tokio::task::spawn_blocking(move || store::read_back(&log, &places, show)).await;
+            let back = back.map_err(|_| Problem::new(Code::Internal, "the runs could not be read"))?;
+            (read, unread) = back.map_err(|error| Problem::new(error.code(), error.to_string()))?;
         }
-        let wanted = away.clone();
-        let places = self.look(move |store| store.places_of(&wanted)).await??;
-        let log = self.log.clone();
-        let read = tokio::task::spawn_blocking(move || store::read_back(&log, &places)).await;
-        let read = read.map_err(|_| Problem::new(Code::Internal, "the runs could not be read"))?;
-        let (mut read, unread) = read.map_err(|error| Problem::new(error.code(), error.to_string()))?;
-        for item in &mut items {
-            if let Some(mut whole) = id_of(item).and_then(|id| read.remove(&id)) {
-                if let (Some(whole), Some(listed)) = (whole.as_object_mut(), item.as_object_mut()) {
-                    // What only the list says, which is the name of the runbook.
-                    listed.retain(|key, _| !whole.contains_key(key));
-                    whole.append(listed);
-                }
-                *item = whole;
+        let cut = unread.and_then(|unread| items.iter().position(|item| item.id() == unread));
+        let kept = cut.unwrap_or(items.len());
+        let next = if cut.is_some() { items[..kept].last().map(Listed::id) } else { next };
+        let shown = items.into_iter().take(kept).filter_map(|item| match item {
+            Listed::Live(_, run) => Some(run),
+            // One that has left the log meanwhile is shown by what its row keeps.
+            Listed::Left(row) => read.remove(&row.id).or_else(|| serde_json::from_str(&row.json).ok()),
+        });
+        let mut shown: Vec<Run> = shown.collect();
+        let unnamed: BTreeSet<Digest> =
+            shown.iter().filter(|run| run.runbook.is_none()).map(|run| run.runbook_hash).collect();
+        if !unnamed.is_empty() {
+            let named = move |store: &mut Embedded| {
+                let name = |hash: Digest| Some((hash, runbook_name(store.state(), hash)?));
+                unnamed.into_iter().filter_map(name).collect::<BTreeMap<Digest, Name>>()
+            };
+            let names = self.look(named).await?;
+            for run in shown.iter_mut().filter(|run| run.runbook.is_none()) {
+                run.runbook = names.get(&run.runbook_hash).cloned();
             }
         }
-        let cut = unread.and_then(|unread| items.iter().position(|item| id_of(item) == Some(unread)));
-        let Some(cut) = cut else { return Ok((items, next)) };
-        items.truncate(cut);
-        let next = items.last().and_then(id_of);
-        Ok((items, next))
+        Ok((shown, next))
     }
 }
 
-/// Says of which runbook a run is, as long as that is stored.
-fn name_runbook(state: &Known, run: &mut Value) {
-    let hash = run["runbook_hash"].as_str().and_then(Digest::parse);
-    let stream = hash.and_then(|hash| state.stream(&StreamId::Runbook(hash)));
-    if let Some(Body::Runbook(runbook)) = stream.map(|stream| &stream.body) {
-        run["runbook"] = object!(runbook.name);
+/// The name of a runbook, as long as it is stored.
+fn runbook_name(state: &Known, hash: Digest) -> Option<Name> {
+    match &state.stream(&StreamId::Runbook(hash))?.body {
+        Body::Runbook(runbook) => Some(runbook.name.clone()),
+        // tidy: the stream of a runbook holds one.
+        _ => None,
     }
 }
 
@@ -500,12 +516,11 @@ fn version(state: &Known, caller: &Caller, text: &str) -> Result<Option<Digest>,
     }
 }
 
-/// A run as it is now.
-pub(super) async fn one(app: &App, id: RunId, steps: bool) -> Result<Value, Problem> {
+/// A run as it is now, with its steps.
+pub(super) async fn one(app: &App, id: RunId) -> Result<Run, Problem> {
     let look = move |store: &mut Embedded| {
-        let mut run = store.show_run(id, steps)?;
-        name_runbook(store.state(), &mut run);
-        Some(run)
+        let run = store.show_run(id, Run::whole)?;
+        Some(Run { runbook: runbook_name(store.state(), run.runbook_hash), ..run })
     };
     let found = app.look(look).await?;
     found.ok_or_else(|| Problem::missing("run", &id.to_string()))
@@ -513,28 +528,26 @@ pub(super) async fn one(app: &App, id: RunId, steps: bool) -> Result<Value, Prob
 
 pub(super) async fn show(State(app): State<Arc<App>>, caller: Caller, Path(id): Path<String>) -> Answer {
     let id = app.find_run(&caller, &id).await?;
-    Ok(json(StatusCode::OK, &one(&app, id, true).await?))
+    Ok(json(StatusCode::OK, &one(&app, id).await?))
 }
 
 pub(super) async fn steps(State(app): State<Arc<App>>, caller: Caller, Path(id): Path<String>) -> Answer {
     let id = app.find_run(&caller, &id).await?;
-    let Value::Array(steps) = one(&app, id, true).await?["steps"].take() else {
-        return Ok(json(StatusCode::OK, &shape::list(Vec::new(), None)));
-    };
-    Ok(json(StatusCode::OK, &shape::list(steps, None)))
+    let steps = one(&app, id).await?.steps.unwrap_or_default();
+    Ok(json(StatusCode::OK, &List::from(steps)))
 }
 
 async fn checkpoints(State(app): State<Arc<App>>, caller: Caller, Path(id): Path<String>) -> Answer {
     let id = app.find_run(&caller, &id).await?;
-    let found = app.look(move |store| store.show_checkpoints(id)).await?;
+    let found = app.look(move |store| store.show_run(id, |run, def, _| step::checkpoints(run, def))).await?;
     let found = found.ok_or_else(|| Problem::missing("run", &id.to_string()))?;
-    Ok(json(StatusCode::OK, &shape::list(found, None)))
+    Ok(json(StatusCode::OK, &List::from(found)))
 }
 
 /// Asks something of a run and answers with the run.
 async fn on_run(app: &App, caller: &Caller, id: RunId, command: Command) -> Result<Response, Problem> {
     app.ask(caller, command).await?;
-    Ok(json(StatusCode::OK, &one(app, id, true).await?))
+    Ok(json(StatusCode::OK, &one(app, id).await?))
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -606,12 +619,12 @@ async fn descend(
 ) -> Result<Response, Problem> {
     let new = RunId(app.id());
     app.ask(caller, Command::Descend { run, new, from, runbook }).await?;
-    Ok(json(StatusCode::CREATED, &one(app, new, true).await?))
+    Ok(json(StatusCode::CREATED, &one(app, new).await?))
 }
 
 pub(super) async fn retry(State(app): State<Arc<App>>, caller: Caller, Path(id): Path<String>) -> Answer {
     let run = app.find_run(&caller, &id).await?;
-    let status = app.look(move |store| store.state().run(run).map(Run::status)).await?;
+    let status = app.look(move |store| store.state().run(run).map(|run| run.status())).await?;
     if status == Some(Status::FailedRetryable) {
         // It will be tried again by itself; whoever asks does not want to wait for that.
         return on_run(&app, &caller, run, Command::Resume { run, message: None, vars: None }).await;
@@ -658,7 +671,7 @@ pub(super) async fn signal(
         body.data = mask.value(&body.data);
     }
     let replayed = send(&app, &caller, &name, body, Some(run)).await?.1;
-    let mut response = json(StatusCode::OK, &one(&app, run, true).await?);
+    let mut response = json(StatusCode::OK, &one(&app, run).await?);
     if replayed {
         mark_replayed(&mut response);
     }

@@ -5,8 +5,9 @@ use super::{Answer, Caller, Problem, json, runs, scoped};
 use crate::app::App;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use serde_json::{Value, json as object};
 use std::sync::Arc;
+use windlass_api::schedule::Schedule as Shown;
+use windlass_api::{List, Time};
 use windlass_core::code::Code;
 use windlass_core::id::{RunId, Scoped};
 use windlass_core::schedule::{Input, Schedule, Settings, State as Stand};
@@ -16,7 +17,6 @@ use windlass_core::turn::command::{Command, Reply};
 use windlass_core::turn::state::{Body, State as Streams};
 use windlass_engine::port::Clock;
 use windlass_runbook::cron;
-use windlass_store::shape;
 
 /// How many times that come are shown.
 const NEXT: usize = 5;
@@ -31,7 +31,7 @@ pub(super) fn routes() -> Routes {
         .get(
             "/v1/schedules",
             Scope::Read,
-            doc("List schedules and their next times").gives(200, "list"),
+            doc("List schedules and their next times").gives(200, "list schedule"),
             list,
         )
         .get("/v1/schedules/{name}", Scope::Read, schedule("Show a schedule"), show)
@@ -47,33 +47,15 @@ fn settings(schedule: &Schedule) -> Option<&Settings> {
     }
 }
 
-fn describe(schedule: &Schedule, now: Millis) -> Value {
-    let mut value = object!({
-        "name": schedule.id.name(),
-        "state": schedule.state_name(),
-        "running": schedule.live,
-        "waiting": schedule.held.len(),
-    });
-    let Some(settings) = settings(schedule) else { return value };
-    match settings.spec.strip_prefix("every ") {
-        Some(span) => value["every"] = object!(span),
-        None => value["cron"] = object!(settings.spec),
-    }
-    value["timezone"] = object!(settings.timezone);
-    value["jitter_ms"] = object!(settings.jitter.0);
-    value["catch_up"] = object!(settings.catch_up);
-    value["overlap"] = object!(settings.overlap);
-    value["pipeline"] = object!(settings.pipeline);
-    value["runbook_hash"] = Value::String(settings.runbook_hash.to_string());
-    if let Stand::Active(_) = schedule.state {
+fn describe(schedule: &Schedule, now: Millis) -> Shown {
+    let settings = settings(schedule);
+    let active = settings.filter(|_| matches!(schedule.state, Stand::Active(_)));
+    let next = active.map(|settings| {
         let after = now.max(schedule.last_slot);
         let next = cron::upcoming(&schedule.id, settings, after, NEXT).unwrap_or_default();
-        value["next"] = next.iter().map(|(_, at)| shape::time(*at)).collect();
-    }
-    if schedule.deferred_at.is_some() {
-        value["deferred_until"] = object!(schedule.next_at.map(shape::time));
-    }
-    value
+        next.iter().map(|(_, at)| Time(*at)).collect()
+    });
+    Shown { next, ..Shown::of(schedule, settings) }
 }
 
 fn find<'a>(state: &'a Streams, name: &Scoped) -> Option<&'a Schedule> {
@@ -97,8 +79,8 @@ async fn list(State(app): State<Arc<App>>, caller: Caller) -> Answer {
         .await?;
     // What comes next is computed here, where nobody waits for it.
     let now = Clock::now(&windlass_executor::clock::System);
-    let items = schedules.iter().map(|schedule| describe(schedule, now)).collect();
-    Ok(json(StatusCode::OK, &shape::list(items, None)))
+    let items = schedules.iter().map(|schedule| describe(schedule, now)).collect::<Vec<_>>();
+    Ok(json(StatusCode::OK, &List::page(items, None)))
 }
 
 async fn fetch(app: &App, schedule: &Scoped) -> Result<Schedule, Problem> {
@@ -107,7 +89,7 @@ async fn fetch(app: &App, schedule: &Scoped) -> Result<Schedule, Problem> {
     found.ok_or_else(|| Problem::missing("schedule", schedule.name()))
 }
 
-async fn shown(app: &App, schedule: &Scoped) -> Result<Value, Problem> {
+async fn shown(app: &App, schedule: &Scoped) -> Result<Shown, Problem> {
     Ok(describe(&fetch(app, schedule).await?, Clock::now(&windlass_executor::clock::System)))
 }
 
@@ -123,7 +105,7 @@ async fn run_now(State(app): State<Arc<App>>, caller: Caller, Path(name): Path<S
     let command =
         Command::Schedule { schedule: schedule.clone(), input: Input::RunNow { run, asked_by: Vec::new() } };
     match app.ask(&caller, command).await? {
-        Reply::Created(run) => Ok(json(StatusCode::CREATED, &runs::one(&app, run, true).await?)),
+        Reply::Created(run) => Ok(json(StatusCode::CREATED, &runs::one(&app, run).await?)),
         // tidy: anything else means that it waits.
         _ => Ok(json(StatusCode::ACCEPTED, &shown(&app, &schedule).await?)),
     }

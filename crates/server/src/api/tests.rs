@@ -215,7 +215,7 @@ fn a_holder_of_one_namespace_is_nobody_of_another() {
         for name in names {
             let holder = outsider(&caller, name).unwrap();
             let known = Scoped::new(&caller.tenant, &caller.namespace, &Name::clean("lock"));
-            assert_eq!(shape::holder(&known, &holder), name, "it is shown as it was given");
+            assert_eq!(windlass_api::hold::holder(&known, &holder), name, "it is shown as it was given");
             assert!(seen.insert(holder.to_string()), "{holder} is somebody else already");
         }
         for name in ["pipeline:run_1", "worker:w", ""] {

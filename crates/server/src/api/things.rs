@@ -6,9 +6,10 @@ use crate::app::App;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use windlass_api::List;
+use windlass_api::hold::{Break, Lock, Semaphore};
 use windlass_core::code::Code;
 use windlass_core::id::Scoped;
 use windlass_core::machine::Beats;
@@ -17,7 +18,6 @@ use windlass_core::turn::View as _;
 use windlass_core::turn::command::Command;
 use windlass_core::turn::state::Body;
 use windlass_core::{lock, semaphore};
-use windlass_store::shape;
 
 /// Locks and semaphores.
 pub(super) fn routes() -> Routes {
@@ -56,12 +56,12 @@ pub(super) struct Page {
 
 /// A page of the caller's things of one kind, by their names. Those of a namespace stand side by side among the streams, so
 /// nothing else is looked at.
-async fn page(
+async fn page<T: Serialize + Send + 'static>(
     app: &App,
     caller: &Caller,
     asked: Page,
     kind: fn(Scoped) -> StreamId,
-    of: fn(&StreamId, &Body, &Beats) -> Option<(Scoped, Value)>,
+    of: fn(&StreamId, &Body, &Beats) -> Option<(Scoped, T)>,
 ) -> Answer {
     let home = Scoped::first_of(&caller.tenant, &caller.namespace);
     let after = asked.cursor.map(|name| scoped(caller, &name)).transpose()?;
@@ -81,21 +81,21 @@ async fn page(
     let more = items.len() > limit;
     items.truncate(limit);
     let next = items.last().filter(|_| more).map(|(name, _)| name.clone());
-    Ok(json(StatusCode::OK, &shape::list(items.into_iter().map(|(_, value)| value).collect(), next)))
+    Ok(json(StatusCode::OK, &List::page(items.into_iter().map(|(_, value)| value).collect(), next)))
 }
 
-fn as_lock(id: &StreamId, body: &Body, beats: &Beats) -> Option<(Scoped, Value)> {
+fn as_lock(id: &StreamId, body: &Body, beats: &Beats) -> Option<(Scoped, Lock)> {
     match (id, body) {
-        (StreamId::Lock(name), Body::Lock(lock)) => Some((name.clone(), shape::lock(name, lock, beats))),
+        (StreamId::Lock(name), Body::Lock(lock)) => Some((name.clone(), Lock::of(name, lock, beats))),
         // tidy: only locks are wanted.
         _ => None,
     }
 }
 
-fn as_semaphore(id: &StreamId, body: &Body, beats: &Beats) -> Option<(Scoped, Value)> {
+fn as_semaphore(id: &StreamId, body: &Body, beats: &Beats) -> Option<(Scoped, Semaphore)> {
     match (id, body) {
         (StreamId::Semaphore(name), Body::Semaphore(held)) => {
-            Some((name.clone(), shape::semaphore(name, held, beats)))
+            Some((name.clone(), Semaphore::of(name, held, beats)))
         }
         // tidy: only semaphores are wanted.
         _ => None,
@@ -114,23 +114,25 @@ pub(super) async fn semaphores(
     page(&app, &caller, asked, StreamId::Semaphore, as_semaphore).await
 }
 
-async fn one(app: &App, stream: StreamId, what: &'static str, name: &str) -> Answer {
+async fn one<T: Serialize + Send + 'static>(
+    app: &App,
+    stream: StreamId,
+    of: fn(&StreamId, &Body, &Beats) -> Option<(Scoped, T)>,
+    (what, name): (&str, &str),
+) -> Answer {
     let found = app
         .look(move |store| {
             // One at rest is read back.
             windlass_engine::port::Store::load(store, std::slice::from_ref(&stream)).ok()?;
             let body = &store.state().stream(&stream)?.body;
-            let beats = store.state().beats();
-            as_lock(&stream, body, beats)
-                .or_else(|| as_semaphore(&stream, body, beats))
-                .map(|(_, value)| value)
+            of(&stream, body, store.state().beats()).map(|(_, value)| value)
         })
         .await?;
     found.map(|value| json(StatusCode::OK, &value)).ok_or_else(|| Problem::missing(what, name))
 }
 
 pub(super) async fn lock(State(app): State<Arc<App>>, caller: Caller, Path(name): Path<String>) -> Answer {
-    one(&app, StreamId::Lock(scoped(&caller, &name)?), "lock", &name).await
+    one(&app, StreamId::Lock(scoped(&caller, &name)?), as_lock, ("lock", &name)).await
 }
 
 pub(super) async fn semaphore(
@@ -138,17 +140,7 @@ pub(super) async fn semaphore(
     caller: Caller,
     Path(name): Path<String>,
 ) -> Answer {
-    one(&app, StreamId::Semaphore(scoped(&caller, &name)?), "semaphore", &name).await
-}
-
-/// What an operator saw before taking something away.
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Break {
-    #[serde(default)]
-    epoch: Option<u64>,
-    #[serde(default)]
-    holder: Option<String>,
+    one(&app, StreamId::Semaphore(scoped(&caller, &name)?), as_semaphore, ("semaphore", &name)).await
 }
 
 pub(super) async fn break_lock(
@@ -160,7 +152,7 @@ pub(super) async fn break_lock(
     let lock = scoped(&caller, &name)?;
     let input = lock::Input::Break { epoch: seen.epoch };
     app.ask(&caller, Command::Lock { lock: lock.clone(), input }).await?;
-    one(&app, StreamId::Lock(lock), "lock", &name).await
+    one(&app, StreamId::Lock(lock), as_lock, ("lock", &name)).await
 }
 
 pub(super) async fn break_semaphore(
@@ -174,5 +166,5 @@ pub(super) async fn break_semaphore(
     let holder = holder_of(&caller, &holder)?;
     let input = semaphore::Input::Break { holder, epoch: seen.epoch };
     app.ask(&caller, Command::Semaphore { semaphore: semaphore.clone(), input }).await?;
-    one(&app, StreamId::Semaphore(semaphore), "semaphore", &name).await
+    one(&app, StreamId::Semaphore(semaphore), as_semaphore, ("semaphore", &name)).await
 }

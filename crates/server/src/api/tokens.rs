@@ -6,10 +6,9 @@ use crate::app::App;
 use crate::auth;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::{Value, json as object};
 use std::sync::Arc;
+use windlass_api::List;
+use windlass_api::token::{Me, New as NewToken, Revoke, Token as Shown};
 use windlass_core::code::Code;
 use windlass_core::id::{Name, TokenId};
 use windlass_core::time::Millis;
@@ -17,12 +16,12 @@ use windlass_core::token::{GROUPS_MAX, Input, New, Scope as Allowed, Token};
 use windlass_core::turn::command::Command;
 use windlass_engine::port::Clock as _;
 use windlass_executor::clock::System;
-use windlass_store::shape;
 
 /// Everything about tokens.
 pub(super) fn routes() -> Routes {
-    let made = doc("Hand out a token; it is shown in this answer alone").body::<Wish>().gives(201, "token");
-    let revoked = doc("Take a token back").body::<Reason>().gives(200, "token").refuses(&[Code::NotFound]);
+    let made =
+        doc("Hand out a token; it is shown in this answer alone").body::<NewToken>().gives(201, "token");
+    let revoked = doc("Take a token back").body::<Revoke>().gives(200, "token").refuses(&[Code::NotFound]);
     Routes::new()
         .get("/v1/me", Scope::Known, doc("Say who the caller is").gives(200, "me"), me)
         .get("/v1/tokens", Scope::Admin, doc("List tokens").gives(200, "list token"), list)
@@ -34,48 +33,20 @@ async fn me(State(app): State<Arc<App>>, caller: Caller) -> Answer {
     let mut groups = caller.groups.clone();
     groups.extend(app.config.groups_of(&caller.user()).into_iter().filter(|_| caller.is_human()));
     let scopes: Vec<&str> = caller.scopes.iter().map(|scope| scope.word()).collect();
-    let body = object!({
-        "name": caller.user(),
-        "human": caller.is_human(),
-        "tenant": caller.tenant,
-        "namespace": caller.namespace,
-        "groups": groups,
-        "scopes": scopes,
-        "client": caller.client,
-    });
+    let body = Me {
+        name: caller.user(),
+        human: caller.is_human(),
+        tenant: caller.tenant,
+        namespace: caller.namespace,
+        groups,
+        scopes: scopes.into_iter().map(str::to_owned).collect(),
+        client: caller.client,
+    };
     Ok(json(StatusCode::OK, &body))
 }
 
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct Wish {
-    /// What it allows: read, run, approve, execute, admin.
-    scopes: Vec<String>,
-    /// For which tenant; the caller's own where absent. Only the owner can name another.
-    #[serde(default)]
-    tenant: Option<String>,
-    /// For which namespace; the caller's own where absent. Only the owner can name another.
-    #[serde(default)]
-    namespace: Option<String>,
-    /// For whom it stands; its own id where absent.
-    #[serde(default)]
-    name: Option<String>,
-    /// Whether that is a program and no human. A program decides on no approval.
-    #[serde(default)]
-    service: bool,
-    /// What the bearer belongs to.
-    #[serde(default)]
-    groups: Vec<String>,
-    /// Until when it is good: RFC 3339.
-    #[serde(default)]
-    expires_at: Option<String>,
-    /// How long it is good from now on, such as `30d`: by the server's time, which the caller need not know.
-    #[serde(default)]
-    expires_in: Option<String>,
-}
-
 /// Until when a token is to be good.
-fn expiry(wish: &Wish) -> Result<Option<Millis>, Problem> {
+fn expiry(wish: &NewToken) -> Result<Option<Millis>, Problem> {
     match (&wish.expires_at, &wish.expires_in) {
         (Some(_), Some(_)) => Err(invalid("either `expires_at` or `expires_in`, not both")),
         (Some(at), None) => time(at).map(Some),
@@ -123,7 +94,7 @@ fn time(text: &str) -> Result<Millis, Problem> {
 
 /// For whom a token stands. Names come from the owner; what somebody else makes bears the maker's name in front, so that
 /// whatever is asked for with it counts as asked for by the maker.
-fn name(caller: &Caller, wish: &Wish, id: TokenId) -> Result<Name, Problem> {
+fn name(caller: &Caller, wish: &NewToken, id: TokenId) -> Result<Name, Problem> {
     let given = match &wish.name {
         Some(name) => Name::new(name).map_err(invalid)?,
         None => Name::clean(&id.to_string()),
@@ -131,7 +102,7 @@ fn name(caller: &Caller, wish: &Wish, id: TokenId) -> Result<Name, Problem> {
     if caller.owns { Ok(given) } else { Name::new(&format!("{}/{given}", caller.user())).map_err(invalid) }
 }
 
-async fn create(State(app): State<Arc<App>>, caller: Caller, Json(wish): Json<Wish>) -> Answer {
+async fn create(State(app): State<Arc<App>>, caller: Caller, Json(wish): Json<NewToken>) -> Answer {
     let tenant = place(&caller, wish.tenant.as_deref(), &caller.tenant, "tenant")?;
     let namespace = place(&caller, wish.namespace.as_deref(), &caller.namespace, "namespace")?;
     let id = TokenId(app.id());
@@ -158,7 +129,7 @@ async fn create(State(app): State<Arc<App>>, caller: Caller, Json(wish): Json<Wi
     }
     let input = Input::Create(Box::new(new));
     let mut shown = change(&app, &caller, tenant, id, input).await?;
-    shown["token"] = Value::String(secret);
+    shown.token = Some(secret);
     Ok(json(StatusCode::CREATED, &shown))
 }
 
@@ -169,7 +140,7 @@ async fn change(
     tenant: Name,
     id: TokenId,
     input: Input,
-) -> Result<Value, Problem> {
+) -> Result<Shown, Problem> {
     let asked = app.ask(caller, Command::Token { tenant, input }).await;
     let tokens = app.tokens.clone();
     let found = app
@@ -177,31 +148,11 @@ async fn change(
             tokens.learn(store.state());
             auth::every(store.state())
                 .find(|(_, token)| token.id == id)
-                .map(|(tenant, token)| show(&tenant, token))
+                .map(|(tenant, token)| Shown::of(&tenant, token))
         })
         .await?;
     asked?;
     found.ok_or_else(|| Problem::missing("token", &id.to_string()))
-}
-
-fn show(tenant: &Name, token: &Token) -> Value {
-    let mut shown = object!({
-        "id": token.id,
-        "tenant": tenant,
-        "namespace": token.namespace,
-        "name": token.name,
-        "human": token.human,
-        "groups": token.groups,
-        "scopes": token.scopes,
-        "created_by": token.created_by,
-        "created_at": shape::time(token.created_at),
-    });
-    for (key, at) in [("expires_at", token.expires_at), ("revoked_at", token.revoked_at)] {
-        if let Some(at) = at {
-            shown[key] = Value::String(shape::time(at));
-        }
-    }
-    shown
 }
 
 /// Whether a token is the caller's to see.
@@ -213,24 +164,17 @@ async fn list(State(app): State<Arc<App>>, caller: Caller) -> Answer {
     let items = app
         .look(move |store| {
             let mine = auth::every(store.state()).filter(|(tenant, token)| is_mine(&caller, tenant, token));
-            mine.map(|(tenant, token)| show(&tenant, token)).collect()
+            mine.map(|(tenant, token)| Shown::of(&tenant, token)).collect::<Vec<_>>()
         })
         .await?;
-    Ok(json(StatusCode::OK, &shape::list(items, None)))
-}
-
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct Reason {
-    #[serde(default)]
-    reason: Option<String>,
+    Ok(json(StatusCode::OK, &List::page(items, None)))
 }
 
 async fn revoke(
     State(app): State<Arc<App>>,
     caller: Caller,
     Path(text): Path<String>,
-    Json(body): Json<Reason>,
+    Json(body): Json<Revoke>,
 ) -> Answer {
     let (who, wanted) = (caller.clone(), text.clone());
     let found: Vec<(Name, TokenId)> = app

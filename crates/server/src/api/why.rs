@@ -5,17 +5,17 @@ use super::{Answer, Caller, json};
 use crate::app::App;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use serde_json::{Value, json as object};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use windlass_api::time;
+use windlass_api::why::{Link, Why};
 use windlass_core::code::Code;
-use windlass_core::id::{Holder, Name, RunId};
+use windlass_core::id::{Holder, Name, RunId, StepId};
 use windlass_core::lock;
 use windlass_core::run::{BlockedOn, Run, Status};
 use windlass_core::step::{self, Step, Wait};
 use windlass_core::stream::StreamId;
 use windlass_core::turn::state::{Body, State as Whole};
-use windlass_store::shape;
 
 /// How many links the chain has at most.
 const LINKS_MAX: usize = 32;
@@ -25,15 +25,14 @@ pub(super) async fn why(State(app): State<Arc<App>>, caller: Caller, Path(id): P
     let executes = app.executes();
     let found = app
         .look(move |store| {
-            let shown = store.show_run(id, false);
+            let status = store.show_run(id, |run, _, _| run.status());
             let mut chain =
                 Chain { state: store.state(), executes, seen: BTreeSet::new(), links: Vec::new() };
             chain.run(id);
-            (shown, chain.links)
+            (status, chain.links)
         })
         .await?;
-    let status = found.0.as_ref().map_or(Value::Null, |run| run["status"].clone());
-    Ok(json(StatusCode::OK, &object!({ "run": id.to_string(), "status": status, "because": found.1 })))
+    Ok(json(StatusCode::OK, &Why { run: id, status: found.0, because: found.1 }))
 }
 
 struct Chain<'a> {
@@ -41,16 +40,13 @@ struct Chain<'a> {
     /// Whether this process carries out steps. Where it does not, nobody does what was begun here.
     executes: bool,
     seen: BTreeSet<RunId>,
-    links: Vec<Value>,
+    links: Vec<Link>,
 }
 
 impl Chain<'_> {
-    fn link(&mut self, run: RunId, step: Option<&str>, kind: &str, text: impl Into<String>) -> &mut Value {
-        let mut link = object!({ "run": run.to_string(), "kind": kind, "text": text.into() });
-        if let Some(step) = step {
-            link["step"] = Value::String(step.to_owned());
-        }
-        self.links.push(link);
+    fn link(&mut self, run: RunId, step: Option<&StepId>, kind: &str, text: impl Into<String>) -> &mut Link {
+        let (kind, text) = (kind.to_owned(), text.into());
+        self.links.push(Link { run, step: step.cloned(), kind, text, holder: None, code: None });
         let last = self.links.len() - 1;
         &mut self.links[last]
     }
@@ -152,9 +148,9 @@ impl Chain<'_> {
     }
 
     fn step(&mut self, id: RunId, run: &Run, step: &Step) {
-        let name = step.id.as_str();
+        let name = &step.id;
         let until = step.waiting.as_ref().and_then(|waiting| waiting.until).or(step.next_eligible_at);
-        let till = until.map_or(String::new(), |at| format!(" until {}", shape::time(at)));
+        let till = until.map_or(String::new(), |at| format!(" until {}", time::text(at)));
         match (step.status, step.waiting.as_ref()) {
             (step::Status::Running, _) => match step.child() {
                 Some(child) => {
@@ -188,7 +184,7 @@ impl Chain<'_> {
     }
 
     fn waiting(&mut self, id: RunId, run: &Run, step: &Step, waiting: &step::Waiting, till: &str) {
-        let name = Some(step.id.as_str());
+        let name = Some(&step.id);
         let on = waiting.on.as_ref().map_or(String::new(), |on| format!(" `{on}`"));
         match waiting.reason {
             Wait::Lock => match &waiting.on {
@@ -268,7 +264,7 @@ impl Chain<'_> {
                         format!("the budget{on} is used up: `windlass raise {id} --{flag} …` lets it go on")
                     }
                 };
-                self.link(id, name, "budget", text)["code"] = object!(Code::BudgetExceeded.as_str());
+                self.link(id, name, "budget", text).code = Some(Code::BudgetExceeded);
             }
             Wait::Escalation => {
                 self.link(id, name, "escalation", "an agent needs a human");
@@ -276,7 +272,7 @@ impl Chain<'_> {
         }
     }
 
-    fn lock(&mut self, id: RunId, step: Option<&str>, run: &Run, name: &Name) {
+    fn lock(&mut self, id: RunId, step: Option<&StepId>, run: &Run, name: &Name) {
         let stream = StreamId::Lock(run.scoped(name));
         let holder = match self.state.stream(&stream).map(|stream| &stream.body) {
             Some(Body::Lock(lock)) => match &lock.state {
@@ -288,8 +284,8 @@ impl Chain<'_> {
         match holder {
             Some((holder, since)) => {
                 let text =
-                    format!("it waits for the lock `{name}`, held by {holder} since {}", shape::time(since));
-                self.link(id, step, "lock", text)["holder"] = Value::String(holder.to_string());
+                    format!("it waits for the lock `{name}`, held by {holder} since {}", time::text(since));
+                self.link(id, step, "lock", text).holder = Some(holder.to_string());
                 self.holder(&holder);
             }
             None => {
@@ -298,7 +294,7 @@ impl Chain<'_> {
         }
     }
 
-    fn semaphore(&mut self, id: RunId, step: Option<&str>, run: &Run, name: Option<&Name>) {
+    fn semaphore(&mut self, id: RunId, step: Option<&StepId>, run: &Run, name: Option<&Name>) {
         let Some(name) = name else { return };
         let stream = StreamId::Semaphore(run.scoped(name));
         let holders: Vec<(Holder, u32)> = match self.state.stream(&stream).map(|stream| &stream.body) {

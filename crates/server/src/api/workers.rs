@@ -5,64 +5,31 @@ use super::{Answer, Caller, Json, Problem, json, scoped};
 use crate::app::App;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::{Value, json as object};
 use std::sync::Arc;
+use windlass_api::List;
+use windlass_api::worker::{Resize, Stop, Worker as Shown};
 use windlass_core::code::Code;
 use windlass_core::id::{Name, Scoped};
 use windlass_core::stream::StreamId;
 use windlass_core::turn::command::Command;
 use windlass_core::turn::state::{Body, State as Streams};
 use windlass_core::worker::{self, Worker};
-use windlass_store::shape;
 
 /// Everything about workers.
 pub(super) fn routes() -> Routes {
     const STEER: &[Code] = &[Code::NotFound, Code::RunTerminalState];
     let worker = |text| doc(text).gives(200, "worker").refuses(STEER);
     Routes::new()
-        .get("/v1/workers", Scope::Read, doc("List workers").gives(200, "list"), list)
+        .get("/v1/workers", Scope::Read, doc("List workers").gives(200, "list worker"), list)
         .get("/v1/workers/{name}", Scope::Read, worker("Show a worker"), show)
         .post("/v1/workers/{name}/start", Scope::Run, worker("Let it take items"), start)
-        .post(
-            "/v1/workers/{name}/stop",
-            Scope::Run,
-            worker("Let it take nothing more").body::<Reason>(),
-            stop,
-        )
+        .post("/v1/workers/{name}/stop", Scope::Run, worker("Let it take nothing more").body::<Stop>(), stop)
         .post(
             "/v1/workers/{name}/resize",
             Scope::Run,
-            worker("Let it have so many runs").body::<Size>(),
+            worker("Let it have so many runs").body::<Resize>(),
             resize,
         )
-}
-
-fn describe(worker: &Worker) -> Value {
-    let active: Vec<Value> =
-        worker.active.iter().map(|(item, run)| object!({ "item": item, "run": run })).collect();
-    let mut value = object!({
-        "name": worker.id.name(),
-        "state": worker.state_name(),
-        "running": active.len(),
-        "active": active,
-    });
-    if let Some(settings) = worker.settings() {
-        value["queue"] = object!(settings.queue);
-        value["pipeline"] = object!(settings.pipeline);
-        value["runbook_hash"] = Value::String(settings.runbook_hash.to_string());
-        value["concurrency"] = object!(settings.concurrency);
-        value["project_root"] = object!(settings.project_root);
-        value["wake_on"] = settings.wake_on.iter().map(ToString::to_string).collect();
-    }
-    if let Some(until) = worker.delayed_until {
-        value["delayed_until"] = Value::String(shape::time(until));
-    }
-    if let Some(at) = worker.poll_at {
-        value["next_poll_at"] = Value::String(shape::time(at));
-    }
-    value
 }
 
 fn find<'a>(state: &'a Streams, name: &Scoped) -> Option<&'a Worker> {
@@ -79,16 +46,16 @@ async fn list(State(app): State<Arc<App>>, caller: Caller) -> Answer {
             let mine = |name: &Scoped| {
                 name.tenant() == caller.tenant.as_str() && name.namespace() == caller.namespace.as_str()
             };
-            let workers = store.state().workers().filter(|worker| mine(&worker.id)).map(describe);
+            let workers = store.state().workers().filter(|worker| mine(&worker.id)).map(Shown::from);
             workers.collect::<Vec<_>>()
         })
         .await?;
-    Ok(json(StatusCode::OK, &shape::list(items, None)))
+    Ok(json(StatusCode::OK, &List::page(items, None)))
 }
 
 async fn shown(app: &App, worker: Scoped) -> Answer {
     let name = worker.name().to_owned();
-    let found = app.look(move |store| find(store.state(), &worker).map(describe)).await?;
+    let found = app.look(move |store| find(store.state(), &worker).map(Shown::from)).await?;
     found.map(|value| json(StatusCode::OK, &value)).ok_or_else(|| Problem::missing("worker", &name))
 }
 
@@ -131,35 +98,21 @@ async fn start(State(app): State<Arc<App>>, caller: Caller, Path(name): Path<Str
     steer(&app, &caller, worker, worker::Input::Start(settings)).await
 }
 
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct Reason {
-    #[serde(default)]
-    reason: Option<String>,
-}
-
 async fn stop(
     State(app): State<Arc<App>>,
     caller: Caller,
     Path(name): Path<String>,
-    Json(body): Json<Reason>,
+    Json(body): Json<Stop>,
 ) -> Answer {
     let worker = scoped(&caller, &name)?;
     steer(&app, &caller, worker, worker::Input::Stop { reason: body.reason }).await
-}
-
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct Size {
-    /// How many runs it may have that are not terminal.
-    concurrency: u32,
 }
 
 async fn resize(
     State(app): State<Arc<App>>,
     caller: Caller,
     Path(name): Path<String>,
-    Json(size): Json<Size>,
+    Json(size): Json<Resize>,
 ) -> Answer {
     let worker = scoped(&caller, &name)?;
     steer(&app, &caller, worker, worker::Input::Resize { concurrency: size.concurrency }).await

@@ -7,9 +7,9 @@
 use super::text::{mrkdwn, split, units, visible};
 use super::{Card, Part};
 use serde_json::{Value, json};
+use windlass_api::time;
 use windlass_core::approval::{Approval, Decided, Status, Tier};
 use windlass_core::id::RunId;
-use windlass_store::shape;
 
 /// The most blocks of a message.
 pub const BLOCKS_MAX: usize = 50;
@@ -163,7 +163,7 @@ fn outcome(approval: &Approval) -> Vec<Value> {
             "{} by {}{own} at {} ({})",
             decided.decision,
             visible(decided.by.as_str()),
-            shape::time(decided.at),
+            time::text(decided.at),
             decided.channel
         );
         if let Some(reason) = &decided.reason {
@@ -176,7 +176,7 @@ fn outcome(approval: &Approval) -> Vec<Value> {
     match approval.status {
         Status::Requested if !lines.is_empty() => lines.push(format!("{} more needed", approval.missing())),
         Status::Requested | Status::Approved | Status::Rejected => {}
-        Status::Expired => lines.push(format!("expired at {}", shape::time(approval.expires_at))),
+        Status::Expired => lines.push(format!("expired at {}", time::text(approval.expires_at))),
         Status::Cancelled => {
             let why = approval.voided.as_deref().unwrap_or("its step has ended, or the action changed");
             lines.push(format!("withdrawn: {}", visible(why)));
@@ -242,7 +242,7 @@ pub fn reminder(card: &Card, approval: &Approval) -> Message {
     };
     let text = format!(
         "Still waits for {missing}, until {}: `{}`",
-        shape::time(approval.expires_at),
+        time::text(approval.expires_at),
         mrkdwn(summary)
     );
     Message { blocks: vec![section(&text)], text, cut: false, decides: false }

@@ -6,9 +6,9 @@ mod period;
 use crate::cards::text::visible;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
+use windlass_api::time;
 use windlass_core::evidence::{Gap, Override, Place, Population, Verdict};
 use windlass_core::time::Millis;
-use windlass_store::shape;
 
 /// What a browser may do with the page: show it, and nothing else.
 const CSP: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
@@ -136,7 +136,7 @@ fn headline(verdict: &Verdict, trusted: bool) -> String {
 }
 
 fn when(at: Millis) -> String {
-    shape::time(at)
+    time::text(at)
 }
 
 fn at(place: &Place) -> String {

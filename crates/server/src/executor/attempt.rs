@@ -1,12 +1,14 @@
 //! One attempt of a remote executor: from its lease to the end of its tree.
 
+use super::Executor;
 use super::report::Outcome;
-use super::{Executor, attempt_of};
 use crate::outside::report_of;
-use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use windlass_api::List;
+use windlass_api::lease::{Answered, Env, Item, Lease, Reports, Used, Uses};
 use windlass_core::attempt::Report;
 use windlass_core::code::Code;
 use windlass_core::id::{AttemptId, Name};
@@ -67,13 +69,13 @@ struct Work {
 }
 
 /// Begins an attempt. One that cannot be begun is reported as failed.
-pub(super) fn begin(executor: &Arc<Executor>, lease: &Value) {
-    let Some(id) = attempt_of(lease) else { return };
+pub(super) fn begin(executor: &Arc<Executor>, lease: &Lease) {
+    let id = lease.id();
     let attempt = Attempt { id: id.clone(), heard: Instant::now(), abandoned: false, lost: false };
     let stopping = {
         let mut state = executor.state();
-        if let Some(ttl) = lease["ttl_ms"].as_u64().filter(|ttl| *ttl > 0) {
-            state.ttl = Some(Duration::from_millis(ttl));
+        if lease.ttl_ms > 0 {
+            state.ttl = Some(Duration::from_millis(lease.ttl_ms));
         }
         // A newer lease on the same step says that this one is over.
         for (_, older) in state.running.iter_mut().filter(|(older, _)| older.overtaken_by(&id)) {
@@ -87,8 +89,8 @@ pub(super) fn begin(executor: &Arc<Executor>, lease: &Value) {
         let report = Report::Returned { reason: Some(STOPPING.to_owned()) };
         return executor.over(&id, report, None);
     }
-    if lease["tool"] == "transform" {
-        let output = lease["input"].get("fields").cloned();
+    if lease.tool.as_str() == "transform" {
+        let output = lease.input.as_ref().and_then(|input| input.get("fields")).cloned();
         return executor.over(&id, Report::Done { output, exit_code: None }, None);
     }
     match spec(executor, lease, &id) {
@@ -107,15 +109,10 @@ pub(super) fn begin(executor: &Arc<Executor>, lease: &Value) {
             });
         }
         Err(trouble) if trouble.lacks_room() => {
-            executor.over(&id, postponed(trouble.message, tries_of(lease)), None);
+            executor.over(&id, postponed(trouble.message, lease.attempt), None);
         }
         Err(trouble) => executor.over(&id, failed(trouble.message), None),
     }
-}
-
-/// Which try at a step a lease is.
-fn tries_of(lease: &Value) -> u32 {
-    lease["attempt"].as_u64().and_then(|attempt| u32::try_from(attempt).ok()).unwrap_or(1)
 }
 
 fn failed(message: String) -> Report {
@@ -160,14 +157,15 @@ impl Executor {
     /// Puts on record which secrets an attempt is about to use. They come from the environment, which has no versions.
     async fn witness(&self, id: &AttemptId, secrets: &[Secret]) -> Result<(), String> {
         let version = "environment of the executor";
-        let secrets: Vec<Value> =
-            secrets.iter().map(|secret| json!({ "name": secret.name, "version": version })).collect();
-        let item = json!({ "run": id.run, "step": id.step, "epoch": id.epoch, "secrets": secrets });
-        let answer = self.post("/v1/leases/secrets", &json!({ "items": [item] }), super::PATIENCE).await;
-        let answer = answer.map_err(|failure| failure.to_string())?;
-        match answer["items"][0].get("code") {
+        let used = |secret: &Secret| Used { name: secret.name.clone(), version: version.to_owned() };
+        let secrets = secrets.iter().map(used).collect();
+        let Item { run, step, epoch } = id.into();
+        let items = vec![Uses { run, step, epoch, secrets }];
+        let answer = self.post("/v1/leases/secrets", &Reports { items }, super::PATIENCE).await;
+        let answer: List<Answered> = answer.map_err(|failure| failure.to_string())?;
+        match answer.items.into_iter().find(|item| item.code.is_some()) {
             None => Ok(()),
-            Some(_) => Err(answer["items"][0]["detail"].as_str().unwrap_or_default().to_owned()),
+            Some(refused) => Err(refused.detail.unwrap_or_default()),
         }
     }
 
@@ -198,18 +196,17 @@ impl Executor {
 fn add_env(
     env: &mut Environment,
     secrets: &mut Vec<Secret>,
-    extra: &Map<String, Value>,
+    extra: &BTreeMap<String, Env>,
 ) -> Result<(), String> {
     for (name, value) in extra {
         let text = match value {
-            Value::String(text) => text.clone(),
-            other => {
-                let secret = other["$secret"].as_str().ok_or("the lease has a value that is no text")?;
+            Env::Text(text) => text.clone(),
+            Env::Secret { secret } => {
                 let found = std::env::var(format!("{SECRET_PREFIX}{secret}"));
                 let value = found.map_err(|_| {
                     format!("the secret `{secret}` is not here: set {SECRET_PREFIX}{secret} where the executor runs")
                 })?;
-                secrets.push(Secret { name: secret.to_owned(), value: value.clone() });
+                secrets.push(Secret { name: secret.to_string(), value: value.clone() });
                 value
             }
         };
@@ -219,20 +216,19 @@ fn add_env(
 }
 
 /// What the keeper is asked to do.
-fn spec(executor: &Executor, lease: &Value, id: &AttemptId) -> Result<(Spec, Work), Trouble> {
-    let text = |name: &str| lease[name].as_str().unwrap_or_default().to_owned();
-    let command = lease["command"]
-        .as_str()
+fn spec(executor: &Executor, lease: &Lease, id: &AttemptId) -> Result<(Spec, Work), Trouble> {
+    let command = lease
+        .command
+        .as_deref()
         .ok_or_else(|| "the lease has no command that this executor can run".to_owned())?;
-    let (server, token, traceparent) = (&executor.settings.server, text("token"), text("traceparent"));
-    let reach = Reach { tries: tries_of(lease), server, token: &token, traceparent: &traceparent };
-    let (key, vars) = (&text("idempotency_key"), &lease["vars"]);
+    let server = &executor.settings.server;
+    let reach = Reach { tries: lease.attempt, server, token: &lease.token, traceparent: &lease.traceparent };
+    let (key, vars) = (lease.idempotency_key.as_str(), &lease.vars.get());
     let told = Told { attempt: id, key, vars, reach: Some(reach) };
     let mut env = Environment::of_step(&told).map_err(|error| error.to_string())?;
     let mut secrets = Vec::new();
-    let none = Map::new();
-    add_env(&mut env, &mut secrets, lease["env"].as_object().unwrap_or(&none))?;
-    let dir = match lease["dir"].as_str() {
+    add_env(&mut env, &mut secrets, lease.env.as_ref().unwrap_or(&BTreeMap::new()))?;
+    let dir = match &lease.dir {
         Some(dir) => executor.settings.dir.join(dir),
         None => executor.settings.dir.clone(),
     };
@@ -242,21 +238,20 @@ fn spec(executor: &Executor, lease: &Value, id: &AttemptId) -> Result<(Spec, Wor
     }
     let typed = executor.home.typed_of(id);
     let mut spec = Spec::new(&id.to_string(), command, dir, env, log.clone(), typed);
-    spec.shell = lease["shell"].as_str().map(str::to_owned);
-    spec.timeout = lease["timeout_ms"].as_u64().map(Duration::from_millis);
+    spec.shell.clone_from(&lease.shell);
+    spec.timeout = lease.timeout_ms.map(Duration::from_millis);
     spec.secrets.clone_from(&secrets);
     // What another step of the run used may be in a file that this one prints.
-    for name in lease["secrets"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        let known = |secrets: &[Secret]| secrets.iter().any(|secret| secret.name == name);
+    for name in &lease.secrets {
+        let known = |secrets: &[Secret]| secrets.iter().any(|secret| secret.name == name.as_str());
         if let Ok(value) = std::env::var(format!("{SECRET_PREFIX}{name}"))
             && !known(&spec.secrets)
         {
-            spec.secrets.push(Secret { name: name.to_owned(), value });
+            spec.secrets.push(Secret { name: name.to_string(), value });
         }
     }
-    let outputs: small::Map<Name, ValueType> =
-        serde_json::from_value(lease["outputs"].clone()).unwrap_or_default();
+    let outputs = lease.outputs.clone().unwrap_or_default();
     spec.outputs.clone_from(&outputs);
-    let repeatable = lease["repeatable"].as_bool().unwrap_or(true);
-    Ok((spec, Work { outputs, repeatable, attempt: tries_of(lease), log, used: secrets }))
+    let (repeatable, attempt) = (lease.repeatable, lease.attempt);
+    Ok((spec, Work { outputs, repeatable, attempt, log, used: secrets }))
 }

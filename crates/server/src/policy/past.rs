@@ -88,7 +88,7 @@ impl Comparison {
             self.examples.push(json!({
                 "run": decided.pipeline_id.to_string(), "step": decided.step, "tool": decided.tool,
                 "operation": action.map(|action| &action.operation), "target": action.map(|action| &action.target),
-                "at": windlass_store::shape::time(record.at), "was": decided.verdict, "would_be": now.verdict,
+                "at": windlass_api::time::text(record.at), "was": decided.verdict, "would_be": now.verdict,
                 "was_because": decided.reasons, "would_be_because": now.reasons, "rules": now.rules,
             }));
         }

@@ -3,8 +3,6 @@
 use super::{Embedded, PAGE_LEN_MAX, RunFilter};
 use crate::history;
 use crate::log::{self, Log, Seqs};
-use crate::shape;
-use serde_json::Value;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use windlass_core::id::{Name, RunId, StepId};
@@ -46,14 +44,37 @@ pub struct Attempts {
 /// How many bytes of records are read for one page of runs. At least one run is.
 const READ_BACK_MAX: usize = 16 << 20;
 
-/// Runs as lists show them, and the first that was too much to read.
-pub type ReadBack = (BTreeMap<RunId, Value>, Option<RunId>);
+/// A run on a page of a list.
+#[derive(Clone, Debug)]
+pub enum Listed<T> {
+    /// It is in memory, and this is what the caller made of it.
+    Live(RunId, T),
+    /// It has left memory, and this is what the history knows of it.
+    Left(Box<history::Row>),
+}
 
-/// Reads runs back from the log, as lists show them. Nobody waits for it but who asked.
+impl<T> Listed<T> {
+    /// The run.
+    pub fn id(&self) -> RunId {
+        match self {
+            Listed::Live(id, _) => *id,
+            Listed::Left(row) => row.id,
+        }
+    }
+}
+
+/// What a caller made of runs, and the first that was too much to read.
+pub type ReadBack<T> = (BTreeMap<RunId, T>, Option<RunId>);
+
+/// Reads runs back from the log. Nobody waits for it but who asked.
 ///
 /// # Errors
 /// The log cannot be read.
-pub fn read_back(log: &Log, places: &[(RunId, Seqs)]) -> Result<ReadBack, log::Error> {
+pub fn read_back<T>(
+    log: &Log,
+    places: &[(RunId, Seqs)],
+    show: impl Fn(&Run) -> T,
+) -> Result<ReadBack<T>, log::Error> {
     let (mut shown, mut bytes) = (BTreeMap::new(), 0);
     for (id, seqs) in places {
         if bytes > READ_BACK_MAX {
@@ -68,7 +89,7 @@ pub fn read_back(log: &Log, places: &[(RunId, Seqs)]) -> Result<ReadBack, log::E
         })?;
         // One that has left the log meanwhile is shown by what is known of it.
         if let Some(run) = scratch.run(*id) {
-            shown.insert(*id, shape::run(run, None, false, &Beats::default()));
+            shown.insert(*id, show(run));
         }
     }
     Ok((shown, None))
@@ -236,10 +257,14 @@ impl Embedded {
     ///
     /// # Errors
     /// The history cannot be read.
-    pub fn list_runs(&mut self, filter: &RunFilter) -> Result<(Vec<Value>, Option<RunId>), history::Error> {
+    pub fn list_runs<T>(
+        &mut self,
+        filter: &RunFilter,
+        show: impl Fn(&Run, &Beats) -> T,
+    ) -> Result<(Vec<Listed<T>>, Option<RunId>), history::Error> {
         let wanted = filter.limit + 1;
         let high = filter.before.map_or(u128::MAX, |before| before.0.saturating_sub(1));
-        let mut runs: Vec<(RunId, Value)> = Vec::new();
+        let mut runs: Vec<Listed<T>> = Vec::new();
         let mut bytes = 0;
         // Below this nobody has looked yet.
         let mut floor = None;
@@ -248,7 +273,7 @@ impl Embedded {
                 && filter.takes(run)
             {
                 bytes += run.vars.as_str().len();
-                runs.push((id, shape::run(run, None, false, &self.live.state.beats)));
+                runs.push(Listed::Live(id, show(run, &self.live.state.beats)));
             }
             if runs.len() == wanted {
                 break;
@@ -262,7 +287,7 @@ impl Embedded {
         if page.floor > floor {
             // There may be further ones below it.
             floor = page.floor;
-            runs.retain(|(id, _)| floor.is_none_or(|floor| *id >= floor));
+            runs.retain(|run| floor.is_none_or(|floor| run.id() >= floor));
         }
         let rows = page.rows;
         for row in rows {
@@ -270,16 +295,15 @@ impl Embedded {
             if self.live.state.run(row.id).is_none()
                 && floor.is_none_or(|floor| row.id >= floor)
                 && !self.is_retiring(row.id)
-                && let Ok(value) = serde_json::from_str(&row.json)
             {
-                runs.push((row.id, value));
+                runs.push(Listed::Left(Box::new(row)));
             }
         }
-        runs.sort_by_key(|(id, _)| std::cmp::Reverse(*id));
+        runs.sort_by_key(|run| std::cmp::Reverse(run.id()));
         let more = runs.len() > filter.limit;
         runs.truncate(filter.limit);
-        let next = runs.last().filter(|_| more).map(|(id, _)| *id).or(floor);
-        Ok((runs.into_iter().map(|(_, value)| value).collect(), next))
+        let next = runs.last().filter(|_| more).map(Listed::id).or(floor);
+        Ok((runs, next))
     }
 
     /// Where in the log the records of runs are that have left memory.
@@ -295,18 +319,16 @@ impl Embedded {
         Ok(places)
     }
 
-    /// A run, read back from the log where it has left memory.
-    pub fn show_run(&mut self, id: RunId, steps: bool) -> Option<Value> {
+    /// What a caller makes of a run and its pipeline, where that is known. The run is read back from the log where it has
+    /// left memory.
+    pub fn show_run<T>(
+        &mut self,
+        id: RunId,
+        show: impl FnOnce(&Run, Option<&Pipeline>, &Beats) -> T,
+    ) -> Option<T> {
         self.load(&[StreamId::Run(id)]).ok()?;
         let run = self.live.state.run(id)?;
-        Some(shape::run(run, self.pipeline(run), steps, &self.live.state.beats))
-    }
-
-    /// What the steps of a run saved, read back from the log where it has left memory.
-    pub fn show_checkpoints(&mut self, id: RunId) -> Option<Vec<Value>> {
-        self.load(&[StreamId::Run(id)]).ok()?;
-        let run = self.live.state.run(id)?;
-        Some(shape::checkpoints(run, self.pipeline(run)))
+        Some(show(run, self.pipeline(run), &self.live.state.beats))
     }
 
     /// The runbook that a run is pinned to.

@@ -8,7 +8,7 @@ mod runbooks;
 use super::{Embedded, Options};
 use crate::disk::faulty::Faulty;
 use crate::log;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -218,7 +218,7 @@ fn a_full_disk_refuses_writes_serves_reads_and_needs_no_restart() {
             limit: 500,
             ..super::RunFilter::of(&Name::clean("default"), &Name::clean("default"))
         };
-        stage.engine.store().list_runs(&filter).unwrap().0.len()
+        stage.engine.store().list_runs(&filter, |_, _| ()).unwrap().0.len()
     };
     assert_eq!(count(&mut stage), made.len());
     assert_eq!(stage.ask(create(1, "p", vars(1))), Err(Code::StoreFull));
@@ -241,9 +241,9 @@ fn a_full_disk_refuses_writes_serves_reads_and_needs_no_restart() {
         limit: 500,
         ..super::RunFilter::of(&Name::clean("default"), &Name::clean("default"))
     };
-    let listed = store.list_runs(&filter).unwrap().0;
+    let listed = store.list_runs(&filter, |_, _| ()).unwrap().0;
     assert_eq!(listed.len(), made.len() + 1);
-    assert!(listed.iter().all(|run| run["status"] != Value::Null));
+    assert!(listed.iter().all(|run| matches!(run, super::Listed::Live(..))));
 }
 
 #[test]
@@ -276,13 +276,13 @@ fn what_is_past_its_retention_leaves_and_the_rest_stays() {
     };
     // Whatever ended after this stays: 1,000,000 is where the clock began, and each run took a second.
     let before = Millis(1_000_000 + 20_000);
-    let listed = |store: &mut Embedded| store.list_runs(&filter).unwrap().0.len();
+    let listed = |store: &mut Embedded| store.list_runs(&filter, |_, _| ()).unwrap().0.len();
     assert_eq!(listed(&mut store), 40);
     store.log().roll().unwrap();
     let retiring = store.retire(super::Before { runs: before, ..super::Before::default() }).unwrap();
     assert_eq!(retiring.len(), 15);
     assert_eq!(listed(&mut store), 25, "they are gone at once");
-    assert!(store.show_run(windlass_engine::conformance::run(1), true).is_none());
+    assert!(store.show_run(windlass_engine::conformance::run(1), |_, _, _| ()).is_none());
     let done = retiring.carry_out(&|_| true).unwrap();
     assert_eq!(done.streams_dropped, 15);
     let gone = retiring.gone().unwrap();
@@ -295,8 +295,8 @@ fn what_is_past_its_retention_leaves_and_the_rest_stays() {
     disk.crash(3);
     let (mut store, _) = Embedded::open(Arc::new(disk), &path(&dir), &options()).unwrap();
     assert_eq!(listed(&mut store), 25);
-    assert!(store.show_run(windlass_engine::conformance::run(2), true).is_none());
-    assert!(store.show_run(windlass_engine::conformance::run(39), true).is_some());
+    assert!(store.show_run(windlass_engine::conformance::run(2), |_, _, _| ()).is_none());
+    assert!(store.show_run(windlass_engine::conformance::run(39), |_, _, _| ()).is_some());
 }
 
 #[test]
@@ -313,7 +313,7 @@ fn runs_below_those_that_have_left_are_looked_for_once_and_made() {
     // The id of the run that has left is 1; those of a clock that is behind are lower. What one command asks about stays
     // known until it is decided, however often it asks.
     stage.ask(create(0, "p", json!({}))).unwrap();
-    assert!(stage.engine.store().show_run(windlass_engine::conformance::run(0), true).is_some());
+    assert!(stage.engine.store().show_run(windlass_engine::conformance::run(0), |_, _, _| ()).is_some());
 }
 
 /// A store with a run that asked a human and was cancelled, and that has left memory since.
@@ -426,8 +426,8 @@ fn a_list_goes_on_where_a_look_at_the_store_ended() {
         let mut filter = super::RunFilter { limit, status, ..super::RunFilter::of(&default, &default) };
         let mut seen = Vec::new();
         loop {
-            let (page, next) = store.list_runs(&filter).unwrap();
-            seen.extend(page.iter().map(|run| run["id"].as_str().unwrap().to_owned()));
+            let (page, next) = store.list_runs(&filter, |_, _| ()).unwrap();
+            seen.extend(page.iter().map(|run| run.id().to_string()));
             let Some(next) = next else { break };
             filter.before = Some(next);
         }
@@ -447,6 +447,6 @@ fn a_list_goes_on_where_a_look_at_the_store_ended() {
     let filter = super::RunFilter::of(&default, &default);
     // An index that cannot be read is said to be: it is not taken for an empty one.
     Arc::get_mut(&mut store.live.history).unwrap().lose_readers();
-    assert_eq!(store.list_runs(&filter).unwrap_err().code(), Code::Internal);
+    assert_eq!(store.list_runs(&filter, |_, _| ()).unwrap_err().code(), Code::Internal);
     assert!(store.find_runs(&default, &default, "run_0").is_err());
 }

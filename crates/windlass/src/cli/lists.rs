@@ -49,7 +49,7 @@ pub(super) fn since(text: &str) -> Result<String, Failure> {
             format!("`{text}` is neither a time such as 2026-01-31T12:00:00Z nor a duration such as 2h"),
         )
     })?;
-    Ok(windlass_store::shape::time(Millis(windlass_executor::clock::wall().0.saturating_sub(span.0))))
+    Ok(windlass_api::time::text(Millis(windlass_executor::clock::wall().0.saturating_sub(span.0))))
 }
 
 pub(super) async fn runs(client: &Client, filter: &RunsArgs, say: &Say) -> Outcome {

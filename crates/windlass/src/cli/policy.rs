@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use windlass_core::code::Code;
 use windlass_runbook::problem::Problems;
 use windlass_server::client::{Client, Failure};
-use windlass_server::policy::{Edition, FOLDER, Rules, cases, folder, rule_json, schema};
+use windlass_server::policy::{Edition, FOLDER, Rules, cases, folder, rule as rule_of, schema};
 
 /// Examples of what can be done about policies.
 pub(super) const HELP: &str = "examples:\n  windlass policy check policy\n  windlass policy test policy/cases.yaml\n  windlass policy test --against-history --policy new-policy";
@@ -112,7 +112,7 @@ fn check(dir: &Path, say: &Say) -> Outcome {
     let list = rules.list();
     let answer = json!({
         "valid": true, "version": rules.version.to_string(), "schema_current": !stale,
-        "rules": list.iter().map(|rule| rule_json(rule)).collect::<Vec<_>>(),
+        "rules": list.iter().map(|rule| rule_of(rule)).collect::<Vec<_>>(),
     });
     say.answer(&answer, || {
         let mut rows = vec![vec!["RULE".to_owned(), "EFFECT".to_owned(), "REASON".to_owned()]];

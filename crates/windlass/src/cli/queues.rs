@@ -3,10 +3,15 @@
 use super::Outcome;
 use super::args::{QueueVerb, ScheduleVerb, WorkerVerb};
 use super::follow::escape;
-use super::say::{self, Say, plain, text};
+use super::say::{self, Say, one_line, plain, text};
 use serde_json::{Value, json};
 use std::io::Read as _;
+use windlass_api::List;
+use windlass_api::queue::{Item, Queue};
+use windlass_api::schedule::Schedule;
+use windlass_api::worker::Worker;
 use windlass_core::code::Code;
+use windlass_core::packed::Packed;
 use windlass_server::client::{Client, Failure};
 
 /// The most pages of items that are looked through for the beginning of an id.
@@ -24,20 +29,19 @@ fn invalid(text: impl Into<String>) -> Failure {
 
 pub(super) async fn queues(client: &Client, say: &Say) -> Outcome {
     let page = client.get("/v1/queues").await?;
+    let queues: List<Queue> = say::read(&page)?;
     say.answer(&page, || {
         let head = ["QUEUE", "STATE", "WAITING", "WORKED ON", "FAILED", "DEAD", "WORKERS"];
         let mut rows = vec![head.map(str::to_owned).to_vec()];
-        for queue in items(&page) {
-            let workers: Vec<&str> =
-                queue["workers"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        for queue in &queues.items {
             rows.push(vec![
-                plain(&queue, "name"),
-                plain(&queue, "state"),
-                queue["depth"].to_string(),
-                queue["processing"].to_string(),
-                queue["failed"].to_string(),
-                queue["dead"].to_string(),
-                say::one_line(&workers.join(", ")),
+                one_line(&queue.name),
+                one_line(&queue.state),
+                queue.depth.to_string(),
+                queue.processing.to_string(),
+                queue.failed.to_string(),
+                queue.dead.to_string(),
+                one_line(&queue.workers.join(", ")),
             ]);
         }
         if rows.len() == 1 { "no queues\n".to_owned() } else { say.table(&rows) }
@@ -201,22 +205,25 @@ async fn list(
         }
     }
     let page = client.get(&path).await?;
+    let found: List<Item> = say::read(&page)?;
     say.answer(&page, || {
         let head = ["ITEM", "STATUS", "PRIORITY", "TRIES", "DUE", "RUN", "DATA", "ERROR"];
         let mut rows = vec![head.map(str::to_owned).to_vec()];
-        for item in items(&page) {
+        for item in &found.items {
+            let status = item.status.as_deref().unwrap_or_default();
+            let data = item.data.as_ref().map_or("null", Packed::as_str);
             rows.push(vec![
-                plain(&item, "id"),
-                say.status(text(&item, "status")),
-                item["priority"].to_string(),
-                item["attempts"].to_string(),
-                plain(&item, "next_eligible_at"),
-                plain(&item, "run"),
-                say::brief(&say::guarded(&item["data"].to_string()), BRIEF_MAX),
+                item.id.to_string(),
+                say.status(status),
+                say::maybe(item.priority),
+                say::maybe(item.attempts),
+                say::maybe(item.next_eligible_at),
+                say::maybe(item.run),
+                say::brief(&say::guarded(data), BRIEF_MAX),
                 // What went wrong before it went well is in `queue show`.
-                match text(&item, "status") {
+                match status {
                     "completed" => String::new(),
-                    _ => say::brief(&plain(&item, "error"), BRIEF_MAX),
+                    _ => say::brief(&say::maybe(item.error.as_ref()), BRIEF_MAX),
                 },
             ]);
         }
@@ -228,18 +235,19 @@ async fn list(
 
 pub(super) async fn workers(client: &Client, say: &Say) -> Outcome {
     let page = client.get("/v1/workers").await?;
+    let workers: List<Worker> = say::read(&page)?;
     say.answer(&page, || {
         let head = ["WORKER", "STATE", "QUEUE", "PIPELINE", "RUNNING", "CONCURRENCY", "DELAYED UNTIL"];
         let mut rows = vec![head.map(str::to_owned).to_vec()];
-        for worker in items(&page) {
+        for worker in &workers.items {
             rows.push(vec![
-                plain(&worker, "name"),
-                plain(&worker, "state"),
-                plain(&worker, "queue"),
-                plain(&worker, "pipeline"),
-                worker["running"].to_string(),
-                worker["concurrency"].to_string(),
-                plain(&worker, "delayed_until"),
+                one_line(&worker.name),
+                one_line(&worker.state),
+                say::maybe(worker.queue.as_ref()),
+                say::maybe(worker.pipeline.as_ref()),
+                worker.running.to_string(),
+                say::maybe(worker.concurrency),
+                say::maybe(worker.delayed_until),
             ]);
         }
         if rows.len() == 1 { "no workers\n".to_owned() } else { say.table(&rows) }
@@ -263,20 +271,20 @@ pub(super) async fn worker(client: &Client, verb: &WorkerVerb, say: &Say) -> Out
 
 pub(super) async fn schedules(client: &Client, say: &Say) -> Outcome {
     let page = client.get("/v1/schedules").await?;
+    let schedules: List<Schedule> = say::read(&page)?;
     say.answer(&page, || {
         let head = ["SCHEDULE", "STATE", "WHEN", "ZONE", "PIPELINE", "RUNNING", "NEXT"];
         let mut rows = vec![head.map(str::to_owned).to_vec()];
-        for schedule in items(&page) {
-            let every = schedule["every"].as_str().map(|span| format!("every {span}"));
-            let next: Vec<&str> =
-                schedule["next"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        for schedule in &schedules.items {
+            let every = schedule.every.as_ref().map(|span| one_line(&format!("every {span}")));
+            let next: Vec<String> = schedule.next.iter().flatten().map(ToString::to_string).collect();
             rows.push(vec![
-                plain(&schedule, "name"),
-                plain(&schedule, "state"),
-                every.unwrap_or_else(|| plain(&schedule, "cron")),
-                plain(&schedule, "timezone"),
-                plain(&schedule, "pipeline"),
-                schedule["running"].as_array().map_or(0, Vec::len).to_string(),
+                one_line(&schedule.name),
+                one_line(&schedule.state),
+                every.unwrap_or_else(|| say::maybe(schedule.cron.as_ref())),
+                say::maybe(schedule.timezone.as_ref()),
+                say::maybe(schedule.pipeline.as_ref()),
+                schedule.running.len().to_string(),
                 next.join(" "),
             ]);
         }

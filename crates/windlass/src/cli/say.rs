@@ -1,6 +1,8 @@
 //! How the command line speaks: tables and marks for people, JSON for programs, errors to stderr.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};
@@ -71,9 +73,10 @@ impl Say {
     }
 
     /// A document for programs, or the text for people.
-    pub(super) fn answer(&self, value: &Value, text: impl FnOnce() -> String) {
+    pub(super) fn answer(&self, value: &impl Serialize, text: impl FnOnce() -> String) {
         if self.json {
-            self.document(&value.to_string());
+            // It always can be written: its keys are text.
+            self.document(&serde_json::to_string(value).unwrap_or_default());
         } else {
             let text = text();
             if !text.is_empty() {
@@ -93,7 +96,9 @@ impl Say {
     pub(super) fn failure(&self, failure: &Failure) -> ExitCode {
         if self.json {
             // The shape of every problem, with whatever else is known of this one.
-            let mut problem = windlass_store::shape::problem(failure.code, &failure.detail);
+            // It always can be written: its keys are text.
+            let problem = windlass_api::Problem::new(failure.code, failure.detail.clone());
+            let mut problem = serde_json::to_value(problem).unwrap_or_default();
             if let (Value::Object(all), Some(Value::Object(more))) = (&mut problem, &failure.problem) {
                 all.extend(more.clone());
             }
@@ -230,6 +235,19 @@ pub(super) fn brief(text: &str, max: usize) -> String {
     }
     let begin: String = text.chars().take(max.saturating_sub(1)).collect();
     format!("{begin}…")
+}
+
+/// An answer as this version of the API has it. What a newer server says beside is only in the JSON.
+pub(super) fn read<T: DeserializeOwned>(answer: &Value) -> Result<T, Failure> {
+    T::deserialize(answer).map_err(|error| {
+        let text = format!("the server's answer is not of the shape that was expected: {error}");
+        Failure::new(Code::Internal, text)
+    })
+}
+
+/// An optional value in a table: empty where there is none.
+pub(super) fn maybe(value: Option<impl std::fmt::Display>) -> String {
+    value.map_or_else(String::new, |value| one_line(&value.to_string()))
 }
 
 /// A text of a JSON document on one line, as it may be shown.

@@ -76,16 +76,12 @@ pub(super) fn secret(args: &Args, verb: &SecretVerb, say: &Say) -> Outcome {
         }
         SecretVerb::List { tenant } => {
             let listed = vault.list(&tenant_of(tenant)?).map_err(|error| failed(&error))?;
-            let item = |one: &secrets::Listed| json!({ "name": one.name, "version": one.version, "set_at": windlass_store::shape::time(Millis(one.at)) });
+            let item = |one: &secrets::Listed| json!({ "name": one.name, "version": one.version, "set_at": windlass_api::time::text(Millis(one.at)) });
             let items: Vec<Value> = listed.iter().map(item).collect();
-            say.answer(&windlass_store::shape::list(items, None), || {
+            say.answer(&windlass_api::List::page(items, None), || {
                 let mut rows = vec![vec!["NAME".to_owned(), "VERSION".to_owned(), "SET".to_owned()]];
                 rows.extend(listed.iter().map(|one| {
-                    vec![
-                        one.name.clone(),
-                        one.version.to_string(),
-                        windlass_store::shape::time(Millis(one.at)),
-                    ]
+                    vec![one.name.clone(), one.version.to_string(), windlass_api::time::text(Millis(one.at))]
                 }));
                 say.table(&rows)
             });

@@ -7,6 +7,9 @@ use super::say::{self, Say, duration, one_line, overwritten, plain, printable, t
 use super::screen::tree;
 use serde_json::Value;
 use std::collections::VecDeque;
+use windlass_api::List;
+use windlass_api::step::Checkpoint;
+use windlass_api::why::Why;
 use windlass_server::client::{Client, Failure};
 
 /// How wide a timeline is drawn.
@@ -40,24 +43,24 @@ pub(super) async fn show(client: &Client, how: &ShowArgs, say: &Say) -> Outcome 
 /// What the steps of a run saved, and its messages.
 async fn checkpoints(client: &Client, run: &str, say: &Say) -> Outcome {
     let answer = client.get(&format!("/v1/runs/{}/checkpoints", escape(run))).await?;
+    let saved: List<Checkpoint> = say::read(&answer)?;
     say.answer(&answer, || {
         let mut rows = vec![["STEP", "AT", "ON LOSS", "TOKENS", "SAVED"].map(str::to_owned).to_vec()];
-        for saved in answer["items"].as_array().into_iter().flatten() {
-            let on_loss = match (saved["resumable"] == true, saved["idempotent"] == true) {
+        for saved in &saved.items {
+            let on_loss = match (saved.resumable == Some(true), saved.idempotent == Some(true)) {
                 (true, _) => "reuse",
                 (false, true) => "repeat",
                 (false, false) => "",
             };
-            let tokens = &saved["tokens_used"];
-            let tokens = tokens["input"].as_u64().unwrap_or(0) + tokens["output"].as_u64().unwrap_or(0);
-            let output = saved.get("output").map_or_else(String::new, Value::to_string);
-            let said = printable(text(saved, "message"));
+            let tokens = saved.tokens_used.map_or(0, |tokens| tokens.input + tokens.output);
+            let output = saved.output.as_ref().map_or_else(String::new, Value::to_string);
+            let said = printable(saved.message.as_deref().unwrap_or_default());
             rows.push(vec![
-                plain(saved, "step"),
-                text(saved, "at").to_owned(),
+                say::maybe(saved.step.as_ref()),
+                saved.at.to_string(),
                 on_loss.to_owned(),
                 if tokens == 0 { String::new() } else { tokens.to_string() },
-                say::guarded(&format!("{said}{output}")).to_string(),
+                say::guarded(&format!("{said}{output}")),
             ]);
         }
         say.table(&rows)
@@ -234,17 +237,18 @@ fn wrote(how: &LogsArgs, line: &str, value: &Value, say: &Say) {
 
 pub(super) async fn why(client: &Client, run: &str, say: &Say) -> Outcome {
     let answer = client.get(&format!("/v1/runs/{}/why", escape(run))).await?;
+    let why: Why = say::read(&answer)?;
     say.answer(&answer, || {
-        let mut out = format!("{} {}\n", text(&answer, "run"), say.status(text(&answer, "status")));
-        let first = text(&answer, "run").to_owned();
-        for link in answer["because"].as_array().into_iter().flatten() {
-            let place = match link["step"].as_str().map(one_line) {
-                Some(step) if text(link, "run") == first => format!("step {step}"),
-                Some(step) => format!("{} step {step}", text(link, "run")),
-                None if text(link, "run") == first => "run".to_owned(),
-                None => text(link, "run").to_owned(),
+        let status = why.status.map_or("", |status| status.as_str());
+        let mut out = format!("{} {}\n", why.run, say.status(status));
+        for link in &why.because {
+            let place = match link.step.as_ref().map(|step| one_line(step.as_str())) {
+                Some(step) if link.run == why.run => format!("step {step}"),
+                Some(step) => format!("{} step {step}", link.run),
+                None if link.run == why.run => "run".to_owned(),
+                None => link.run.to_string(),
             };
-            out.push_str(&format!("  {place}: {}\n", printable(text(link, "text"))));
+            out.push_str(&format!("  {place}: {}\n", printable(&link.text)));
         }
         out
     });

@@ -7,20 +7,20 @@ use super::{Outcome, root};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
+use windlass_api::care::Verified;
 use windlass_core::code::Code;
 use windlass_core::time::Span;
 use windlass_core::turn::state::State;
 use windlass_engine::port::Clock as _;
 use windlass_executor::config::{Config, Retention};
 use windlass_executor::home::Home;
-use windlass_server::api::care::PATIENCE;
+use windlass_server::api::care::{self, PATIENCE};
 use windlass_server::app::{App, Settings};
 use windlass_server::backup::{self, KEYS};
 use windlass_server::client::{Client, Failure, Need};
 use windlass_server::retention;
 use windlass_store::disk::Files;
 use windlass_store::log::{self, Log};
-use windlass_store::shape;
 
 fn failed(error: &log::Error) -> Failure {
     Failure::new(error.code(), error.to_string())
@@ -51,11 +51,10 @@ pub(super) async fn store(args: &Args, verb: &StoreVerb, say: &Say) -> Outcome {
         StoreVerb::Verify => {
             let found = match holder(args, &root, say).await? {
                 Some(client) => client.post_waiting("/v1/store/verify", &json!({}), PATIENCE).await?,
-                None => shape::verified(&open(&root)?.0.verify().map_err(|error| failed(&error))?),
+                None => care::verified(&open(&root)?.0.verify().map_err(|error| failed(&error))?),
             };
             say.answer(&found, || {
-                let warnings = found["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str);
-                let warnings: String = warnings.map(|text| format!("  {text}\n")).collect();
+                let warnings: String = found.warnings.iter().map(|text| format!("  {text}\n")).collect();
                 format!("✔ {}: all checked\n{warnings}", extent(&found))
             });
         }
@@ -79,7 +78,7 @@ pub(super) async fn store(args: &Args, verb: &StoreVerb, say: &Say) -> Outcome {
                     let to = std::path::absolute(to)?;
                     client.post_waiting("/v1/store/backup", &json!({ "to": to }), PATIENCE).await?
                 }
-                None => shape::verified(&backup::make(&open(&root)?.0, &root, to)?),
+                None => care::verified(&backup::make(&open(&root)?.0, &root, to)?),
             };
             say.answer(&copied, || format!("✔ {} in {}: all checked", extent(&copied), to.display()));
         }
@@ -95,7 +94,7 @@ pub(super) async fn store(args: &Args, verb: &StoreVerb, say: &Say) -> Outcome {
             if copied.records > 0 && !root.join(KEYS).is_dir() {
                 say.note("the backup has no keys: new seals cannot use the earlier keys");
             }
-            let copied = shape::verified(&copied);
+            let copied = care::verified(&copied);
             say.answer(&copied, || format!("✔ {} has {}", root.display(), extent(&copied)));
         }
     }
@@ -115,9 +114,8 @@ async fn holder(args: &Args, root: &Path, say: &Say) -> Result<Option<Client>, F
 }
 
 /// How much was looked at.
-fn extent(found: &Value) -> String {
-    let number = |name: &str| found[name].as_u64().unwrap_or(0);
-    format!("{} of {}", say::count(number("records"), "record"), say::count(number("streams"), "stream"))
+fn extent(found: &Verified) -> String {
+    format!("{} of {}", say::count(found.records, "record"), say::count(found.streams, "stream"))
 }
 
 /// Drops what ended longer ago than the retention. Everything else is kept.

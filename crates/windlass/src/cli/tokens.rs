@@ -3,14 +3,12 @@
 use super::Outcome;
 use super::args::TokenVerb;
 use super::follow::escape;
-use super::say::{self, Say, plain, text};
-use serde_json::{Value, json};
+use super::say::{self, Say, one_line, plain, text};
+use serde_json::json;
+use windlass_api::List;
+use windlass_api::token::Token;
 use windlass_core::code::Code;
 use windlass_server::client::{Client, Failure};
-
-fn words(value: &Value) -> String {
-    value.as_array().into_iter().flatten().filter_map(Value::as_str).collect::<Vec<_>>().join(",")
-}
 
 /// A span, as it is sent: the server's time counts, not that of this machine.
 fn span(text: &str) -> Result<&str, Failure> {
@@ -44,23 +42,22 @@ pub(super) async fn token(client: &Client, verb: &TokenVerb, say: &Say) -> Outco
 
 async fn list(client: &Client, say: &Say) -> Result<(), Failure> {
     let page = client.get("/v1/tokens").await?;
+    let tokens: List<Token> = say::read(&page)?;
     say.answer(&page, || {
         let head = ["TOKEN", "TENANT", "NAMESPACE", "NAME", "SCOPES", "CREATED", "EXPIRES", "REVOKED"];
         let mut rows = vec![head.map(str::to_owned).to_vec()];
-        for token in page["items"].as_array().into_iter().flatten() {
-            let name = match token["human"] == Value::Bool(true) {
-                true => plain(token, "name"),
-                false => format!("{} (service)", plain(token, "name")),
-            };
+        for token in &tokens.items {
+            let name = one_line(token.name.as_str());
+            let scopes: Vec<&str> = token.scopes.iter().map(|scope| scope.as_str()).collect();
             rows.push(vec![
-                plain(token, "id"),
-                plain(token, "tenant"),
-                plain(token, "namespace"),
-                name,
-                say::one_line(&words(&token["scopes"])),
-                plain(token, "created_at"),
-                plain(token, "expires_at"),
-                plain(token, "revoked_at"),
+                token.id.to_string(),
+                one_line(token.tenant.as_str()),
+                one_line(token.namespace.as_str()),
+                if token.human { name } else { format!("{name} (service)") },
+                scopes.join(","),
+                token.created_at.to_string(),
+                say::maybe(token.expires_at),
+                say::maybe(token.revoked_at),
             ]);
         }
         if rows.len() == 1 { "no tokens\n".to_owned() } else { say.table(&rows) }

@@ -145,8 +145,8 @@ fn policy_folder(args: &Args, root: &Path) -> Finding {
     let found = policy::InForce::find(named, &places);
     let text = match found.problem() {
         Some(problem) => format!("everything is denied: {problem}"),
-        None if found.json()["builtin"] == true => "none is configured: the built-in one applies".to_owned(),
-        None => format!("{} is in force", found.json()["version"].as_str().unwrap_or_default()),
+        None if found.shown().builtin => "none is configured: the built-in one applies".to_owned(),
+        None => format!("{} is in force", found.shown().version),
     };
     Finding { what: "policy", ok: found.problem().is_none(), needed: true, text }
 }

@@ -73,7 +73,7 @@ pipelines:
     until("the back-off", || (project.show(&run)["status"] == "failed_retryable").then_some(()));
     project.write("fixed", "");
     let retried = project.windlass(&["retry", &run]).code(0);
-    assert!(retried.err.contains(&format!("{run} is tried again")), "{} {}", retried.out, retried.err);
+    assert!(retried.err.contains(&format!("{run} is retried now")), "{} {}", retried.out, retried.err);
     process.wait().code(0);
     let shown = project.show(&run);
     let ended = &project.events("pipeline:completed")[0];

@@ -18,7 +18,7 @@ fn init_makes_something_that_runs_and_keeps_what_is_there() {
     }
     project.windlass(&["run", "new/runbook.yaml"]).code(0).says("✔ completed");
     project.write("new/runbook.yaml", BOOK);
-    project.windlass(&["init", "new"]).code(0).warns("stays as it is");
+    project.windlass(&["init", "new"]).code(0).warns("was not changed");
     assert_eq!(project.read("new/runbook.yaml"), BOOK);
     // Without a name it is the runbook here, and the data directory is here too.
     let mut command = project.command(&["run"]);

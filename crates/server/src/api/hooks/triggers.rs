@@ -502,7 +502,7 @@ fn failure(mistakes: &[Mistake]) -> Problem {
         Some(first) => {
             let detail =
                 format!("the trigger `{}` matches, and nothing came of it: {}", first.trigger, first.message);
-            Problem { code: first.code, detail, more: Some(errors) }
+            Problem { more: Some(errors), ..Problem::new(first.code, detail) }
         }
         None => Problem::new(Code::Internal, "a delivery failed without a reason"),
     }

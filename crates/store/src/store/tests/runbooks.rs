@@ -131,7 +131,7 @@ fn a_runbook_that_is_wanted_while_it_leaves_stays() {
     drop(store);
     disk.crash(3);
     let (mut store, _) = Embedded::open(Arc::new(disk), &path(&dir), &options()).unwrap();
-    assert!(has(&store, IDLE) && store.show_run(run(9), true).is_some());
+    assert!(has(&store, IDLE) && store.show_run(run(9), |_, _, _| ()).is_some());
     leave(&mut store);
     // What was chosen and did not go is in memory again, and in every snapshot.
     let mut other = store;
