@@ -147,7 +147,8 @@ pub fn lease(
 ) -> Result<Decision<Option<Lease>>, Error> {
     run.must_live()?;
     // A group that is being stopped may not have been told so yet: that can be a later turn's.
-    if run.suspended || run.stops(step.section) || pipeline::halted(run, step, given) {
+    let stopped = run.stops(step.section) || pipeline::halted(run, step, given);
+    if run.suspended || stopped || pipeline::is_kept_out(run, step) {
         return Err(run.refuse("start a step"));
     }
     let settled = !run.is_stale(step) && !run.is_unsettled() && run.is_answered(step);

@@ -39,7 +39,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use serde_json::Value;
 
-pub(crate) use stops::{around, halted, kill_members};
+pub(crate) use stops::{around, halted, is_kept_out, kill_members};
 use stops::{overdue, stop, stopping};
 
 /// What the engine itself carries out bears this name as its lease's owner.
@@ -268,7 +268,7 @@ fn group(run: &Run, def: &Pipeline, place: u32, step: &Step, given: &mut Given<'
         return open(run, def, Some(place), member(node, step, group.next), group.next, given);
     }
     if group.open > 0 {
-        return Decision::new();
+        return if group.is_closed() { stops::keep_out(run, place, given) } else { Decision::new() };
     }
     let failed = group.failed > 0;
     let failures = scope::members(run, place).filter(|s| s.status == Status::Failed);
