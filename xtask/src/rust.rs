@@ -54,7 +54,7 @@ const OUTWARD: &[(&[&str], &[&str])] = &[
         &["Leave::own"],
         &[
             "crates/server/src/cards/slack.rs",      // cards and messages
-            "crates/server/src/executor/attempt.rs", // a lease that a server recorded
+            "crates/executor/src/remote/attempt.rs", // a lease that a server recorded
         ],
     ),
     (&["Leave::recorded"], &["crates/engine/src/handle.rs"]),

@@ -88,6 +88,15 @@ pub struct Lease {
     pub shell: Option<String>,
     /// What `env:` adds to its environment. Null where nothing.
     pub env: Option<BTreeMap<String, Env>>,
+    /// The fields of a tool as the runbook has them: they say which of them are secrets. Null for other steps.
+    #[serde(default)]
+    pub with: Option<Value>,
+    /// What can be done about the attempt if it is lost: `idempotent`, `at_most_once` or `reconcile`. Null: it is done again.
+    #[serde(default)]
+    pub semantics: Option<String>,
+    /// Whether the tool itself finds out what became of a lost effect.
+    #[serde(default)]
+    pub own_read: bool,
     /// Where it runs. Null where the runbook does not say.
     pub dir: Option<String>,
     /// How long it may take. Null where there is no limit.
@@ -220,6 +229,46 @@ pub struct Done {
     /// What kept its command apart from the executor: `sandbox`, `user NAME` or `none`.
     #[serde(default)]
     pub wall: Option<String>,
+    /// What a tool got back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receipt: Option<Evidence>,
+    /// What it cost.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub costs: Vec<Spent>,
+}
+
+/// What an executor got back from the outside.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Evidence {
+    /// Made by the executor, so that a repeated report brings the same receipt.
+    pub id: String,
+    /// `succeeded` or `failed`.
+    pub status: String,
+    /// Whether it can be taken back.
+    #[serde(default)]
+    pub reversible: bool,
+    /// The call that takes it back: `tool`, `operation`, `target` and `fields`.
+    #[serde(default)]
+    pub reverse: Option<Value>,
+    /// What was asked of the other side.
+    #[serde(default)]
+    pub request: Option<Value>,
+    /// What it answered.
+    #[serde(default)]
+    pub response: Option<Value>,
+}
+
+/// What an attempt cost.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Spent {
+    /// Who was paid.
+    pub provider: String,
+    /// For which model.
+    pub model: String,
+    /// `usd_micros`, `tokens_input`, `tokens_output`, `time_ms` and `writes`.
+    pub total: Value,
 }
 
 /// An attempt failed.
@@ -247,6 +296,15 @@ pub struct Failed {
     /// The signal that ended its command.
     #[serde(default)]
     pub signal: Option<i32>,
+    /// What a tool got back: with it, it is known that the effect did not happen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receipt: Option<Evidence>,
+    /// What it cost.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub costs: Vec<Spent>,
+    /// The other side asks to be left alone for this long; with `retryable`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
 }
 
 /// Why an attempt failed: a text, or a code with one.

@@ -187,6 +187,8 @@ pub fn lease(
         input: step.input(),
         vars: run.vars_of(step).clone(),
         idempotency_key: key(run, node, step),
+        // Steps that an older version has prepared do not say.
+        semantics: step.semantics.or_else(|| scope::semantics(node, false)),
         expires_at: given.at + ttl,
         timeout_at: timeout.map(|span| given.at + span),
         owner: owner.clone(),

@@ -5,7 +5,7 @@
 
 use crate::digest::Digest;
 pub use crate::event::words::Notice;
-use crate::event::words::effect::Action;
+use crate::event::words::effect::{Action, Semantics};
 use crate::id::{ApprovalId, ItemId, Name, NoticeId, RunId, Scoped, SessionId, StepId, WorkspaceId};
 use crate::packed::Packed;
 use crate::time::{Millis, Span};
@@ -33,6 +33,8 @@ pub struct Lease {
     pub vars: Packed,
     /// What identifies the side effect.
     pub idempotency_key: Name,
+    /// What can be done about an attempt of which nobody knows whether it had its effect; absent where it has none.
+    pub semantics: Option<Semantics>,
     /// When the lease ends unless it is extended.
     pub expires_at: Millis,
     /// When the attempt is stopped.

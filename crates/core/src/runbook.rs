@@ -91,6 +91,9 @@ pub struct Runbook {
     /// The command that lists issues, for guards that ask about them; the configuration's where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub issues: Option<String>,
+    /// The pipelines whose runs it takes back, where it was made for an undo: policy is told of them. No file can say it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub undoes: Vec<Name>,
 }
 
 impl Runbook {

@@ -275,6 +275,23 @@ pub(crate) struct Prepared {
     pub(crate) input: Option<Value>,
 }
 
+/// What can be done about an attempt of which nobody knows whether it had its effect; none where it has none. This is the one
+/// place where that is chosen for a step that does not say.
+pub(crate) fn semantics(node: &StepDef, is_keyed: bool) -> Option<Semantics> {
+    match &node.kind {
+        // A command that names its effect has one: at least once, as every command.
+        Kind::Run { .. } => node.effect.or(is_keyed.then_some(Semantics::Idempotent)),
+        Kind::Tool { writes, .. } => writes.then(|| node.effect.unwrap_or(Semantics::AtMostOnce)),
+        Kind::Agent { .. }
+        | Kind::Parallel { .. }
+        | Kind::Steps { .. }
+        | Kind::Strategy { .. }
+        | Kind::Call { .. }
+        | Kind::Approve { .. }
+        | Kind::Wait { .. } => node.effect,
+    }
+}
+
 /// What a step needs to pass and what it is given.
 ///
 /// # Errors
@@ -285,10 +302,11 @@ pub(crate) fn prepare(run: &Run, context: &Context<'_>, given: &Given<'_>) -> Re
         let over = render(run, context, &foreach.over, given)?;
         return Ok(Prepared { input: Some(items(over)?), ..Prepared::default() });
     }
-    let mut out = Prepared { semantics: node.effect, ..Prepared::default() };
+    let mut out = Prepared::default();
     if let Some(key) = &node.idempotency_key {
         out.key = Some(render_name(run, context, key, given)?);
     }
+    out.semantics = semantics(node, out.key.is_some());
     let surroundings = || -> Result<Map<String, Value>, String> {
         let mut input = Map::new();
         if !node.env.is_empty() {
@@ -302,10 +320,8 @@ pub(crate) fn prepare(run: &Run, context: &Context<'_>, given: &Given<'_>) -> Re
     match &node.kind {
         Kind::Run { .. } => {
             out.input = Some(surroundings()?).filter(|map| !map.is_empty()).map(Value::Object);
-            // One that names its effect has one: at-least-once, as every command, where nothing else is said.
-            out.semantics = node.effect.or(out.key.as_ref().map(|_| Semantics::Idempotent));
         }
-        Kind::Tool { tool, operation, target, with, writes, risk } => {
+        Kind::Tool { tool, operation, target, with, writes: _, risk } => {
             let action = Action {
                 tool: tool.clone(),
                 operation: operation.clone(),
@@ -314,7 +330,6 @@ pub(crate) fn prepare(run: &Run, context: &Context<'_>, given: &Given<'_>) -> Re
                 risk: node.risk.map_or(*risk, |own| own.max(*risk)),
             };
             out.action_hash = Some(action.hash());
-            out.semantics = writes.then(|| node.effect.unwrap_or(Semantics::AtMostOnce));
             out.input = Some(json!(action));
         }
         Kind::Agent { prompt, .. } => {

@@ -3,9 +3,11 @@
 
 pub mod clock;
 pub mod config;
+pub mod executor;
 pub mod home;
 pub mod random;
 pub mod redaction;
+pub mod remote;
 pub mod room;
 pub mod secrets;
 pub mod shell;

@@ -27,6 +27,8 @@ pub const PREFIX: &str = "WINDLASS_SECRET_";
 pub const DIR: &str = "WINDLASS_SECRETS_DIR";
 /// The file with the key of the vault.
 pub const KEY_FILE: &str = "WINDLASS_SECRET_KEY_FILE";
+/// The version of secrets of an executor elsewhere: an environment has none.
+const ELSEWHERE: &str = "environment of the executor";
 /// The most bytes of a name.
 const NAME_LEN_MAX: usize = 128;
 /// The tenant of a laptop.
@@ -40,6 +42,9 @@ pub enum Error {
         "the secret `{0}` is not there: `windlass secret set {0}`, or set {PREFIX}{0} where windlass runs"
     )]
     Missing(String),
+    /// An executor elsewhere does not have it.
+    #[error("the secret `{0}` is not here: set {PREFIX}{0} where the executor runs")]
+    Elsewhere(String),
     /// A name that is none.
     #[error("`{0}` cannot be the name of a secret: use letters, digits, `_`, `-` and `.`, and no dot first")]
     Name(String),
@@ -75,7 +80,7 @@ impl Error {
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
-            Error::Missing(_) => Code::NotFound,
+            Error::Missing(_) | Error::Elsewhere(_) => Code::NotFound,
             Error::Name(_) | Error::Value(_) | Error::Text(_) => Code::InvalidInput,
             Error::Key { .. } | Error::Vault { .. } => Code::Unavailable,
             Error::Sealed(_) => Code::StoreCorrupt,
@@ -108,19 +113,27 @@ impl std::fmt::Debug for Revealed {
 pub struct Secrets {
     vault: Vault,
     dir: Option<PathBuf>,
+    /// There is nothing but the environment of this process, which is whose steps it carries out.
+    elsewhere: bool,
 }
 
 impl Secrets {
     /// The secrets of a data directory, and of this process's environment.
     #[must_use]
     pub fn new(root: &Path) -> Secrets {
-        Secrets { vault: Vault::new(root), dir: std::env::var_os(DIR).map(PathBuf::from) }
+        Secrets { vault: Vault::new(root), dir: std::env::var_os(DIR).map(PathBuf::from), elsewhere: false }
     }
 
     /// The secrets of a vault alone.
     #[must_use]
     pub fn of(vault: Vault) -> Secrets {
-        Secrets { vault, dir: None }
+        Secrets { vault, dir: None, elsewhere: false }
+    }
+
+    /// The secrets of an executor elsewhere: those of its environment, for whichever tenant it carries out steps.
+    #[must_use]
+    pub fn elsewhere(root: &Path) -> Secrets {
+        Secrets { vault: Vault::new(root), dir: None, elsewhere: true }
     }
 
     /// The vault.
@@ -135,6 +148,11 @@ impl Secrets {
     /// Nobody has it, or who has it cannot be read.
     pub fn reveal(&self, tenant: &Name, name: &str) -> Result<Revealed, Error> {
         check_name(name)?;
+        if self.elsewhere {
+            let missing = || Error::Elsewhere(name.to_owned());
+            let value = std::env::var(format!("{PREFIX}{name}")).map_err(|_| missing())?;
+            return Ok(Revealed { name: name.to_owned(), value, version: ELSEWHERE.to_owned() });
+        }
         if let Some(found) = self.vault.reveal(tenant, name)? {
             return Ok(found);
         }

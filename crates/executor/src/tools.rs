@@ -28,12 +28,14 @@ pub mod wire;
 mod tests;
 
 use crate::shell::StartError;
+use described::{Described, Registry};
 use serde_json::{Map, Value};
 use session::Session;
 use settings::Settings;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
+pub use stdio::Place;
 use windlass_core::budget::Cost;
 use windlass_core::code::Code;
 use windlass_core::id::Name;
@@ -43,6 +45,8 @@ use wire::Wire;
 
 /// How long a call may take where the step does not say.
 pub const TIME_MAX: Duration = Duration::from_secs(60);
+/// What is said where a described tool is to run and nothing can.
+const NO_COMMANDS: &str = "this process runs no commands";
 /// The most bytes of what a call gives.
 pub const OUTPUT_LEN_MAX: usize = 48 * 1024;
 
@@ -224,7 +228,7 @@ impl Trouble {
     /// Whether the attempt is to be handed back: nothing was done, and nothing can be put on record before there is room.
     #[must_use]
     pub fn hands_back(&self) -> bool {
-        self.code == Code::StoreFull && self.happened == Happened::No
+        matches!(self.code, Code::StoreFull | Code::Unavailable) && self.happened == Happened::No
     }
 
     /// Whether the attempt is to be tried again later as if nothing had been: it could not be begun for lack of room.
@@ -284,12 +288,27 @@ pub enum Current {
     Unknown,
 }
 
-/// The tools of this process.
+/// Who carries out a call. What each can do stands in the exhaustive matches of [`Tools`], beside each other: an object
+/// for each would hide that most cannot be asked what became of an effect, and box every call.
+#[derive(Clone, Copy, Debug)]
+enum Provider<'a> {
+    Http,
+    Model,
+    Slack,
+    GitHub,
+    ServiceNow,
+    Described(&'a Described),
+}
+
+/// The tools of one application.
+#[derive(Clone)]
 pub struct Tools {
     /// How they are set up.
     pub settings: Arc<Settings>,
+    /// Those that files describe.
+    pub registry: Registry,
     /// The way to the network.
-    pub wire: Wire,
+    pub wire: Arc<Wire>,
 }
 
 impl Tools {
@@ -297,54 +316,85 @@ impl Tools {
     ///
     /// # Errors
     /// The system has no certificates, or the like.
-    pub fn new(settings: Arc<Settings>) -> Result<Tools, String> {
-        Ok(Tools { wire: Wire::new(&settings)?, settings })
+    pub fn new(settings: Arc<Settings>, registry: Registry) -> Result<Tools, String> {
+        Ok(Tools { wire: Arc::new(Wire::new(&settings)?), settings, registry })
     }
 
-    /// Carries out a call.
+    fn provider(&self, tool: &str) -> Option<Provider<'_>> {
+        Some(match tool.split_once('.').map_or(tool, |(family, _)| family) {
+            "http" if tool == "http" => Provider::Http,
+            "model" if tool == "model" => Provider::Model,
+            "slack" => Provider::Slack,
+            "github" => Provider::GitHub,
+            "servicenow" => Provider::ServiceNow,
+            _ => Provider::Described(self.registry.find(tool)?),
+        })
+    }
+
+    /// The names of all that leases of these tools can ask for.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        let own = windlass_runbook::tools::TOOLS.iter().map(|tool| tool.name);
+        let own = own.filter(|name| self.provider(name).is_some());
+        let described = self.registry.signatures().names();
+        ["shell", "transform"].into_iter().chain(own).chain(described).map(str::to_owned).collect()
+    }
+
+    /// Carries out a call. Commands of described tools run at a place.
     ///
     /// # Errors
     /// What went wrong, and whether the effect may have happened.
-    pub async fn perform(&self, call: &Call, session: &Session) -> Outcome {
-        match call.tool.as_str() {
-            "http" => http::request(self, call).await,
-            "model" => model::complete(self, call, session).await,
-            tool => match tool.split_once('.') {
-                Some(("slack", _)) => slack::perform(self, call, session).await,
-                Some(("github", _)) => github::perform(self, call, session).await,
-                Some(("servicenow", _)) => servicenow::perform(self, call, session).await,
-                Some(_) | None => {
-                    Err(Trouble::refused(format!("the tool `{tool}` is not available in this version")))
-                }
+    pub async fn perform(&self, call: &Call, session: &Session, place: Option<&Place>) -> Outcome {
+        match self.provider(&call.tool) {
+            Some(Provider::Http) => http::request(self, call).await,
+            Some(Provider::Model) => model::complete(self, call, session).await,
+            Some(Provider::Slack) => slack::perform(self, call, session).await,
+            Some(Provider::GitHub) => github::perform(self, call, session).await,
+            Some(Provider::ServiceNow) => servicenow::perform(self, call, session).await,
+            Some(Provider::Described(tool)) => match place {
+                Some(place) => stdio::perform(tool, call, session, place).await,
+                None => Err(Trouble::refused(NO_COMMANDS)),
             },
+            None => {
+                let text = format!("the tool `{}` is not available in this version", call.tool);
+                Err(Trouble::refused(text))
+            }
         }
     }
 
     /// Asks the other side whether the effect of a call is there.
-    pub async fn probe(&self, call: &Call, session: &Session) -> Seen {
-        let seen = match call.tool.split_once('.') {
-            Some(("slack", _)) => slack::probe(self, call, session).await,
-            Some(("github", _)) => github::probe(self, call, session).await,
-            Some(("servicenow", _)) => servicenow::probe(self, call, session).await,
-            Some(_) | None => Ok(Seen::Unsure(format!("`{}` cannot ask what became of it", call.tool))),
+    pub async fn probe(&self, call: &Call, session: &Session, place: Option<&Place>) -> Seen {
+        let seen = match self.provider(&call.tool) {
+            Some(Provider::Slack) => slack::probe(self, call, session).await,
+            Some(Provider::GitHub) => github::probe(self, call, session).await,
+            Some(Provider::ServiceNow) => servicenow::probe(self, call, session).await,
+            Some(Provider::Described(tool)) => match place {
+                Some(place) => Ok(stdio::probe(tool, call, session, place).await),
+                None => Ok(Seen::Unsure(NO_COMMANDS.to_owned())),
+            },
+            Some(Provider::Http | Provider::Model) | None => {
+                Ok(Seen::Unsure(format!("`{}` cannot ask what became of it", call.tool)))
+            }
         };
         seen.unwrap_or_else(Seen::from)
     }
 
     /// Whether there is a way to look whether what a call of this tool would take back is as it was left.
     #[must_use]
-    pub fn can_look(tool: &str) -> bool {
-        let family = tool.split_once('.').map(|(family, _)| family);
-        matches!(family, Some("slack" | "github" | "servicenow"))
+    pub fn can_look(&self, tool: &str) -> bool {
+        match self.provider(tool) {
+            Some(Provider::Slack | Provider::GitHub | Provider::ServiceNow) => true,
+            Some(Provider::Http | Provider::Model | Provider::Described(_)) | None => false,
+        }
     }
 
     /// Looks whether what a call is to take back is still as it was left. `left` is what the effect gave.
     pub async fn current(&self, reversal: &Call, left: &Value, session: &Session) -> Current {
-        let current = match reversal.tool.split_once('.') {
-            Some(("slack", _)) => slack::current(self, reversal, left, session).await,
-            Some(("github", _)) => github::current(self, reversal, left, session).await,
-            Some(("servicenow", _)) => servicenow::current(self, reversal, left, session).await,
-            Some(_) | None => Ok(Current::Unknown),
+        let current = match self.provider(&reversal.tool) {
+            Some(Provider::Slack) => slack::current(self, reversal, left, session).await,
+            Some(Provider::GitHub) => github::current(self, reversal, left, session).await,
+            Some(Provider::ServiceNow) => servicenow::current(self, reversal, left, session).await,
+            Some(Provider::Http | Provider::Model | Provider::Described(_)) | None => Ok(Current::Unknown),
         };
         current.unwrap_or(Current::Unknown)
     }

@@ -5,6 +5,7 @@
 
 use super::problem::{Notes, Place, Problem, Source, suggest};
 use super::text::{self, Piece};
+use super::tools::Tools;
 use super::yaml::{Node, Value};
 use super::{shape, span};
 use crate::expr::{self, Expression};
@@ -58,6 +59,8 @@ pub(super) enum Secrets {
 /// Builds values, and keeps what was wrong and what must be checked later.
 pub(super) struct Builder<'a> {
     pub sources: &'a [Source],
+    /// The tools that steps can call.
+    pub tools: Tools<'a>,
     pub notes: Notes,
     /// The expressions of the pipeline, or the part of the file, that is being built.
     pub uses: Vec<Use>,
@@ -69,9 +72,9 @@ pub(super) struct Builder<'a> {
 impl<'a> Builder<'a> {
     /// A builder for these files.
     #[must_use]
-    pub(super) fn new(sources: &'a [Source]) -> Builder<'a> {
+    pub(super) fn new(sources: &'a [Source], tools: Tools<'a>) -> Builder<'a> {
         let (notes, uses, compiled) = (Notes::default(), Vec::new(), HashMap::new());
-        Builder { sources, notes, uses, compiled, patterns: Default::default() }
+        Builder { sources, tools, notes, uses, compiled, patterns: Default::default() }
     }
 
     fn source(&self, file: u16) -> &'a str {

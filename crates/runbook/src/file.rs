@@ -118,6 +118,7 @@ pub(super) fn build(files: &[Node], builder: &mut Builder<'_>) -> Runbook {
             .get("issues")
             .and_then(|node| node.get("command"))
             .map(|node| builder.command(node, "command")),
+        undoes: Vec::new(),
     };
     check::whole(&merged, &runbook, &checked, builder);
     let mut runbook = runbook.with_called_compensations();

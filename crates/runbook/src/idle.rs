@@ -34,11 +34,12 @@ fn of(node: &StepDef) -> impl Iterator<Item = (&'static str, &'static str)> {
 #[cfg(test)]
 mod tests {
     use super::modifiers;
-    use crate::parse;
+    use crate::{Described, parse};
 
     fn told(steps: &str) -> Vec<String> {
         let text = format!("name: t\npipelines: {{ p: {{ steps: [ {steps} ] }} }}\n");
-        let loaded = parse("t.yaml", &text, &()).unwrap_or_else(|problems| panic!("{problems}"));
+        let loaded =
+            parse("t.yaml", &text, &(), &Described::NONE).unwrap_or_else(|problems| panic!("{problems}"));
         modifiers(&loaded.runbook)
     }
 

@@ -34,12 +34,14 @@ pub mod yaml;
 pub use include::{Directory, Files, INCLUDES_MAX, TOTAL_LEN_MAX};
 pub use problem::{Problem, Problems};
 pub use schema::schema;
+pub use tools::Described;
 pub use vars::{admit_vars, check_vars, fit_vars, parse_vars};
 
 use build::Builder;
 use include::Loader;
 use problem::{Notes, Source};
 use std::path::{Path, PathBuf};
+use tools::Tools;
 use windlass_core::digest::Digest;
 use windlass_core::runbook::Runbook;
 use yaml::Node;
@@ -62,28 +64,33 @@ pub struct Loaded {
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn load(path: &Path) -> Result<Loaded, Problems> {
+pub fn load(path: &Path, described: &Described) -> Result<Loaded, Problems> {
     let name = path.display().to_string();
     let text = include::read(path).map_err(|problem| {
         Problems::one(vec![Source { name: name.clone(), text: String::new() }], problem)
     })?;
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    parse(&name, &text, &Directory::new(directory))
+    parse(&name, &text, &Directory::new(directory), described)
 }
 
-/// Reads a runbook from a text. `name` is what the file is called in messages; includes come from `files`.
+/// Reads a runbook from a text. `name` is what the file is called in messages; includes come from `files`. Its steps may call
+/// the tools of Windlass itself and these.
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn parse(name: &str, text: &str, files: &dyn Files) -> Result<Loaded, Problems> {
+pub fn parse(name: &str, text: &str, files: &dyn Files, described: &Described) -> Result<Loaded, Problems> {
     let loader = Loader::read(name, text, files)?;
+    described.with(|tools| checked(loader, tools))
+}
+
+fn checked(loader: Loader, tools: Tools<'_>) -> Result<Loaded, Problems> {
     let (sources, nodes) = (loader.sources, loader.nodes);
     let mut notes = Notes::default();
-    check_shapes(&nodes, &mut notes);
+    check_shapes(&nodes, tools, &mut notes);
     if !notes.is_empty() {
         return Err(notes.into_problems(sources));
     }
-    let mut builder = Builder::new(&sources);
+    let mut builder = Builder::new(&sources, tools);
     let runbook = file::build(&nodes, &mut builder);
     let notes = builder.notes;
     if !notes.is_empty() {
@@ -96,13 +103,13 @@ pub fn parse(name: &str, text: &str, files: &dyn Files) -> Result<Loaded, Proble
     Ok(Loaded { runbook, hash, source, files })
 }
 
-fn check_shapes(nodes: &[Node], notes: &mut Notes) {
+fn check_shapes(nodes: &[Node], tools: Tools<'_>, notes: &mut Notes) {
     for node in nodes {
         match node.value {
             yaml::Value::Null => {
                 notes.add(Problem::at(node.at, "the file is empty").help("a runbook begins with `name:`"));
             }
-            _ => shape::check(node, &shape::Shape::Table(&tables::FILE), "runbook", notes),
+            _ => shape::check(node, &shape::Shape::Table(&tables::FILE), "runbook", tools, notes),
         }
     }
 }

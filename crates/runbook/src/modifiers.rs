@@ -7,7 +7,7 @@ use super::build::{Builder, Secrets, Stand};
 use super::guards;
 use super::problem::Problem;
 use super::steps::{Declared, Steps};
-use super::tools;
+use super::tools::Tools;
 use super::yaml::{Node, Value};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -135,7 +135,7 @@ pub(super) fn step(
         lock: node.get("lock").map(|lock| lock_use(builder, lock, stand)),
         semaphore: node.get("semaphore").map(|semaphore| semaphore_use(builder, semaphore, stand)),
         compensate: Compensate::Undeclared,
-        effect: effect.or_else(|| declared(&kind)),
+        effect: effect.or_else(|| declared(&kind, builder.tools)),
         reconcile,
         reverses: None,
         idempotency_key: node
@@ -308,7 +308,7 @@ fn semantics(builder: &mut Builder<'_>, node: &Node, kind: &Kind) -> Option<Sema
     let semantics = Semantics::parse(word);
     let asks = match kind {
         Kind::Tool { tool, operation, .. } => {
-            tools::find(tool.as_str()).and_then(|tool| tool.semantics_of(operation.as_str()))
+            builder.tools.find(tool.as_str()).and_then(|tool| tool.semantics_of(operation.as_str()))
                 == Some(Semantics::Reconcile)
         }
         Kind::Run { .. }
@@ -331,10 +331,10 @@ fn semantics(builder: &mut Builder<'_>, node: &Node, kind: &Kind) -> Option<Sema
 }
 
 /// What the tool itself declares.
-fn declared(kind: &Kind) -> Option<Semantics> {
+fn declared(kind: &Kind, tools: Tools<'_>) -> Option<Semantics> {
     match kind {
         Kind::Tool { tool, operation, writes: true, .. } => {
-            tools::find(tool.as_str()).and_then(|tool| tool.semantics_of(operation.as_str()))
+            tools.find(tool.as_str()).and_then(|tool| tool.semantics_of(operation.as_str()))
         }
         Kind::Tool { .. }
         | Kind::Run { .. }

@@ -79,7 +79,8 @@ pipelines:
     steps:
       - { id: deep, run: 'true', risk: high }
 ";
-        let loaded = crate::parse("r.yaml", text, &()).unwrap_or_else(|problems| panic!("{problems}"));
+        let loaded = crate::parse("r.yaml", text, &(), &crate::Described::NONE)
+            .unwrap_or_else(|problems| panic!("{problems}"));
         let p = &loaded.runbook.pipelines["p"];
         let of = |id: &str| {
             let node = p.nodes.iter().find(|node| node.id.as_str() == id).unwrap();

@@ -33,7 +33,7 @@ struct Definitions {
 }
 
 impl Definitions {
-    fn table(&mut self, table: &'static Table) -> Value {
+    fn table(&mut self, table: &'static Table<'static>) -> Value {
         let address = std::ptr::from_ref(table) as usize;
         if let Some((name, _)) = self.done.get(&address) {
             return json!({ "$ref": format!("#/$defs/{name}") });
@@ -48,7 +48,7 @@ impl Definitions {
         json!({ "$ref": format!("#/$defs/{name}") })
     }
 
-    fn object(&mut self, table: &'static Table) -> Value {
+    fn object(&mut self, table: &'static Table<'static>) -> Value {
         let mut properties = Map::new();
         for key in table.keys {
             let mut shape = self.shape(&key.shape);
@@ -87,7 +87,7 @@ impl Definitions {
         object
     }
 
-    fn shape(&mut self, shape: &Shape) -> Value {
+    fn shape(&mut self, shape: &Shape<'static>) -> Value {
         match shape {
             Shape::Text | Shape::Template => json!({ "type": "string" }),
             Shape::Command => json!({ "type": "string", "minLength": 1, "not": { "pattern": "\\$\\{\\{" } }),

@@ -5,14 +5,15 @@
 
 use super::problem::{Notes, Problem, did_you_mean};
 use super::span;
+use super::tables;
+use super::tools::{self, Tools};
 use super::yaml::{self, Node};
-use super::{tables, tools};
 use windlass_core::id;
 use windlass_core::time::Span;
 
 /// What a value must look like.
 #[derive(Clone, Copy, Debug)]
-pub enum Shape {
+pub enum Shape<'t> {
     /// Text as it is. Expressions are refused.
     Text,
     /// A command. Expressions are refused: values reach a shell only through the environment.
@@ -39,16 +40,16 @@ pub enum Shape {
     /// The value of an environment variable: text with expressions, a secret, a number or a boolean.
     Env,
     /// One of these words.
-    Words(&'static [&'static str]),
+    Words(&'t [&'t str]),
     /// The type of a value.
     Type,
-    List(&'static Shape),
+    List(&'t Shape<'t>),
     /// A map from names.
-    Map(Keys, &'static Shape),
+    Map(Keys, &'t Shape<'t>),
     /// A map with known keys.
-    Table(&'static Table),
+    Table(&'t Table<'t>),
     /// One of several, told apart by what kind of value it is; and what is expected, for messages.
-    OneOf(&'static [Shape], &'static str),
+    OneOf(&'t [Shape<'t>], &'t str),
 }
 
 /// What the keys of a map are.
@@ -65,78 +66,72 @@ pub enum Keys {
 
 /// A map with known keys.
 #[derive(Debug)]
-pub struct Table {
+pub struct Table<'t> {
     /// What it is, for messages.
-    pub name: &'static str,
-    pub keys: &'static [Key],
+    pub name: &'t str,
+    pub keys: &'t [Key<'t>],
     /// Keys of which exactly one must be there; none where it is empty.
-    pub one_of: &'static [&'static str],
+    pub one_of: &'t [&'t str],
 }
 
 /// A key of a table.
 #[derive(Clone, Copy, Debug)]
-pub struct Key {
-    pub name: &'static str,
+pub struct Key<'t> {
+    pub name: &'t str,
     /// What it holds.
-    pub shape: Shape,
+    pub shape: Shape<'t>,
     /// What it means.
-    pub doc: &'static str,
+    pub doc: &'t str,
     /// Whether it must be there.
     pub required: bool,
     /// Keys of which one must be there too.
-    pub needs: &'static [&'static str],
+    pub needs: &'t [&'t str],
 }
 
-pub const fn key(name: &'static str, shape: Shape, doc: &'static str) -> Key {
+pub const fn key<'t>(name: &'t str, shape: Shape<'t>, doc: &'t str) -> Key<'t> {
     Key { name, shape, doc, required: false, needs: &[] }
 }
 
-/// A key of a table that is made while the program runs.
-pub fn field(name: &'static str, shape: Shape, doc: &'static str, required: bool) -> Key {
-    Key { required, ..key(name, shape, doc) }
-}
-
-impl Key {
-    pub const fn required(mut self) -> Key {
+impl<'t> Key<'t> {
+    pub const fn required(mut self) -> Key<'t> {
         self.required = true;
         self
     }
 
-    pub const fn needs(mut self, needs: &'static [&'static str]) -> Key {
+    pub const fn needs(mut self, needs: &'t [&'t str]) -> Key<'t> {
         self.needs = needs;
         self
     }
 }
 
-impl Table {
+impl<'t> Table<'t> {
     /// Whether its keys include the names of tools.
     #[must_use]
     pub fn has_tools(&self) -> bool {
         self.one_of == tables::KINDS
     }
 
-    /// What a key of it holds.
+    /// What a key of it holds, where these tools are known.
     #[must_use]
-    pub fn shape_of(&self, name: &str) -> Option<Shape> {
+    pub fn shape_of(&self, name: &str, tools: Tools<'t>) -> Option<Shape<'t>> {
         let own = self.keys.iter().find(|key| key.name == name).map(|key| key.shape);
-        own.or_else(|| self.has_tools().then(|| tools::find(name))?.map(|tool| Shape::Table(&tool.fields)))
+        own.or_else(|| self.has_tools().then(|| tools.find(name))?.map(|tool| Shape::Table(&tool.fields)))
     }
 
     /// Every key it may have.
-    fn names(&self) -> impl Iterator<Item = &'static str> + Clone {
+    fn names(&self) -> impl Iterator<Item = &'t str> + Clone {
         let tools = tools::TOOLS.iter().filter(|_| self.has_tools()).map(|tool| tool.name);
         self.keys.iter().map(|key| key.name).chain(tools)
     }
 
     /// Which of the keys, of which there must be exactly one, are there.
-    pub(super) fn kinds<'a>(&self, node: &'a Node) -> Vec<&'a yaml::Key> {
-        let is_kind =
-            |key: &str| self.one_of.contains(&key) || self.has_tools() && tools::find(key).is_some();
+    pub(super) fn kinds<'a>(&self, node: &'a Node, tools: Tools<'_>) -> Vec<&'a yaml::Key> {
+        let is_kind = |key: &str| self.one_of.contains(&key) || self.has_tools() && tools.find(key).is_some();
         node.entries().iter().map(|(key, _)| key).filter(|key| is_kind(&key.text)).collect()
     }
 }
 
-impl Shape {
+impl Shape<'_> {
     /// What is expected, for messages.
     fn expected(&self) -> String {
         match self {
@@ -231,7 +226,7 @@ pub(super) fn types() -> Vec<&'static str> {
 }
 
 /// Checks a value, and everything in it, against a shape. `what` names it in messages: a key, usually.
-pub fn check(node: &Node, shape: &Shape, what: &str, notes: &mut Notes) {
+pub fn check<'t>(node: &Node, shape: &Shape<'t>, what: &str, tools: Tools<'t>, notes: &mut Notes) {
     if !shape.takes(node) {
         return notes.add(wrong_kind(node, shape, what));
     }
@@ -297,14 +292,14 @@ pub fn check(node: &Node, shape: &Shape, what: &str, notes: &mut Notes) {
         | Shape::Env
         | Shape::Words(_)
         | Shape::Type => {}
-        Shape::List(of) => node.items().iter().for_each(|item| check(item, of, what, notes)),
+        Shape::List(of) => node.items().iter().for_each(|item| check(item, of, what, tools, notes)),
         Shape::Map(keys, of) => {
             for (key, value) in node.entries() {
                 check_key(key, *keys, notes);
-                check(value, of, &key.text, notes);
+                check(value, of, &key.text, tools, notes);
             }
         }
-        Shape::Table(table) => check_table(node, table, notes),
+        Shape::Table(table) => check_table(node, table, tools, notes),
         Shape::OneOf(shapes, _) => match shapes.iter().find(|shape| shape.takes(node)) {
             // A word that is none of those may have been meant for one of the other shapes.
             Some(Shape::Words(words)) if !words.contains(&text) => {
@@ -313,7 +308,7 @@ pub fn check(node: &Node, shape: &Shape, what: &str, notes: &mut Notes) {
                     did_you_mean(text, words.iter().copied()).map(|near| format!("did you mean `{near}`?"));
                 notes.add(Problem { help: near.or(problem.help.clone()), ..problem });
             }
-            Some(shape) => check(node, shape, what, notes),
+            Some(shape) => check(node, shape, what, tools, notes),
             None => {}
         },
     }
@@ -343,7 +338,7 @@ pub(super) fn short(text: &str) -> String {
     windlass_core::wire::shorten(text)
 }
 
-fn wrong_kind(node: &Node, shape: &Shape, what: &str) -> Problem {
+fn wrong_kind(node: &Node, shape: &Shape<'_>, what: &str) -> Problem {
     let message = format!("`{}` must be {}, not {}", short(what), shape.expected(), node.kind());
     let problem = Problem::at(node.at, message).label(format!("expected {}", shape.expected()));
     let textual = shape.takes(&Node { at: node.at, value: yaml::Value::Text(String::new()) });
@@ -415,10 +410,10 @@ fn check_key(key: &yaml::Key, keys: Keys, notes: &mut Notes) {
     }
 }
 
-fn check_table(node: &Node, table: &'static Table, notes: &mut Notes) {
+fn check_table<'t>(node: &Node, table: &Table<'t>, tools: Tools<'t>, notes: &mut Notes) {
     for (key, value) in node.entries() {
-        match table.shape_of(&key.text) {
-            Some(shape) => check(value, &shape, &key.text, notes),
+        match table.shape_of(&key.text, tools) {
+            Some(shape) => check(value, &shape, &key.text, tools, notes),
             None => notes.add_with(|| unknown_key(key, table)),
         }
     }
@@ -437,12 +432,18 @@ fn check_table(node: &Node, table: &'static Table, notes: &mut Notes) {
         }
     }
     if !table.one_of.is_empty() {
-        check_kinds(node, table, head, notes);
+        check_kinds(node, table, head, tools, notes);
     }
 }
 
-fn check_kinds(node: &Node, table: &'static Table, head: super::problem::Place, notes: &mut Notes) {
-    let kinds = table.kinds(node);
+fn check_kinds<'t>(
+    node: &Node,
+    table: &Table<'t>,
+    head: super::problem::Place,
+    tools: Tools<'t>,
+    notes: &mut Notes,
+) {
+    let kinds = table.kinds(node, tools);
     let names: Vec<String> = kinds.iter().map(|key| format!("`{}`", key.text)).collect();
     let mut known = table.one_of.join(", ");
     if table.has_tools() {
@@ -451,7 +452,7 @@ fn check_kinds(node: &Node, table: &'static Table, head: super::problem::Place, 
     match &kinds[..] {
         [] => {
             // An unknown key was reported already, and is most likely the kind that is missing.
-            if node.entries().iter().all(|(key, _)| table.shape_of(&key.text).is_some()) {
+            if node.entries().iter().all(|(key, _)| table.shape_of(&key.text, tools).is_some()) {
                 let message = format!("the {} does nothing: exactly one kind is needed", table.name);
                 notes.add(Problem::at(head, message).help(format!("kinds: {known}")));
             }
@@ -468,7 +469,7 @@ fn check_kinds(node: &Node, table: &'static Table, head: super::problem::Place, 
     }
 }
 
-fn unknown_key(key: &yaml::Key, table: &'static Table) -> Problem {
+fn unknown_key(key: &yaml::Key, table: &Table<'_>) -> Problem {
     let name = short(&key.text);
     let what = if table.has_tools() && key.text.contains('.') { "tool" } else { "key" };
     let message = match what {

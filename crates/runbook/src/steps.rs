@@ -8,7 +8,7 @@ use super::modifiers::{self, Inherited};
 use super::problem::{Place, Problem};
 use super::shape::{self, Shape};
 use super::tables;
-use super::tools::{self, EMIT, SAFE_METHODS, Tool, Writes};
+use super::tools::{self, EMIT, SAFE_METHODS, Tool, Tools, Writes};
 use super::yaml::{self, Node, Value};
 use serde_json::Value as Json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -188,7 +188,7 @@ impl<'b, 'a> Steps<'b, 'a> {
             return None;
         }
         // The shape was checked: there is exactly one kind.
-        let kind_key = tables::STEP.kinds(node).first().copied()?.clone();
+        let kind_key = tables::STEP.kinds(node, self.builder.tools).first().copied()?.clone();
         let place = self.nodes.len() as StepNode;
         let undo = if around.undo == Some(UNDO) { Some(place) } else { around.undo };
         self.nodes.push(None);
@@ -223,7 +223,7 @@ impl<'b, 'a> Steps<'b, 'a> {
                 }
                 name
             }
-            None if tools::find(kind).is_some() => self.ids.make(kind, false),
+            None if self.builder.tools.find(kind).is_some() => self.ids.make(kind, false),
             None if kind == "tool" => {
                 let tool = node.get("tool").and_then(Node::text).unwrap_or("tool").to_owned();
                 self.ids.make(&tool, false)
@@ -284,7 +284,7 @@ impl<'b, 'a> Steps<'b, 'a> {
             "call" => self.call(node, value, stand),
             "approve" => self.approve(node, value, place),
             "wait" => Kind::Wait { wait: self.wait(value, stand) },
-            name => return tools::find(name).map(|tool| self.tool(tool, value, stand)),
+            name => return self.builder.tools.find(name).map(|tool| self.tool(tool, value, stand)),
         })
     }
 
@@ -379,7 +379,7 @@ impl<'b, 'a> Steps<'b, 'a> {
         let kind = match key.text.as_str() {
             "run" => Some(Kind::Run { command: self.builder.command(value, "run") }),
             "tool" => self.tool_by_name(node, value, stand),
-            name => tools::find(name).map(|tool| self.tool(tool, value, stand)),
+            name => self.builder.tools.find(name).map(|tool| self.tool(tool, value, stand)),
         };
         let alone = node.entries().len() == 1 || key.text == "tool" && node.get("with").is_some();
         match kind {
@@ -397,7 +397,7 @@ impl<'b, 'a> Steps<'b, 'a> {
     /// `tool: NAME` with its fields in `with`.
     fn tool_by_name(&mut self, node: &Node, value: &Node, stand: Stand) -> Option<Kind> {
         let name = value.text().unwrap_or_default();
-        let Some(tool) = tools::find(name) else {
+        let Some(tool) = self.builder.tools.find(name) else {
             let own = match name {
                 "shell" => Some("`run`"),
                 "agent" | "wait" => Some("the key of that name"),
@@ -416,14 +416,15 @@ impl<'b, 'a> Steps<'b, 'a> {
         };
         let nothing = Node { at: value.at, value: Value::Map(Vec::new()) };
         let with = node.get("with").unwrap_or(&nothing);
-        shape::check(with, &Shape::Table(&tool.fields), "with", &mut self.builder.notes);
+        let tools = self.builder.tools;
+        shape::check(with, &Shape::Table(&tool.fields), "with", tools, &mut self.builder.notes);
         Some(self.tool(tool, with, stand))
     }
 
-    fn tool(&mut self, tool: &'static Tool, with: &Node, stand: Stand) -> Kind {
+    fn tool(&mut self, tool: &Tool<'_>, with: &Node, stand: Stand) -> Kind {
         let mut fields = small::Map::new();
         for (key, value) in with.entries() {
-            let field = match tool.fields.shape_of(&key.text) {
+            let field = match tool.fields.shape_of(&key.text, Tools::OWN) {
                 Some(Shape::Command) => Template::Literal(self.builder.command(value, &key.text).into()),
                 _ if tool.secrets.contains(&key.text.as_str()) => {
                     self.builder.template(value, stand, Secrets::Allowed)
@@ -481,7 +482,7 @@ fn with_json(fields: &small::Map<String, Template>) -> Json {
 }
 
 /// What a tool acts on: its target fields, joined by slashes.
-fn target(tool: &Tool, fields: &small::Map<String, Template>) -> Template {
+fn target(tool: &Tool<'_>, fields: &small::Map<String, Template>) -> Template {
     let mut parts: Vec<Part> = Vec::new();
     for field in tool.target.iter().filter_map(|name| fields.get(*name)) {
         if !parts.is_empty() {

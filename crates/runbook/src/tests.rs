@@ -5,11 +5,11 @@ use serde_json::{Value, json};
 use windlass_core::runbook::{Compensate, Node as StepNode, Pipeline};
 
 fn read(text: &str) -> Loaded {
-    parse("test.yaml", text, &()).unwrap_or_else(|problems| panic!("{problems}"))
+    parse("test.yaml", text, &(), &Described::NONE).unwrap_or_else(|problems| panic!("{problems}"))
 }
 
 fn refused(text: &str) -> String {
-    match parse("test.yaml", text, &()) {
+    match parse("test.yaml", text, &(), &Described::NONE) {
         Ok(_) => panic!("this was taken:\n{text}"),
         Err(problems) => problems.to_string(),
     }
@@ -375,11 +375,12 @@ fn pipelines_do_not_go_in_circles() {
 
 #[test]
 fn the_hash_covers_every_byte_and_the_framing() {
-    let hash = |text: &str, files: &dyn Files| parse("a/test.yaml", text, files).unwrap().hash;
+    let hash =
+        |text: &str, files: &dyn Files| parse("a/test.yaml", text, files, &Described::NONE).unwrap().hash;
     let (a, b) = ("name: a\n", "name: a\n# b\n");
     assert_eq!(hash(a, &()), hash(a, &()));
     assert_ne!(hash(a, &()), hash(b, &()));
-    let elsewhere = parse("b/other.yaml", a, &()).unwrap().hash;
+    let elsewhere = parse("b/other.yaml", a, &(), &Described::NONE).unwrap().hash;
     assert_eq!(hash(a, &()), elsewhere, "where the file lies does not count");
 }
 

@@ -5,17 +5,16 @@
 
 use super::shape::Shape::{Command, Duration, List, Map, OneOf, Template, Value, Words};
 use super::shape::{Key, Keys, Shape, Table, key};
-use std::sync::{PoisonError, RwLock};
 use windlass_core::policy::Risk;
 use windlass_core::receipt::Semantics;
 
 /// A tool that steps can call.
 #[derive(Debug)]
-pub struct Tool {
+pub struct Tool<'t> {
     /// Its name, as steps write it.
-    pub name: &'static str,
+    pub name: &'t str,
     /// What it does, in a word.
-    pub operation: &'static str,
+    pub operation: &'t str,
     /// Whether it changes something outside, or in another place of the repository.
     pub writes: Writes,
     /// What can be done about a lost attempt at a write; absent, it is a human's to say. A request says by its method.
@@ -23,12 +22,12 @@ pub struct Tool {
     /// How risky that is.
     pub risk: Risk,
     /// The fields that make up the target, joined by `/`. Those that are not given are left out.
-    pub target: &'static [&'static str],
+    pub target: &'t [&'t str],
     /// What the target is where none of these fields is given.
-    pub otherwise: &'static str,
-    pub fields: Table,
+    pub otherwise: &'t str,
+    pub fields: Table<'t>,
     /// The fields that may hold secrets.
-    pub secrets: &'static [&'static str],
+    pub secrets: &'t [&'t str],
 }
 
 /// Whether a tool changes something.
@@ -52,37 +51,146 @@ const METHODS: &[&str] = &["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DE
 /// The methods whose repetition changes nothing more.
 const IDEMPOTENT_METHODS: &[&str] = &["PUT", "DELETE"];
 
-/// Tools that files describe. They are added while a process starts, and none is ever taken away.
-static DESCRIBED: RwLock<Vec<&'static Tool>> = RwLock::new(Vec::new());
-
-/// The tool with this name.
-#[must_use]
-pub fn find(name: &str) -> Option<&'static Tool> {
-    let own = TOOLS.iter().find(|tool| tool.name == name);
-    own.or_else(|| {
-        let described = DESCRIBED.read().unwrap_or_else(PoisonError::into_inner);
-        described.iter().copied().find(|tool| tool.name == name)
-    })
+/// A tool that a file describes, as runbooks see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Signature {
+    /// Its name, such as `pager.page`.
+    pub name: String,
+    /// Whether it changes something outside.
+    pub writes: bool,
+    /// What can be done about a lost attempt.
+    pub semantics: Option<Semantics>,
+    /// How risky it is.
+    pub risk: Risk,
+    /// The fields that make up the target.
+    pub target: Vec<String>,
+    /// Its fields.
+    pub fields: Vec<Field>,
 }
 
-/// Makes a described tool known. One whose name is known stays as it is.
-pub fn describe(tool: Tool) {
-    if find(tool.name).is_none() {
-        DESCRIBED.write().unwrap_or_else(PoisonError::into_inner).push(Box::leak(Box::new(tool)));
+/// A field of a described tool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// Its name.
+    pub name: String,
+    /// What it means.
+    pub about: String,
+    /// Whether it is a text; anything where it is not.
+    pub text: bool,
+    /// Whether it must be there.
+    pub required: bool,
+    /// Whether it may hold a secret.
+    pub secret: bool,
+}
+
+/// The tools that files describe: what a runbook is read with, beside its text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Described(Vec<Signature>);
+
+impl Described {
+    /// No tools.
+    pub const NONE: Described = Described(Vec::new());
+
+    /// These tools. The first of a name counts.
+    #[must_use]
+    pub fn new(signatures: Vec<Signature>) -> Described {
+        let mut known: Vec<Signature> = Vec::with_capacity(signatures.len());
+        for signature in signatures {
+            if known.iter().all(|other| other.name != signature.name) {
+                known.push(signature);
+            }
+        }
+        Described(known)
+    }
+
+    /// Their names.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|signature| signature.name.as_str())
+    }
+
+    /// Does something with all tools: those of Windlass itself and these.
+    pub fn with<R>(&self, use_them: impl FnOnce(Tools<'_>) -> R) -> R {
+        // What tables point at: the keys, targets and secrets of each tool.
+        let parts: Vec<Parts<'_>> = self.0.iter().map(Parts::of).collect();
+        let tools: Vec<Tool<'_>> =
+            self.0.iter().zip(&parts).map(|(signature, parts)| signature.tool(parts)).collect();
+        use_them(Tools { described: &tools })
     }
 }
 
-/// Whether a call changes something outside. An unknown call counts as a write.
-#[must_use]
-pub fn writes(tool: &str, operation: &str) -> bool {
-    match find(tool).map(|tool| tool.writes) {
-        Some(Writes::No) => false,
-        Some(Writes::Yes) | None => true,
-        Some(Writes::ByMethod) => !SAFE_METHODS.contains(&operation.to_uppercase().as_str()),
+/// The lists of a described tool.
+struct Parts<'t> {
+    keys: Vec<Key<'t>>,
+    target: Vec<&'t str>,
+    secrets: Vec<&'t str>,
+}
+
+impl<'t> Parts<'t> {
+    fn of(signature: &'t Signature) -> Parts<'t> {
+        let key = |field: &'t Field| {
+            let shape = if field.text { Template } else { Value };
+            let key = key(&field.name, shape, &field.about);
+            if field.required { key.required() } else { key }
+        };
+        Parts {
+            keys: signature.fields.iter().map(key).collect(),
+            target: signature.target.iter().map(String::as_str).collect(),
+            secrets: signature
+                .fields
+                .iter()
+                .filter(|field| field.secret)
+                .map(|field| field.name.as_str())
+                .collect(),
+        }
     }
 }
 
-impl Tool {
+impl Signature {
+    fn tool<'t>(&'t self, parts: &'t Parts<'t>) -> Tool<'t> {
+        let name = self.name.as_str();
+        Tool {
+            name,
+            operation: name.split_once('.').map_or(name, |(_, operation)| operation),
+            writes: if self.writes { Writes::Yes } else { Writes::No },
+            semantics: self.semantics,
+            risk: self.risk,
+            target: &parts.target,
+            otherwise: name,
+            fields: Table { name, keys: &parts.keys, one_of: &[] },
+            secrets: &parts.secrets,
+        }
+    }
+}
+
+/// The tools that steps can call: those of Windlass itself, and those that files describe.
+#[derive(Clone, Copy, Debug)]
+pub struct Tools<'t> {
+    described: &'t [Tool<'t>],
+}
+
+impl<'t> Tools<'t> {
+    /// Those of Windlass itself.
+    pub const OWN: Tools<'static> = Tools { described: &[] };
+
+    /// The tool with this name.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<&'t Tool<'t>> {
+        let own = TOOLS.iter().find(|tool| tool.name == name);
+        own.or_else(|| self.described.iter().find(|tool| tool.name == name))
+    }
+
+    /// Whether a call changes something outside. An unknown call counts as a write.
+    #[must_use]
+    pub fn writes(&self, tool: &str, operation: &str) -> bool {
+        match self.find(tool).map(|tool| tool.writes) {
+            Some(Writes::No) => false,
+            Some(Writes::Yes) | None => true,
+            Some(Writes::ByMethod) => !SAFE_METHODS.contains(&operation.to_uppercase().as_str()),
+        }
+    }
+}
+
+impl Tool<'_> {
     /// What can be done about a lost attempt at a write with this operation.
     #[must_use]
     pub fn semantics_of(&self, operation: &str) -> Option<Semantics> {
@@ -97,7 +205,7 @@ impl Tool {
     }
 }
 
-const fn table(name: &'static str, keys: &'static [Key]) -> Table {
+const fn table<'t>(name: &'t str, keys: &'t [Key<'t>]) -> Table<'t> {
     Table { name, keys, one_of: &[] }
 }
 
@@ -119,8 +227,8 @@ const fn git(
     operation: &'static str,
     writes: Writes,
     target: &'static [&'static str],
-    keys: &'static [Key],
-) -> Tool {
+    keys: &'static [Key<'static>],
+) -> Tool<'static> {
     let fields = table(name, keys);
     Tool {
         name,
@@ -141,14 +249,14 @@ const fn service(
     operation: &'static str,
     (risk, semantics): (Risk, Semantics),
     target: &'static [&'static str],
-    keys: &'static [Key],
-) -> Tool {
+    keys: &'static [Key<'static>],
+) -> Tool<'static> {
     let fields = table(name, keys);
     let (writes, semantics, secrets) = (Writes::Yes, Some(semantics), &["token"]);
     Tool { name, operation, writes, semantics, risk, target, otherwise: "service", fields, secrets }
 }
 
-pub static TOOLS: &[Tool] = &[
+pub static TOOLS: &[Tool<'static>] = &[
     Tool {
         name: "http",
         operation: "request",
@@ -525,11 +633,34 @@ mod tests {
     fn targets_and_secrets_are_fields() {
         for tool in TOOLS {
             for field in tool.target.iter().chain(tool.secrets) {
-                assert!(tool.fields.shape_of(field).is_some(), "{}: {field}", tool.name);
+                assert!(tool.fields.shape_of(field, Tools::OWN).is_some(), "{}: {field}", tool.name);
             }
             assert!(tool.name.ends_with(tool.operation) || !tool.name.contains('.'), "{}", tool.name);
-            assert!(std::ptr::eq(find(tool.name).unwrap(), tool), "{} stands twice", tool.name);
+            assert!(std::ptr::eq(Tools::OWN.find(tool.name).unwrap(), tool), "{} stands twice", tool.name);
         }
+    }
+
+    #[test]
+    fn a_described_tool_is_known_where_it_is_passed_in_and_nowhere_else() {
+        let field =
+            Field { name: "to".into(), about: "whom".into(), text: true, required: true, secret: false };
+        let pager = Signature {
+            name: "pager.page".into(),
+            writes: true,
+            semantics: None,
+            risk: Risk::High,
+            target: vec!["to".into()],
+            fields: vec![field],
+        };
+        let described = Described::new(vec![pager.clone(), Signature { risk: Risk::Low, ..pager }]);
+        described.with(|tools| {
+            let found = tools.find("pager.page").unwrap();
+            assert_eq!((found.risk, found.operation, found.target), (Risk::High, "page", &["to"][..]));
+            assert!(tools.find("http").is_some() && tools.writes("pager.page", "page"));
+        });
+        let text = "name: t\npipelines:\n  p:\n    steps:\n      - pager.page: { to: ann }\n";
+        assert!(crate::parse("t", text, &(), &described).is_ok());
+        assert!(crate::parse("t", text, &(), &Described::NONE).is_err());
     }
 
     #[test]

@@ -5,7 +5,7 @@
 use proptest::prelude::*;
 use std::fs;
 use std::path::{Path, PathBuf};
-use windlass_runbook::{self as runbook, Files, Loaded, Problem, Problems};
+use windlass_runbook::{self as runbook, Described, Files, Loaded, Problem, Problems};
 
 fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
@@ -27,7 +27,7 @@ fn every_mistake_is_said_as_before() {
     for path in files {
         let name = path.file_name().unwrap().to_str().unwrap();
         let text = fs::read_to_string(&path).unwrap();
-        let problems = runbook::parse(name, &text, &()).expect_err(name);
+        let problems = runbook::parse(name, &text, &(), &Described::NONE).expect_err(name);
         let said = problems.render(false);
         let expected = path.with_extension("txt");
         if std::env::var_os("UPDATE_GOLDEN").is_some() {
@@ -46,7 +46,7 @@ fn every_mistake_is_said_as_before() {
 
 #[test]
 fn problems_point_to_line_and_column() {
-    let problems = runbook::parse("a.yaml", "name: ä\nqueus: {}\n", &()).unwrap_err();
+    let problems = runbook::parse("a.yaml", "name: ä\nqueus: {}\n", &(), &Described::NONE).unwrap_err();
     let json = problems.json();
     let at: Vec<_> =
         json["problems"].as_array().unwrap().iter().map(|p| (&p["line"], &p["column"])).collect();
@@ -74,7 +74,7 @@ impl Case {
     }
 
     fn load(&self) -> Result<Loaded, Problems> {
-        runbook::load(&self.path("main.yaml"))
+        runbook::load(&self.path("main.yaml"), &Described::NONE)
     }
 
     fn refused(&self) -> String {
@@ -173,8 +173,13 @@ fn what_is_not_text_is_refused() {
         Case::new(&[("main.yaml", "\u{feff}name: t\n".as_bytes())]).load().is_ok(),
         "a mark of the byte order"
     );
-    assert!(runbook::load(Path::new("/")).unwrap_err().to_string().contains("not a file"));
-    assert!(runbook::load(Path::new("absent.yaml")).unwrap_err().to_string().contains("cannot be read"));
+    assert!(runbook::load(Path::new("/"), &Described::NONE).unwrap_err().to_string().contains("not a file"));
+    assert!(
+        runbook::load(Path::new("absent.yaml"), &Described::NONE)
+            .unwrap_err()
+            .to_string()
+            .contains("cannot be read")
+    );
 }
 
 /// Everything at once that could make for more work than a small file should.
@@ -210,7 +215,7 @@ fn bombs_do_not_go_off() {
         "a: |\n".repeat(50_000),
         "${{".repeat(80_000),
     ] {
-        let problems = runbook::parse("bomb.yaml", &bomb, &()).unwrap_err();
+        let problems = runbook::parse("bomb.yaml", &bomb, &(), &Described::NONE).unwrap_err();
         assert!(problems.list.len() <= 20 && problems.render(true).len() < 100_000);
     }
 }
@@ -226,10 +231,10 @@ impl Files for Same<'_> {
 
 /// Whatever comes of it, it comes back, says something that is not empty, and stays within bounds.
 fn answers(text: &str) -> Result<(), TestCaseError> {
-    match runbook::parse("p.yaml", text, &Same(text)) {
+    match runbook::parse("p.yaml", text, &Same(text), &Described::NONE) {
         Ok(loaded) => {
             prop_assert!(loaded.runbook.validate().is_ok());
-            let again = runbook::parse("p.yaml", text, &Same(text));
+            let again = runbook::parse("p.yaml", text, &Same(text), &Described::NONE);
             prop_assert_eq!(again.ok(), Some(loaded));
         }
         Err(problems) => {

@@ -36,11 +36,13 @@ use windlass_engine::port::{Clock as _, Fault};
 use windlass_engine::{Engine, Handle, Leave, Options, Parts, Permit, Reader};
 use windlass_executor::clock::{Sorted, System, fresh};
 use windlass_executor::config::Config;
+use windlass_executor::executor::Executor;
 use windlass_executor::home::Home;
 use windlass_executor::redaction::Redactor;
-use windlass_executor::secrets::Vault;
+use windlass_executor::secrets::{Secrets, Vault};
 use windlass_executor::shell::{Author, Shell, Wall};
-use windlass_executor::tools::execute::Executor;
+use windlass_executor::tools::Tools;
+use windlass_executor::tools::described::Registry;
 use windlass_executor::tools::settings::Settings as ToolSettings;
 use windlass_runbook::expr::Cel;
 use windlass_store::disk::Files;
@@ -103,6 +105,8 @@ pub struct Settings {
     pub tells: bool,
     /// How tools are set up; as the environment and the configuration file say where absent.
     pub tools: Option<Arc<ToolSettings>>,
+    /// The tools that files describe; read from the folder that the settings name where absent.
+    pub registry: Option<Registry>,
     /// What steps run behind.
     pub apart: Apart,
     /// Whether callers of this machine may start runs without a credential.
@@ -129,8 +133,8 @@ pub struct App {
     pub evaluate: Arc<Cel>,
     /// The log, for those who read it.
     pub log: Arc<Log>,
-    /// How tools are set up.
-    pub tools: Arc<ToolSettings>,
+    /// The tools.
+    pub tools: Tools,
     /// The data directory.
     pub home: Home,
     /// What steps run behind.
@@ -190,8 +194,11 @@ impl App {
                 Arc::new(ToolSettings::of(&settings.config).map_err(|error| Error::Tools(error.to_string()))?)
             }
         };
-        windlass_executor::tools::described::announce(&tools)
-            .map_err(|error| Error::Tools(error.to_string()))?;
+        let registry = match settings.registry.clone() {
+            Some(registry) => registry,
+            None => Registry::read(&tools).map_err(|error| Error::Tools(error.to_string()))?,
+        };
+        let callable = Tools::new(tools.clone(), registry).map_err(Error::Tools)?;
         let named = settings.config.var("WINDLASS_ARTIFACTS");
         let shelf = Shelf::find(named.as_deref(), &home.evidence()).map_err(Error::Evidence)?;
         let (mut store, recovery) = Embedded::open(Arc::new(Files), home.root(), &settings.store)?;
@@ -210,7 +217,8 @@ impl App {
         let shell = if settings.executes { Some(Arc::new(Shell::start(exe, home.root())?)) } else { None };
         let executor = match &shell {
             Some(shell) => {
-                let made = Executor::new(tools.clone(), home.clone(), Some(shell.clone()));
+                let secrets = Arc::new(Secrets::new(home.root()));
+                let made = Executor::new(callable.clone(), (home.clone(), secrets), shell.clone());
                 Some(made.map_err(Error::Tools)?)
             }
             None => None,
@@ -232,7 +240,7 @@ impl App {
         };
         let (policies, expressions) = (policy.clone(), evaluate.clone());
         let walled = shell.clone();
-        let hands = (shell, executor, cards.clone());
+        let hands = (executor, cards.clone());
         let outside = Local::new(
             handle.clone(),
             home.clone(),
@@ -336,7 +344,7 @@ impl App {
             policy,
             evaluate,
             log,
-            tools,
+            tools: callable,
             home,
             config,
             metrics,

@@ -19,6 +19,7 @@ use windlass_core::id::{AttemptId, Name, RunId, StepId};
 use windlass_core::run::{Actor, Initiator};
 use windlass_engine::port::Store as _;
 use windlass_executor::home::Home;
+use windlass_executor::remote::escape;
 
 /// What a token begins with.
 pub const PREFIX: &str = "wla_";
@@ -147,14 +148,6 @@ pub fn may(place: &AttemptId, method: &Method, path: &str) -> bool {
     let own = rest.strip_prefix(plain.as_str()).or_else(|| rest.strip_prefix(escaped.as_str()));
     *method == Method::POST
         && (rest.starts_with("/signals/") || own.is_some_and(|verb| verb == "checkpoint" || verb == "output"))
-}
-
-/// A text as it stands in a path.
-#[must_use]
-pub fn escape(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~');
-    let one = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
-    text.bytes().map(one).collect()
 }
 
 /// An attempt, as the one who asks for something. The core reads the run out of it: behind an attempt stand the requesters

@@ -23,7 +23,7 @@ use tokio::net::TcpStream;
 use tower::ServiceExt as _;
 use windlass_core::code::Code;
 use windlass_engine::handle::Message;
-use windlass_executor::tls;
+use windlass_executor::{remote, tls};
 
 /// How long to wait for a process that holds the data directory and does not answer yet.
 const PATIENCE: Duration = Duration::from_secs(45);
@@ -59,6 +59,21 @@ impl Failure {
     /// Whoever was asked is gone; `harmless` says that asking again can do no harm.
     fn gone(detail: impl Into<String>, harmless: bool) -> Failure {
         Failure { gone: harmless, ..Failure::new(Code::Unavailable, detail) }
+    }
+}
+
+impl remote::Way for Client {
+    fn post<'a>(&'a self, path: &'a str, body: &'a Value, patience: Duration) -> remote::Answer<'a> {
+        Box::pin(async move {
+            let answer = self.post_waiting(path, body, patience).await;
+            answer.map_err(|failure| remote::Failure { code: failure.code, detail: failure.detail })
+        })
+    }
+}
+
+impl From<remote::Failure> for Failure {
+    fn from(failure: remote::Failure) -> Failure {
+        Failure::new(failure.code, failure.detail)
     }
 }
 

@@ -1,4 +1,4 @@
-//! The server of Windlass: the API, what it decides by and acts through, and the client and the executor that talk to it.
+//! The server of Windlass: the API, what it decides by and acts through, and the client that talks to it.
 
 pub mod apart;
 pub mod api;
@@ -10,7 +10,6 @@ pub mod backup;
 pub mod cards;
 pub mod client;
 pub mod evidence;
-pub mod executor;
 pub mod external;
 pub mod guards;
 pub mod metrics;

@@ -9,7 +9,6 @@ pub(crate) mod beside;
 mod emit;
 mod notices;
 mod probe;
-mod reported;
 
 use crate::app::App;
 use crate::attempts::Attempts;
@@ -19,11 +18,10 @@ use crate::guards;
 use crate::policy::pool::Pool;
 use crate::policy::{self, Edition, InForce, Question};
 use beside::For;
-pub(crate) use reported::report_of;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -33,12 +31,10 @@ use windlass_core::digest::Digest;
 use windlass_core::effect::Effect;
 use windlass_core::event::PolicyDecided;
 use windlass_core::id::{AttemptId, Name, RunId, Scoped, StepId};
-use windlass_core::receipt::{Action, Semantics};
+use windlass_core::receipt::Action;
 use windlass_core::run::{Actor, Initiator};
 use windlass_core::runbook::{Kind, StepDef};
 use windlass_core::schedule;
-use windlass_core::small;
-use windlass_core::step::Failure;
 use windlass_core::template::Template;
 use windlass_core::time::{Millis, Span};
 use windlass_core::trace;
@@ -46,21 +42,18 @@ use windlass_core::turn::command::{Command, Receipted, Refusal};
 use windlass_engine::port::{Fault, Outside};
 use windlass_engine::{Handle, Leave, Permit, Released};
 use windlass_executor::config::Config;
+use windlass_executor::executor::{Executor, Given, Lease, Script, Terms, Work, failed};
 use windlass_executor::home::Home;
-use windlass_executor::room::postponed;
 use windlass_executor::secrets::{OfRun, Registered, Secrets};
-use windlass_executor::shell::{self, Author, Environment, Reach, Shell, ShellEvent, Spec, StartError, Told};
-use windlass_executor::tools::Trouble;
-use windlass_executor::tools::execute::{Executor, Finished, Job};
-use windlass_executor::tools::session::{Session, Witness};
+use windlass_executor::shell::{self, Author, Shell};
+use windlass_executor::tools::execute::{Finished, OutputLost};
+use windlass_executor::tools::session::Witness;
 use windlass_executor::tools::settings::Settings as ToolSettings;
 use windlass_runbook::cron;
 use windlass_runbook::expr::Cel;
 use windlass_runbook::tools::EMIT;
 use windlass_store::store::Embedded;
 
-/// How long the end of attempts is waited for beyond their grace time when the process stops.
-const STOP_EXTRA: Duration = Duration::from_secs(5);
 /// How long an answer to a cancel waits for commands that are about to begin.
 const SETTLE_MAX: Duration = Duration::from_secs(5);
 /// When a schedule is looked at again whose slots could not be computed.
@@ -68,14 +61,18 @@ const SLOTS_AGAIN: Span = Span::mins(10);
 
 /// The executor and everything else outside, in this process.
 pub struct Local {
-    line: Mutex<Sender<Work>>,
+    line: Mutex<Sender<Next>>,
     hands: Arc<Hands>,
     /// Where callers wait for their answers, once somebody serves them.
     callers: OnceLock<tokio::runtime::Handle>,
 }
 
 /// What the working thread works off.
-enum Work {
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all are of the large kind, and a box for each would be slower"
+)]
+enum Next {
     /// Something may happen now.
     Released(Released),
     /// Somebody wants to know when everything before this was started.
@@ -92,8 +89,8 @@ pub(crate) struct Hands {
     pool: Pool<PolicyDecided>,
     pub(crate) evaluate: Arc<Cel>,
     shell: Option<Arc<Shell>>,
-    /// Absent where nothing is carried out.
-    tools: Option<Executor>,
+    /// Carries out leases; absent where nothing is carried out.
+    executor: Option<Arc<Executor>>,
     /// Shows people what waits for them; absent where nothing is carried out.
     cards: Option<Arc<Cards>>,
     by: Actor,
@@ -120,11 +117,6 @@ pub enum Whose {
 
 #[derive(Default)]
 struct Running {
-    attempts: HashSet<AttemptId>,
-    /// Those of them whose command does not run yet.
-    beginning: HashSet<AttemptId>,
-    /// The process that each attempt's processes descend from.
-    leaders: HashMap<shell::Identity, AttemptId>,
     /// Workers whose external queues are being listed, and the list that was asked for meanwhile.
     listing: HashMap<Scoped, Option<Errand>>,
     /// Looks at guards that are under way.
@@ -143,14 +135,15 @@ impl Local {
         home: Home,
         (config, policy): (Arc<Config>, Arc<InForce>),
         evaluate: Arc<Cel>,
-        (shell, tools, cards): (Option<Arc<Shell>>, Option<Executor>, Option<Arc<Cards>>),
+        (executor, cards): (Option<Arc<Executor>>, Option<Arc<Cards>>),
         settings: &Arc<ToolSettings>,
     ) -> std::io::Result<Arc<Local>> {
         let by = Actor::new(Initiator::Executor, "local");
         let (running, ended) = (Mutex::default(), Condvar::new());
         let attempts = Arc::new(Attempts::open(&home)?);
         let pool = Pool::default();
-        let secrets = tools.as_ref().map(|tools| tools.secrets().clone());
+        let shell = executor.as_ref().map(|executor| executor.shell().clone());
+        let secrets = executor.as_ref().map(|executor| executor.secrets().clone());
         let registered = Registered::new(secrets.unwrap_or_else(|| Arc::new(Secrets::new(home.root()))));
         let hands = Arc::new(Hands {
             engine,
@@ -160,7 +153,7 @@ impl Local {
             pool,
             evaluate,
             shell,
-            tools,
+            executor,
             cards,
             by,
             attempts,
@@ -202,11 +195,11 @@ impl Local {
     /// Waits until no command of a run is about to begin here: after a cancel that is durable, none begins any more.
     pub fn settle(&self, run: RunId) {
         let (told, passed) = channel();
-        let _ = self.line.lock().unwrap_or_else(PoisonError::into_inner).send(Work::Passed(told));
+        let _ = self.line.lock().unwrap_or_else(PoisonError::into_inner).send(Next::Passed(told));
         let _ = passed.recv_timeout(SETTLE_MAX);
-        let begins = |running: &mut Running| running.beginning.iter().any(|attempt| attempt.run == run);
-        let waited = self.hands.ended.wait_timeout_while(self.hands.lock(), SETTLE_MAX, begins);
-        drop(waited.unwrap_or_else(PoisonError::into_inner));
+        if let Some(executor) = &self.hands.executor {
+            executor.settle(run, SETTLE_MAX);
+        }
     }
 
     /// Asks policy whether what is left of a step's effect may be looked at. Waits for the answer, and that it is on record.
@@ -220,10 +213,9 @@ impl Local {
     /// Whose a process with these ancestors is.
     #[must_use]
     pub fn whose(&self, line: &[shell::Identity]) -> Whose {
-        let running = self.hands.lock();
-        // A step may have killed its keeper: what still lives of it is known by its supervisor.
-        if let Some(attempt) = line.iter().find_map(|process| running.leaders.get(process)) {
-            return Whose::Attempt(attempt.clone());
+        let attempt = self.hands.executor.as_ref().and_then(|executor| executor.attempt_of(line));
+        if let Some(attempt) = attempt {
+            return Whose::Attempt(attempt);
         }
         let is_step = self.hands.shell.as_ref().is_some_and(|shell| shell.is_above(line));
         if is_step { Whose::Step } else { Whose::Apart }
@@ -244,33 +236,22 @@ impl Local {
     /// Ends every attempt under way and hands it back: a later process takes it up again.
     pub fn stop(&self) {
         let hands = &self.hands;
-        let mut running = hands.lock();
-        running.stopping = true;
-        for attempt in &running.attempts {
-            if let Some(shell) = &hands.shell {
-                let _ = shell.stop(&attempt.to_string(), shell::spec::GRACE);
-            }
-        }
-        drop(running);
+        hands.lock().stopping = true;
         // Commands that wait for room need not wait any longer.
         hands.ended.notify_all();
-        if let Some(tools) = &hands.tools {
-            tools.leave(shell::spec::GRACE);
+        if let Some(executor) = &hands.executor {
+            executor.leave(shell::spec::GRACE);
         }
         if let Some(cards) = &hands.cards {
             cards.stop();
         }
-        let longest = shell::spec::GRACE + STOP_EXTRA;
-        let running = hands.lock();
-        let waited = hands.ended.wait_timeout_while(running, longest, |running| !running.attempts.is_empty());
-        drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 }
 
 impl Outside for Local {
     fn start(&self, released: Released) {
         // The worker lives as long as this does.
-        let _ = self.line.lock().unwrap_or_else(PoisonError::into_inner).send(Work::Released(released));
+        let _ = self.line.lock().unwrap_or_else(PoisonError::into_inner).send(Next::Released(released));
     }
 
     fn tell(&self, several: Box<dyn FnOnce() + Send>) {
@@ -320,13 +301,13 @@ impl Hands {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn serve(self: &Arc<Hands>, work: &Receiver<Work>) {
+    fn serve(self: &Arc<Hands>, work: &Receiver<Next>) {
         while let Ok(next) = work.recv() {
             match next {
-                Work::Released(Released::Execute(permit)) => self.execute(&permit),
-                Work::Released(Released::Effect(effect)) => self.effect(effect),
+                Next::Released(Released::Execute(permit)) => self.execute(&permit),
+                Next::Released(Released::Effect(effect)) => self.effect(effect),
                 // Whoever asked may have gone away.
-                Work::Passed(told) => drop(told.send(())),
+                Next::Passed(told) => drop(told.send(())),
             }
         }
     }
@@ -372,185 +353,100 @@ impl Hands {
     }
 
     fn fail(&self, attempt: AttemptId, code: Code, message: impl Into<String>) {
-        let failure = Failure::new(code, message);
-        self.report(attempt, Report::Failed { failure, retryable: false, exit_code: None, signal: None });
+        self.report(attempt, failed(code, message));
     }
 
     /// Carries out an attempt. The permit says that its lease is durable.
     fn execute(self: &Arc<Hands>, permit: &Permit) {
-        let (lease, attempt) = (permit.lease(), permit.attempt());
+        let attempt = permit.attempt();
+        let Some(executor) = &self.executor else {
+            return self.fail(attempt, Code::Internal, "this process carries out no steps");
+        };
         let Some(step) = permit.step() else {
             return self.fail(attempt, Code::Internal, "the step's definition is not in its runbook");
         };
-        match &step.kind {
-            Kind::Run { command } => match self.spec(permit, step, command) {
-                Ok(spec) => self.run(permit, attempt, spec, step),
-                Err(trouble) if trouble.hands_back() => {
-                    self.report(attempt, Report::Returned { reason: Some(trouble.message) });
-                }
-                Err(trouble) if trouble.lacks_room() => {
-                    self.report(attempt, postponed(trouble.message, lease.attempt));
-                }
-                Err(trouble) => self.fail(attempt, Code::StepFailed, trouble.message),
-            },
+        let work = match &step.kind {
+            Kind::Run { command } => Work::Command(self.script(permit, step, command)),
             // What a transformation gives is what was rendered for it.
             Kind::Tool { tool, .. } if tool.as_str() == "transform" => {
-                let output = lease.input.as_ref().and_then(|input| input.get("fields")).cloned();
-                self.report(attempt, Report::Done { output, exit_code: None });
+                Work::Transform(permit.lease().input.as_ref().and_then(|input| input.get("fields")).cloned())
             }
-            Kind::Tool { tool, .. } if tool.as_str() == EMIT => self.emit(permit),
-            Kind::Tool { with, .. } => self.tool(permit, step, with),
+            Kind::Tool { tool, .. } if tool.as_str() == EMIT => return self.emit(permit),
+            Kind::Tool { with, .. } => {
+                let action = permit.lease().input.clone();
+                let action = action.and_then(|input| serde_json::from_value(input).ok());
+                let Some(action) = action else {
+                    let text = "the step's action is not what its tool takes";
+                    return self.fail(attempt, Code::Internal, text);
+                };
+                Work::Call { action, with: with.clone(), own_read: step.reconcile.is_none() }
+            }
             Kind::Agent { agent, .. } => {
                 let text = format!(
                     "the agent `{agent}` cannot be started: agents are not available in this version"
                 );
-                self.fail(attempt, Code::StepFailed, text);
+                return self.fail(attempt, Code::StepFailed, text);
             }
             Kind::Parallel { .. }
             | Kind::Steps { .. }
             | Kind::Strategy { .. }
             | Kind::Call { .. }
             | Kind::Approve { .. }
-            | Kind::Wait { .. } => self.fail(attempt, Code::Internal, "nobody carries out such a step"),
-        }
-    }
-
-    /// What the keeper is asked to do.
-    fn spec(&self, permit: &Permit, step: &StepDef, command: &str) -> Result<Spec, Trouble> {
-        let (lease, work) = (permit.lease(), permit.work());
-        let input = lease.input.as_ref();
-        let secrets = self.tools.as_ref().map(|tools| tools.secrets().clone());
-        let secrets = secrets.unwrap_or_else(|| Arc::new(Secrets::new(self.home.root())));
-        let attempt = permit.attempt();
-        let witness = self.witness(attempt.clone());
-        let masked = self.secrets_of(lease.run, &work.tenant, || work.runbook.secrets());
-        let session = Session::witnessed(work.tenant.clone(), secrets, witness, masked);
-        let (token, span) =
-            (self.attempts.token(&attempt), trace::attempt_span(attempt.run, &attempt.step, attempt.epoch));
-        let traceparent = trace::traceparent(work.trace, span);
-        let server = self.attempts.server();
-        let reach = Reach { tries: lease.attempt, server, token: &token, traceparent: &traceparent };
-        let (key, vars) = (lease.idempotency_key.as_str(), lease.vars.get());
-        let told = Told { attempt: &attempt, key, vars: &vars, reach: Some(reach) };
-        let mut env = Environment::of_step(&told).map_err(|error| error.to_string())?;
-        if let Some(Value::Object(extra)) = input.and_then(|input| input.get("env")) {
-            add_env(&mut env, &session, &step.env, extra)?;
-        }
-        let dir = input.and_then(|input| input.get("dir")).and_then(Value::as_str);
-        let cwd = Path::new(&work.cwd);
-        let dir = dir.map_or_else(|| cwd.to_path_buf(), |dir| cwd.join(dir));
-        let log = self.home.output_of(&attempt);
-        make_dir(&log)?;
-        let typed = self.home.typed_of(&attempt);
-        let mut spec = Spec::new(&attempt.to_string(), command, dir, env, log, typed);
-        spec.author = Author::Run { tenant: work.tenant.clone(), run: lease.run, home: work.cwd.clone() };
-        spec.shell.clone_from(&step.shell);
-        spec.timeout = step.timeout.map(|span| Duration::from_millis(span.0));
-        spec.secrets = session.values();
-        spec.outputs.clone_from(&step.outputs);
-        Ok(spec)
-    }
-
-    /// Carries out a call of a tool, side by side with others.
-    fn tool(self: &Arc<Hands>, permit: &Permit, step: &StepDef, with: &Template) {
-        let (lease, attempt) = (permit.lease(), permit.attempt());
-        let Some(executor) = &self.tools else {
-            return self.fail(attempt, Code::Internal, "this process carries out no steps");
+            | Kind::Wait { .. } => {
+                return self.fail(attempt, Code::Internal, "nobody carries out such a step");
+            }
         };
-        if self.lock().stopping {
-            let reason = Some("the process is stopping".to_owned());
-            return self.report(attempt, Report::Returned { reason });
-        }
-        let action = lease.input.clone().and_then(|input| serde_json::from_value(input).ok());
-        let Some(action) = action else {
-            return self.fail(attempt, Code::Internal, "the step's action is not what its tool takes");
-        };
-        let writes = matches!(step.kind, Kind::Tool { writes: true, .. });
-        let job = Job {
-            witness: self.witness(attempt.clone()),
-            run: self.secrets_of(lease.run, &permit.work().tenant, || permit.work().runbook.secrets()),
+        let (lease, tenant) = (permit.lease(), &permit.work().tenant);
+        let terms = Terms {
             id: attempt.clone(),
-            tenant: permit.work().tenant.clone(),
-            action,
-            with: with.clone(),
-            key: lease.idempotency_key.clone(),
             attempt: lease.attempt,
-            semantics: writes.then(|| step.effect.unwrap_or(Semantics::AtMostOnce)),
+            key: lease.idempotency_key.clone(),
+            tenant: tenant.clone(),
+            semantics: lease.semantics,
             timeout: step.timeout.map(|span| Duration::from_millis(span.0)),
-            own_read: step.reconcile.is_none(),
+            witness: self.witness(attempt.clone()),
+            masked: self.secrets_of(lease.run, tenant, || permit.work().runbook.secrets()),
         };
         let hands = self.clone();
-        executor.start(permit.leave(), job, move |finished| hands.finished(attempt, finished));
+        executor.carry_out(
+            permit.leave(),
+            Lease { terms, work },
+            Box::new(move |finished| hands.finished(attempt, finished)),
+        );
+    }
+
+    /// The command of a step, with what it is given.
+    fn script(&self, permit: &Permit, step: &StepDef, command: &str) -> Script {
+        let (lease, work) = (permit.lease(), permit.work());
+        let dir = lease.input.as_ref().and_then(|input| input.get("dir")).and_then(Value::as_str);
+        let cwd = Path::new(&work.cwd);
+        Script {
+            text: command.to_owned(),
+            shell: step.shell.clone(),
+            dir: dir.map_or_else(|| cwd.to_path_buf(), |dir| cwd.join(dir)),
+            author: Author::Run { tenant: work.tenant.clone(), run: lease.run, home: work.cwd.clone() },
+            env: given(permit),
+            vars: lease.vars.get(),
+            server: self.attempts.server().to_owned(),
+            token: self.attempts.token(&permit.attempt()),
+            traceparent: traceparent(permit),
+            outputs: step.outputs.clone(),
+        }
     }
 
     fn finished(&self, attempt: AttemptId, finished: Finished) {
-        let Finished { report, receipt, costs } = finished;
+        let Finished { report, receipt, costs, lost_output } = finished;
+        let AttemptId { run, step, epoch } = attempt.clone();
         if !costs.is_empty() {
             // What was spent is known before what came of it, so that the next attempt finds the budget as it is.
-            let AttemptId { run, step, epoch } = attempt.clone();
+            let step = step.clone();
             self.engine.report(self.by.clone(), Command::Cost { run, step, epoch, costs });
         }
+        if let Some(OutputLost { bytes, reason }) = lost_output {
+            let lost = Command::OutputLost { run, step, epoch, bytes, reason };
+            self.engine.report(self.by.clone(), lost);
+        }
         self.report_with(attempt, report, receipt);
-    }
-
-    fn run(self: &Arc<Hands>, permit: &Permit, attempt: AttemptId, spec: Spec, step: &StepDef) {
-        let Some(shell) = &self.shell else {
-            return self.fail(attempt, Code::Internal, "this process carries out no steps");
-        };
-        {
-            let mut running = self.lock();
-            if running.stopping {
-                let reason = Some("the process is stopping".to_owned());
-                return self.report(attempt, Report::Returned { reason });
-            }
-            running.attempts.insert(attempt.clone());
-            running.beginning.insert(attempt.clone());
-        }
-        let (hands, outputs, log) = (self.clone(), step.outputs.clone(), spec.log.clone());
-        let repeatable = matches!(step.effect, None | Some(Semantics::Idempotent));
-        let (refused, tries) = (attempt.clone(), permit.lease().attempt);
-        let started = shell.run(&permit.leave(), spec, move |event| match event {
-            ShellEvent::Ended(ended) => {
-                let stopping = {
-                    let mut running = hands.lock();
-                    running.attempts.remove(&attempt);
-                    running.beginning.remove(&attempt);
-                    running.leaders.retain(|_, leads| *leads != attempt);
-                    running.stopping
-                };
-                if let Some(reason) = &ended.log_error {
-                    let AttemptId { run, step, epoch } = attempt.clone();
-                    let (bytes, reason) = (ended.lost_bytes, reason.clone());
-                    let lost = Command::OutputLost { run, step, epoch, bytes, reason };
-                    hands.engine.report(hands.by.clone(), lost);
-                }
-                let report = report_of(&ended, &outputs, &log, (stopping, repeatable), tries);
-                hands.report(attempt.clone(), report);
-                hands.ended.notify_all();
-            }
-            ShellEvent::Started { pid } => {
-                // One that has ended already asks nothing any more.
-                if let Some(leader) = shell::identity(pid) {
-                    hands.lock().leaders.insert(leader, attempt.clone());
-                }
-            }
-            ShellEvent::Began => {
-                hands.lock().beginning.remove(&attempt);
-                hands.ended.notify_all();
-            }
-            ShellEvent::Line(_) | ShellEvent::Warned(_) => {}
-        });
-        if let Err(error) = started {
-            let mut running = self.lock();
-            running.attempts.remove(&refused);
-            running.beginning.remove(&refused);
-            drop(running);
-            self.ended.notify_all();
-            if error.passes() {
-                return self.report(refused, postponed(error.to_string(), tries));
-            }
-            self.fail(refused, error.code(), error.to_string());
-        }
     }
 
     fn effect(self: &Arc<Hands>, effect: Effect) {
@@ -559,12 +455,9 @@ impl Hands {
             Effect::GatherGuard { run, step, node: _, after } => self.gather(run, step, after),
             Effect::Stop { run, step, epoch, grace } => {
                 let (attempt, grace) = (AttemptId { run, step, epoch }, Duration::from_millis(grace.0));
-                if let Some(shell) = &self.shell {
-                    let _ = shell.stop(&attempt.to_string(), grace);
-                }
                 self.stop_looks(run, &attempt.step, grace);
-                if let Some(tools) = &self.tools {
-                    tools.stop(&attempt, grace);
+                if let Some(executor) = &self.executor {
+                    executor.stop(&attempt, grace);
                 }
             }
             Effect::ComputeSlots { schedule, settings, after, until } => {
@@ -710,28 +603,25 @@ impl Hands {
     }
 }
 
-fn make_dir(log: &Path) -> Result<(), Trouble> {
-    let dir = log.parent().map_or_else(PathBuf::new, Path::to_path_buf);
-    std::fs::create_dir_all(&dir).map_err(|error| Trouble::from(StartError::file(&dir, &error)))
+/// What the `env:` of a step says. A secret is a name until the last moment, and only where the definition names one: a
+/// variable's value that looks like a reference is a text like any other, so no value can ask for a secret.
+pub(crate) fn given(permit: &Permit) -> Vec<(String, Given)> {
+    let rendered = permit.lease().input.as_ref().and_then(|input| input.get("env"));
+    let one = |(name, value): (&String, &Value)| {
+        let given = match (permit.step().and_then(|step| step.env.get(name)), value) {
+            (Some(Template::Secret(secret)), _) => Given::Secret(secret.to_string()),
+            (_, Value::String(text)) => Given::Text(text.clone()),
+            (_, other) => Given::Text(other.to_string()),
+        };
+        (name.clone(), given)
+    };
+    rendered.and_then(Value::as_object).into_iter().flatten().map(one).collect()
 }
 
-/// Adds what `env:` says. A secret is resolved here, at the last moment, and registered for redaction; only where the
-/// definition names one, so that no value of a variable can ask for it.
-fn add_env(
-    env: &mut Environment,
-    session: &Session,
-    defs: &small::Map<String, Template>,
-    extra: &Map<String, Value>,
-) -> Result<(), Trouble> {
-    for (name, value) in extra {
-        let text = match (defs.get(name), value) {
-            (Some(Template::Secret(secret)), _) => session.reveal(secret.as_str())?,
-            (_, Value::String(text)) => text.clone(),
-            (_, other) => other.to_string(),
-        };
-        env.add(name, &text).map_err(|error| error.to_string())?;
-    }
-    Ok(())
+/// What an attempt hands on, so that what it calls joins the trace.
+pub(crate) fn traceparent(permit: &Permit) -> String {
+    let AttemptId { run, step, epoch } = permit.attempt();
+    trace::traceparent(permit.work().trace, trace::attempt_span(run, &step, epoch))
 }
 
 #[cfg(test)]

@@ -41,8 +41,8 @@ use windlass_core::turn::undone;
 use windlass_engine::Leave;
 use windlass_executor::secrets::Secrets;
 use windlass_executor::tools::session::Session;
-use windlass_executor::tools::{Call, Current, TIME_MAX, Tools};
-use windlass_runbook::tools;
+use windlass_executor::tools::{Call, Current, TIME_MAX};
+use windlass_runbook::Described;
 use windlass_store::store::Embedded;
 
 /// The name of the generated runbook and of its pipeline.
@@ -66,6 +66,8 @@ pub enum State {
 pub struct Item {
     /// The step that did it.
     pub step: StepId,
+    /// The pipeline of the run that did it, and those that the run took back itself.
+    pub pipelines: Vec<Name>,
     /// Its receipt.
     pub receipt: Option<Box<Receipt>>,
     /// Whether it can be taken back.
@@ -129,18 +131,23 @@ fn text_of(template: &Template) -> Value {
 /// # Errors
 /// A run that is not over.
 pub async fn plan(app: &App, run: RunId) -> Result<Plan, (Code, String)> {
-    let evaluate = app.evaluate.clone();
-    let found = app.look(move |store| gather(store, run, &*evaluate)).await;
+    let (evaluate, registry) = (app.evaluate.clone(), app.tools.registry.clone());
+    let found = app
+        .look(move |store| gather(store, run, With { evaluate: &*evaluate, tools: registry.signatures() }))
+        .await;
     let (tenant, mut plan) = found.map_err(|problem| (problem.code, problem.detail))??;
-    let tools = Tools::new(app.tools.clone()).map_err(|why| (Code::Internal, why))?;
+    let tools = &app.tools;
     let secrets = Arc::new(Secrets::new(app.home.root()));
     for item in &mut plan.items {
         let (State::Ready, Some(receipt)) = (&item.state, &item.receipt) else { continue };
         let Some(reverse) = receipt.reverse.as_ref().filter(|_| is_reversal(item)) else { continue };
-        if !Tools::can_look(reverse.tool.as_str()) {
+        if !tools.can_look(reverse.tool.as_str()) {
             continue;
         }
-        let leave = match app.may_look(receipt.run, receipt.step.clone(), action_of(reverse)).await {
+        let leave = match app
+            .may_look(receipt.run, receipt.step.clone(), action_of(reverse, tools.registry.signatures()))
+            .await
+        {
             Ok(leave) => leave,
             Err(refusal) => {
                 // Nobody knows what would be overwritten, so that has to be wanted.
@@ -191,9 +198,9 @@ fn question(
 }
 
 /// What would take something back, as policy sees it.
-fn action_of(reverse: &Reversal) -> Action {
+fn action_of(reverse: &Reversal, tools: &Described) -> Action {
     let Reversal { tool, operation, target, fields } = reverse.clone();
-    let risk = tools::find(tool.as_str()).map_or(Risk::High, |tool| tool.risk);
+    let risk = tools.with(|tools| tools.find(tool.as_str()).map_or(Risk::High, |tool| tool.risk));
     Action { tool, operation, target, fields, risk }
 }
 
@@ -276,7 +283,7 @@ fn taken_back(store: &Embedded, run: &Run) -> Vec<(RunId, Millis)> {
 }
 
 /// What the records say about a run's effects.
-fn gather(store: &mut Embedded, id: RunId, evaluate: &dyn Evaluate) -> Gathered {
+fn gather(store: &mut Embedded, id: RunId, with: With<'_>) -> Gathered {
     let missing = || (Code::NotFound, format!("there is no run `{id}`"));
     let Gone { by, seen, .. } = gone(store, id)?;
     let run = store.state().run(id).ok_or_else(missing)?;
@@ -288,7 +295,7 @@ fn gather(store: &mut Embedded, id: RunId, evaluate: &dyn Evaluate) -> Gathered 
     let by_whom = by.map(|by| (by, seen == Some(by)));
     let taken_back = taken_back(store, run);
     let mut plan = Plan { items: Vec::new(), runs: Vec::new(), by: by_whom, taken_back };
-    items_of(store, id, (&Above::default(), CALLS_MAX), evaluate, &mut plan)?;
+    items_of(store, id, (&Above::default(), CALLS_MAX), with, &mut plan)?;
     if let Some(by) = by {
         for item in plan.items.iter_mut().filter(|item| item.state == State::Ready) {
             (item.state, item.def) = (State::Not(format!("{by} is taking it back")), None);
@@ -302,7 +309,7 @@ fn items_of(
     store: &mut Embedded,
     id: RunId,
     (above, depth): (&Above, u32),
-    evaluate: &dyn Evaluate,
+    with: With<'_>,
     plan: &mut Plan,
 ) -> Result<(), (Code, String)> {
     use windlass_engine::port::Store as _;
@@ -334,19 +341,28 @@ fn items_of(
             .is_some_and(|node| matches!(node.compensate, Compensate::Called | Compensate::Undeclared));
         let child = step.child().filter(|_| depth > 0 && called && undone::taken_from(run, step).is_none());
         let Some(child) = child else {
-            plan.items.extend(item(store, run, def, step, above, evaluate));
+            plan.items.extend(item(store, run, def, step, above, with));
             continue;
         };
         let below = above.below(step);
         store.load(&[StreamId::Run(child)]).map_err(|fault| failed(fault.to_string()))?;
         if store.state().run(child).is_none() {
             let state = State::Not(format!("{child}, which it called, is not there any more"));
-            plan.items.push(Item { step: above.shown(&name), receipt: None, state, def: None });
+            let pipelines = pipelines_of(store, store.state().run(id).ok_or_else(missing)?);
+            plan.items.push(Item { step: above.shown(&name), pipelines, receipt: None, state, def: None });
             continue;
         }
-        items_of(store, child, (&below, depth - 1), evaluate, plan)?;
+        items_of(store, child, (&below, depth - 1), with, plan)?;
     }
     Ok(())
+}
+
+/// What a plan is made with, beside the store.
+#[derive(Clone, Copy)]
+struct With<'a> {
+    evaluate: &'a dyn Evaluate,
+    /// The tools that files describe.
+    tools: &'a Described,
 }
 
 /// The calls through which the steps of a called run are reached.
@@ -368,6 +384,17 @@ impl Above {
     }
 }
 
+/// The pipeline of a run, and where the run is an undo, those that it took back: an undo of that does them again.
+fn pipelines_of(store: &Embedded, run: &Run) -> Vec<Name> {
+    let runbook =
+        match store.state().stream(&StreamId::Runbook(run.born.home.runbook)).map(|found| &found.body) {
+            Some(Body::Runbook(runbook)) => Some(runbook),
+            Some(_) | None => None,
+        };
+    let undone = runbook.into_iter().flat_map(|runbook| runbook.undoes.iter().cloned());
+    std::iter::once(run.born.home.pipeline.clone()).chain(undone).collect()
+}
+
 /// What becomes of one step; none where it did nothing outside and declares nothing.
 fn item(
     store: &Embedded,
@@ -375,7 +402,7 @@ fn item(
     def: &Pipeline,
     step: &Step,
     above: &Above,
-    evaluate: &dyn Evaluate,
+    with: With<'_>,
 ) -> Option<Item> {
     let node = def.node(step.node)?;
     let stream = effect_key(run, node, step);
@@ -387,8 +414,13 @@ fn item(
     });
     let receipt = known.and_then(EffectKey::receipt).cloned().map(Box::new);
     let not = |why: String| State::Not(why);
-    let mut item =
-        Item { step: above.shown(&step.id), receipt: receipt.clone(), state: State::Ready, def: None };
+    let mut item = Item {
+        step: above.shown(&step.id),
+        pipelines: pipelines_of(store, run),
+        receipt: receipt.clone(),
+        state: State::Ready,
+        def: None,
+    };
     let reverses = stream.zip(receipt.as_ref().map(|receipt| receipt.id));
     let reverses = reverses.map(|(key, receipt)| Reverses { key, receipt });
     if let Some(receipt) = &receipt {
@@ -416,9 +448,9 @@ fn item(
         }
         // A `foreach` is taken back item by item.
         Compensate::With(_) if step.group.is_some() && node.foreach.is_some() => return None,
-        Compensate::With(with) => {
-            match scope::compensation(run, def, def.node(with)?, step, evaluate) {
-                Ok(Some(with)) => item.def = Some(Box::new(compensating(with, run, (above, step), reverses))),
+        Compensate::With(by) => {
+            match scope::compensation(run, def, def.node(by)?, step, with.evaluate) {
+                Ok(Some(by)) => item.def = Some(Box::new(compensating(by, run, (above, step), reverses))),
                 Ok(None) => item.state = not("its compensation's condition does not hold".to_owned()),
                 Err(why) => item.state = not(why),
             }
@@ -429,7 +461,7 @@ fn item(
     let receipt = receipt.filter(|receipt| receipt.status == Outcome::Succeeded)?;
     match (&receipt.reverse, reverses) {
         (Some(reverse), Some(reverses)) if receipt.reversible => {
-            item.def = Some(Box::new(reversing(reverse, (above, step), reverses)));
+            item.def = Some(Box::new(reversing(reverse, (above, step), reverses, with.tools)));
         }
         (_, _) => item.state = not(format!("{} cannot be taken back", receipt.tool)),
     }
@@ -456,17 +488,24 @@ fn compensating(
 }
 
 /// The step that a reversal becomes.
-fn reversing(reverse: &Reversal, (above, of): (&Above, &Step), reverses: Reverses) -> StepDef {
-    let known = tools::find(reverse.tool.as_str());
+fn reversing(
+    reverse: &Reversal,
+    (above, of): (&Above, &Step),
+    reverses: Reverses,
+    tools: &Described,
+) -> StepDef {
+    let (risk, semantics) = tools.with(|tools| match tools.find(reverse.tool.as_str()) {
+        Some(tool) => (tool.risk, tool.semantics_of(reverse.operation.as_str())),
+        None => (Risk::High, None),
+    });
     let kind = Kind::Tool {
         tool: reverse.tool.clone(),
         operation: reverse.operation.clone(),
         target: Template::Literal(reverse.target.as_str().into()),
         with: with_of(&reverse.fields),
         writes: true,
-        risk: known.map_or(Risk::High, |tool| tool.risk),
+        risk,
     };
-    let semantics = known.and_then(|tool| tool.semantics_of(reverse.operation.as_str()));
     let key = format!("undo:{}", reverses.receipt);
     StepDef {
         id: undone::name(&above.path, of),
@@ -520,6 +559,8 @@ pub fn runbook(run: RunId, items: &[Item], force: bool) -> Option<Undo> {
     if nodes.is_empty() {
         return None;
     }
+    // Also those of which nothing is left to take back: it is their run that was asked for.
+    let undoes: BTreeSet<Name> = items.iter().flat_map(|item| item.pipelines.iter().cloned()).collect();
     let of = VarDef { kind: Some(ValueType::String), required: true, ..VarDef::default() };
     let steps = (0..u32::try_from(nodes.len()).unwrap_or(u32::MAX)).collect();
     let vars = small::Map::from([(Name::clean(OF), of)]);
@@ -539,6 +580,7 @@ pub fn runbook(run: RunId, items: &[Item], force: bool) -> Option<Undo> {
         budget: None,
         evidence: None,
         issues: None,
+        undoes: undoes.into_iter().collect(),
     };
     let hash = Digest::of(&[b"windlass undo v1\n", &canonical::bytes(&json!(runbook))]);
     let vars = json!({ OF: run.to_string() });

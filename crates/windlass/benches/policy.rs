@@ -54,7 +54,7 @@ fn question(pipeline: &str, state: &str, runbook: &str, risk: Risk) -> Question 
             tenant: name("acme"),
             namespace: name("default"),
             pipeline: name(pipeline),
-            undoes: None,
+            undoes: Vec::new(),
             runbook: name(runbook),
             runbook_hash: Digest([3; 32]),
             source: Trigger::Webhook,

@@ -23,7 +23,7 @@ mod tokens;
 mod undo;
 mod work;
 
-use args::{Args, QueueVerb, RunbookVerb, ScheduleVerb, Verb, WorkerVerb};
+use args::{Args, QueueVerb, RunbookVerb, ScheduleVerb, Tooling, Verb, WorkerVerb};
 use clap::Parser as _;
 use say::Say;
 use serde_json::Value;
@@ -34,6 +34,8 @@ use windlass_core::code::Code;
 use windlass_core::turn::state::Body;
 use windlass_executor::config::Config;
 use windlass_executor::home::Home;
+use windlass_executor::tools::described::Registry;
+use windlass_executor::tools::settings::Settings as ToolSettings;
 use windlass_server::app::Settings;
 use windlass_server::client::{Client, Failure, Need};
 
@@ -106,10 +108,8 @@ async fn connect(args: &Args, need: Need, say: &Say) -> Result<Client, Failure> 
         return Client::to_server(&url, token);
     }
     let exe = std::env::current_exe()?;
-    let config = Config::load(args.global.config.as_deref(), &root)?;
-    let tells = windlass_server::telemetry::is_asked_for(&config)?;
-    let policy = args.global.policy.clone();
-    let mut settings = Settings { config: Arc::new(config), tells, policy, ..Settings::default() };
+    let mut settings = settings(args)?;
+    settings.tells = windlass_server::telemetry::is_asked_for(&settings.config)?;
     if matches!(args.verb, Verb::Cancel { .. } | Verb::Resume { .. }) {
         // What is to be cancelled must not be taken up again first, and what is to be resumed not end before it is found.
         settings.engine.slots = 0;
@@ -156,14 +156,12 @@ async fn agree(args: &Args, client: &Client, need: Need, say: &Say) -> Result<()
 }
 
 async fn dispatch(args: Args, say: &Say) -> Outcome {
-    if matches!(args.verb, Verb::Check { .. } | Verb::Run(_)) {
-        // A runbook may call tools that files describe, and is read here first.
-        announce_tools(&args)?;
-    }
     // What needs nobody.
     match &args.verb {
         Verb::Init { dir } => return work::init(dir.as_deref(), say),
-        Verb::Check { file, watch, schema } => return check::check(file.as_deref(), *watch, *schema, say),
+        Verb::Check { file, watch, schema } => {
+            return check::check(&args, file.as_deref(), (*watch, *schema), say);
+        }
         Verb::Codes { code } => return lists::codes(code.as_deref(), say),
         Verb::Events { types: true, .. } => return lists::types(say),
         Verb::Completions { shell } => return work::completions(*shell, say),
@@ -275,13 +273,31 @@ async fn finish(client: Client, outcome: &Outcome, say: &Say) {
     client.close().await;
 }
 
-/// Makes the tools known that the configuration names.
-fn announce_tools(args: &Args) -> Result<(), Failure> {
+/// What the configuration file says. It is read once.
+fn config(args: &Args) -> Result<Arc<Config>, Failure> {
+    if let Some(config) = args.once.config.get() {
+        return Ok(config.clone());
+    }
+    let config = Arc::new(Config::load(args.global.config.as_deref(), &root(args)?)?);
+    Ok(args.once.config.get_or_init(|| config).clone())
+}
+
+/// The tools that the configuration names: a runbook that is read here may call them. They are read once.
+fn tooling(args: &Args) -> Result<&Tooling, Failure> {
+    if let Some(tooling) = args.once.tooling.get() {
+        return Ok(tooling);
+    }
     let wrong = |text: String| Failure::new(Code::InvalidInput, text);
-    let config = Config::load(args.global.config.as_deref(), &root(args)?)?;
-    let settings = windlass_executor::tools::settings::Settings::of(&config)
-        .map_err(|error| wrong(error.to_string()))?;
-    windlass_executor::tools::described::announce(&settings).map_err(|error| wrong(error.to_string()))
+    let settings = Arc::new(ToolSettings::of(&*config(args)?).map_err(|error| wrong(error.to_string()))?);
+    let registry = Registry::read(&settings).map_err(|error| wrong(error.to_string()))?;
+    Ok(args.once.tooling.get_or_init(|| Tooling { settings, registry }))
+}
+
+/// An application in this process, as the command line and the configuration file say.
+fn settings(args: &Args) -> Result<Settings, Failure> {
+    let (config, tooling, policy) = (config(args)?, tooling(args)?, args.global.policy.clone());
+    let (tools, registry) = (Some(tooling.settings.clone()), Some(tooling.registry.clone()));
+    Ok(Settings { config, tools, registry, policy, ..Settings::default() })
 }
 
 async fn ask(args: &Args, client: &mut Client, say: &Say) -> Outcome {
@@ -306,7 +322,9 @@ async fn ask(args: &Args, client: &mut Client, say: &Say) -> Outcome {
             run::resume(client, run.as_deref(), *all, (message.as_deref(), var), say).await
         }
         Verb::Retry { run } => run::retry(client, run, say).await,
-        Verb::Fork { run, from, runbook } => run::fork(client, run, from, runbook.as_deref(), say).await,
+        Verb::Fork { run, from, runbook } => {
+            run::fork(args, client, (run, from, runbook.as_deref()), say).await
+        }
         Verb::Undo { run, dry_run, force, yes } => {
             let wish = undo::Wish { dry_run: *dry_run, force: *force, yes: *yes };
             undo::undo(client, run, wish, say).await
@@ -327,7 +345,7 @@ async fn ask(args: &Args, client: &mut Client, say: &Say) -> Outcome {
         }
         Verb::Evidence { verb } => evidence::ask(client, verb, say).await,
         Verb::Hold => run::hold(client, &root(args)?).await,
-        Verb::Deploy { file, diff } => books::deploy(client, file, *diff, say).await,
+        Verb::Deploy { file, diff } => books::deploy(args, client, (file, *diff), say).await,
         Verb::Queues => queues::queues(client, say).await,
         Verb::Queue { verb } => queues::queue(client, verb, say).await,
         Verb::Workers => queues::workers(client, say).await,

@@ -231,6 +231,7 @@ pub fn book(pipelines: Vec<(&str, Pipeline)>) -> Runbook {
         budget: None,
         evidence: None,
         issues: None,
+        undoes: Vec::new(),
     }
     .with_called_compensations()
 }

@@ -417,7 +417,9 @@ impl<S: Store + 'static> Engine<S> {
 /// The attempt that a command tells of.
 fn place_of(command: &Command) -> Option<AttemptId> {
     match command {
-        Command::Report { run, step, epoch, .. } | Command::Secrets { run, step, epoch, .. } => {
+        Command::Report { run, step, epoch, .. }
+        | Command::Secrets { run, step, epoch, .. }
+        | Command::Cost { run, step, epoch, .. } => {
             Some(AttemptId { run: *run, step: step.clone(), epoch: *epoch })
         }
         Command::Checkpoint(saved) => {

@@ -16,6 +16,7 @@ use windlass_core::id::Name;
 use windlass_core::time::Span;
 use windlass_runbook::problem::{Notes, Source};
 use windlass_runbook::shape::{self, Shape};
+use windlass_runbook::tools::Tools;
 use windlass_runbook::yaml::{self, Node, Value};
 use windlass_runbook::{Problem, Problems, span};
 
@@ -45,7 +46,7 @@ pub fn parse(path: &Path, text: &str) -> Result<Config, Problems> {
     if root.value == Value::Null {
         return Ok(Config { path: Some(path.to_path_buf()), ..Config::default() });
     }
-    shape::check(&root, &Shape::Table(&tables::FILE), "configuration", &mut notes);
+    shape::check(&root, &Shape::Table(&tables::FILE), "configuration", Tools::OWN, &mut notes);
     if !notes.is_empty() {
         return Err(failed(notes, sources));
     }

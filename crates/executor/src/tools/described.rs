@@ -19,13 +19,13 @@ use super::settings::Settings;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 use windlass_core::policy::Risk;
 use windlass_core::receipt::Semantics;
 use windlass_core::runbook::ValueType;
-use windlass_runbook::shape::{Key, Shape, Table, field};
-use windlass_runbook::tools::{self, Tool, Writes};
+use windlass_runbook::Described as Signatures;
+use windlass_runbook::tools::{self, Signature};
 
 /// The most files in the folder, and the most bytes of one.
 const FILES_MAX: usize = 256;
@@ -112,52 +112,59 @@ impl Described {
     }
 }
 
-/// What was announced in this process.
-fn known() -> &'static RwLock<BTreeMap<String, Arc<Described>>> {
-    static KNOWN: OnceLock<RwLock<BTreeMap<String, Arc<Described>>>> = OnceLock::new();
-    KNOWN.get_or_init(RwLock::default)
+/// The tools that a folder describes: what runbooks are read with, and the commands behind it.
+#[derive(Clone, Debug, Default)]
+pub struct Registry {
+    signatures: Arc<Signatures>,
+    commands: Arc<BTreeMap<String, Described>>,
 }
 
-/// The described tool of a name.
-#[must_use]
-pub fn find(name: &str) -> Option<Arc<Described>> {
-    known().read().unwrap_or_else(std::sync::PoisonError::into_inner).get(name).cloned()
-}
-
-/// Reads the folder of tools and makes them known to this process. Those that are known already stay as they are: a
-/// definition that runs are pinned to does not change under them.
-///
-/// # Errors
-/// A file that does not hold together.
-pub fn announce(settings: &Settings) -> Result<(), Error> {
-    let Some(folder) = &settings.folder else { return Ok(()) };
-    let failed = |what: std::io::Error| Error { file: folder.display().to_string(), what: what.to_string() };
-    let mut files: Vec<PathBuf> = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
-        if path.extension().is_some_and(|end| end == "yaml" || end == "yml") {
-            files.push(path);
+impl Registry {
+    /// Reads the folder that the settings name.
+    ///
+    /// # Errors
+    /// A file that does not hold together.
+    pub fn read(settings: &Settings) -> Result<Registry, Error> {
+        let Some(folder) = &settings.folder else { return Ok(Registry::default()) };
+        let failed =
+            |what: std::io::Error| Error { file: folder.display().to_string(), what: what.to_string() };
+        let mut files: Vec<PathBuf> = Vec::new();
+        for entry in std::fs::read_dir(folder).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            if path.extension().is_some_and(|end| end == "yaml" || end == "yml") {
+                files.push(path);
+            }
         }
-    }
-    files.sort();
-    if files.len() > FILES_MAX {
-        let what = format!("there are {} files, and {FILES_MAX} may be", files.len());
-        return Err(Error { file: folder.display().to_string(), what });
-    }
-    for path in files {
-        let (described, tool) =
-            read(&path).map_err(|what| Error { file: path.display().to_string(), what })?;
-        let mut known = known().write().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if known.contains_key(&described.name) {
-            continue;
+        files.sort();
+        if files.len() > FILES_MAX {
+            let what = format!("there are {} files, and {FILES_MAX} may be", files.len());
+            return Err(Error { file: folder.display().to_string(), what });
         }
-        known.insert(described.name.clone(), Arc::new(described));
-        tools::describe(tool);
+        let (mut signatures, mut commands) = (Vec::new(), BTreeMap::new());
+        for path in files {
+            let (described, signature) =
+                read(&path).map_err(|what| Error { file: path.display().to_string(), what })?;
+            // The first file that describes a tool counts.
+            commands.entry(described.name.clone()).or_insert(described);
+            signatures.push(signature);
+        }
+        Ok(Registry { signatures: Arc::new(Signatures::new(signatures)), commands: Arc::new(commands) })
     }
-    Ok(())
+
+    /// The tools as runbooks see them.
+    #[must_use]
+    pub fn signatures(&self) -> &Signatures {
+        &self.signatures
+    }
+
+    /// The described tool of a name.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<&Described> {
+        self.commands.get(name)
+    }
 }
 
-fn read(path: &Path) -> Result<(Described, Tool), String> {
+fn read(path: &Path) -> Result<(Described, Signature), String> {
     let about = std::fs::metadata(path).map_err(|error| error.to_string())?;
     if about.len() > FILE_LEN_MAX {
         return Err(format!("it has more than {FILE_LEN_MAX} bytes"));
@@ -187,7 +194,7 @@ fn read(path: &Path) -> Result<(Described, Tool), String> {
         reverse: file.reverse.clone(),
         types,
     };
-    Ok((described, tool(&file)?))
+    Ok((described, signature(file)?))
 }
 
 fn check(file: &File) -> Result<(), String> {
@@ -222,14 +229,8 @@ fn check(file: &File) -> Result<(), String> {
     Ok(())
 }
 
-/// The tool as runbooks see it. It lives as long as the process, as those that are built in do.
-fn tool(file: &File) -> Result<Tool, String> {
-    fn keep(text: &str) -> &'static str {
-        Box::leak(text.to_owned().into_boxed_str())
-    }
-    fn keep_all<T>(items: Vec<T>) -> &'static [T] {
-        Box::leak(items.into_boxed_slice())
-    }
+/// The tool as runbooks see it.
+fn signature(file: File) -> Result<Signature, String> {
     let semantics = match file.semantics.as_deref() {
         None => None,
         Some(word) => Some(Semantics::parse(word).ok_or_else(|| format!("`{word}` is no semantics"))?),
@@ -238,33 +239,15 @@ fn tool(file: &File) -> Result<Tool, String> {
         None => Risk::Medium,
         Some(word) => Risk::parse(word).ok_or_else(|| format!("`{word}` is not a risk"))?,
     };
-    let name = keep(&file.name);
-    let operation = name.split_once('.').map_or(name, |(_, operation)| operation);
-    let key = |(name, about): (&String, &Field)| -> Key {
-        let shape = match about.kind.as_deref() {
-            Some("string") => Shape::Template,
-            Some(_) | None => Shape::Value,
-        };
-        field(
-            keep(name),
-            shape,
-            keep(about.about.as_deref().unwrap_or("a field of the tool")),
-            about.required,
-        )
-    };
-    let secrets: Vec<&'static str> =
-        file.fields.iter().filter(|(_, field)| field.secret).map(|(name, _)| keep(name)).collect();
-    Ok(Tool {
+    let field = |(name, about): (String, Field)| tools::Field {
         name,
-        operation,
-        writes: if file.writes { Writes::Yes } else { Writes::No },
-        semantics,
-        risk,
-        target: keep_all(file.target.iter().map(|field| keep(field)).collect()),
-        otherwise: name,
-        fields: Table { name, keys: keep_all(file.fields.iter().map(key).collect()), one_of: &[] },
-        secrets: keep_all(secrets),
-    })
+        about: about.about.unwrap_or_else(|| "a field of the tool".to_owned()),
+        text: about.kind.as_deref() == Some("string"),
+        required: about.required,
+        secret: about.secret,
+    };
+    let fields = file.fields.into_iter().map(field).collect();
+    Ok(Signature { name: file.name, writes: file.writes, semantics, risk, target: file.target, fields })
 }
 
 #[cfg(test)]
@@ -283,18 +266,21 @@ mod tests {
         let text = "name: pager_test.page\ncommand: ./page\nsemantics: reconcile\nrisk: high\ntarget: [service]\nfields:\n  service: { type: string, required: true }\n  token: { type: string, secret: true }\n  n: { type: integer }\nreverse: pager_test.resolve\n";
         write(dir.path(), "page.yaml", text);
         let settings = Settings { folder: Some(dir.path().to_path_buf()), ..Settings::default() };
-        announce(&settings).unwrap();
-        announce(&settings).unwrap();
-        let described = find("pager_test.page").unwrap();
+        let registry = Registry::read(&settings).unwrap();
+        let described = registry.find("pager_test.page").unwrap();
         assert_eq!(described.reverse.as_deref(), Some("pager_test.resolve"));
         assert_eq!(described.misfit(serde_json::json!({ "n": "1" }).as_object().unwrap()), Some("n"));
         let book = "name: t\npipelines:\n  p:\n    steps:\n      - pager_test.page: { service: db, token: '${{ secrets.T }}' }\n";
-        let loaded =
-            windlass_runbook::parse("t", book, &windlass_runbook::Directory::new(dir.path())).unwrap();
+        let parse = |book: &str, known: &Registry| {
+            let files = windlass_runbook::Directory::new(dir.path());
+            windlass_runbook::parse("t", book, &files, known.signatures())
+        };
+        let loaded = parse(book, &registry).unwrap();
         let step = &loaded.runbook.pipelines.values().next().unwrap().nodes[0];
         assert_eq!(step.effect, Some(Semantics::Reconcile));
         let wrong = book.replace("service: db, ", "");
-        assert!(windlass_runbook::parse("t", &wrong, &windlass_runbook::Directory::new(dir.path())).is_err());
+        assert!(parse(&wrong, &registry).is_err());
+        assert!(parse(book, &Registry::default()).is_err(), "it is known to those who were given it");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The executor of tools: carries out attempts side by side, and says of each what came of it.
+//! Calls of tools under leases: carries out attempts side by side, and says of each what came of it.
 //!
 //! | the call | idempotent | reconcile | at most once |
 //! |---|---|---|---|
@@ -13,8 +13,7 @@
 
 use super::probe::{Asked, Prober};
 use super::session::{Session, Witness};
-use super::settings::Settings;
-use super::{Again, Call, Happened, Outcome, Seen, Success, TIME_MAX, Tools, Trouble, described, stdio};
+use super::{Again, Call, Happened, Outcome, Seen, Success, TIME_MAX, Tools, Trouble, stdio};
 use crate::clock::fresh;
 use crate::home::Home;
 use crate::room;
@@ -84,6 +83,25 @@ pub struct Finished {
     pub receipt: Option<Box<Receipted>>,
     /// What it cost.
     pub costs: Vec<Cost>,
+    /// What the disk did not take of its output.
+    pub lost_output: Option<OutputLost>,
+}
+
+/// Output that was not kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutputLost {
+    /// How many bytes.
+    pub bytes: u64,
+    /// Why.
+    pub reason: String,
+}
+
+impl Finished {
+    /// A report, and nothing else.
+    #[must_use]
+    pub fn of(report: Report) -> Finished {
+        Finished { report, receipt: None, costs: Vec::new(), lost_output: None }
+    }
 }
 
 /// How an attempt under way is asked to end.
@@ -97,8 +115,8 @@ enum Stop {
     Leave,
 }
 
-/// The executor of tools.
-pub struct Executor {
+/// The calls of tools that are under way.
+pub struct Calls {
     runtime: Option<Runtime>,
     inner: Arc<Inner>,
 }
@@ -106,41 +124,37 @@ pub struct Executor {
 pub(super) struct Inner {
     pub(super) tools: Tools,
     pub(super) secrets: Arc<Secrets>,
-    pub(super) shell: Option<Arc<Shell>>,
+    pub(super) shell: Arc<Shell>,
     pub(super) home: Home,
     running: Mutex<HashMap<AttemptId, watch::Sender<Stop>>>,
     ended: Condvar,
 }
 
-impl Executor {
-    /// An executor that is set up like this.
+impl Calls {
+    /// Calls of these tools.
     ///
     /// # Errors
     /// The system gives no threads or no certificates.
-    pub fn new(settings: Arc<Settings>, home: Home, shell: Option<Arc<Shell>>) -> Result<Executor, String> {
+    pub fn new(
+        tools: Tools,
+        (home, secrets): (Home, Arc<Secrets>),
+        shell: Arc<Shell>,
+    ) -> Result<Calls, String> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .thread_name("tools")
             .enable_all()
             .build()
             .map_err(|error| error.to_string())?;
-        let secrets = Arc::new(Secrets::new(home.root()));
-        let tools = Tools::new(settings)?;
         let (running, ended) = (Mutex::default(), Condvar::new());
         let inner = Arc::new(Inner { tools, secrets, shell, home, running, ended });
-        Ok(Executor { runtime: Some(runtime), inner })
+        Ok(Calls { runtime: Some(runtime), inner })
     }
 
     /// The tools.
     #[must_use]
     pub fn tools(&self) -> &Tools {
         &self.inner.tools
-    }
-
-    /// The secrets.
-    #[must_use]
-    pub fn secrets(&self) -> &Arc<Secrets> {
-        &self.inner.secrets
     }
 
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
@@ -180,6 +194,13 @@ impl Executor {
         }
     }
 
+    /// Breaks an attempt off: nobody knows what became of it.
+    pub fn break_off(&self, attempt: &AttemptId) {
+        if let Some(stop) = self.inner.running().get(attempt) {
+            stop.send_replace(Stop::Leave);
+        }
+    }
+
     /// Ends every attempt: those under way have this long, and are reported as lost then.
     pub fn leave(&self, grace: Duration) {
         let wait = |longest: Duration| {
@@ -195,7 +216,7 @@ impl Executor {
     }
 }
 
-impl Drop for Executor {
+impl Drop for Calls {
     fn drop(&mut self) {
         // It may be dropped where nobody may wait.
         if let Some(runtime) = self.runtime.take() {
@@ -209,34 +230,19 @@ impl Inner {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Where the commands of described tools run.
+    fn place(&self, attempt: &AttemptId, more: &str, leave: &Leave) -> stdio::Place {
+        stdio::Place::new(&self.shell, &self.home, attempt, (more, Author::Tool), leave)
+    }
+
     pub(super) async fn perform(&self, call: &Call, session: &Session, attempt: &AttemptId) -> Outcome {
-        match (described::find(&call.tool), &self.shell) {
-            (Some(tool), Some(shell)) => {
-                let place = stdio::Place::new(shell, &self.home, attempt, ("", Author::Tool), &call.leave);
-                stdio::perform(&tool, call, session, &place).await
-            }
-            (Some(_), None) => Err(Trouble::refused("this process runs no commands")),
-            (None, _) => self.tools.perform(call, session).await,
-        }
+        let place = self.place(attempt, "", &call.leave);
+        self.tools.perform(call, session, Some(&place)).await
     }
 
     pub(super) async fn probe(&self, call: &Call, session: &Session, attempt: &AttemptId, n: usize) -> Seen {
-        let seen = async {
-            match (described::find(&call.tool), &self.shell) {
-                (Some(tool), Some(shell)) => {
-                    let place = stdio::Place::new(
-                        shell,
-                        &self.home,
-                        attempt,
-                        (&format!("probe{n}"), Author::Tool),
-                        &call.leave,
-                    );
-                    stdio::probe(&tool, call, session, &place).await
-                }
-                (Some(_), None) => Seen::Unsure("this process runs no commands".to_owned()),
-                (None, _) => self.tools.probe(call, session).await,
-            }
-        };
+        let place = self.place(attempt, &format!("probe{n}"), &call.leave);
+        let seen = self.tools.probe(call, session, Some(&place));
         let late = || Seen::Unsure("the other side did not answer in time".to_owned());
         tokio::time::timeout(ASK_TIME_MAX, seen).await.unwrap_or_else(|_| late())
     }
@@ -256,9 +262,9 @@ impl Inner {
                 // A write under way is better known than broken off: it has the time that is left.
                 Stop::Cancel(grace) => match tokio::time::timeout(grace, &mut performed).await {
                     Ok(outcome) => outcome,
-                    Err(_) => return plain(Report::Stopped),
+                    Err(_) => return Finished::of(Report::Stopped),
                 },
-                Stop::No | Stop::Leave => return plain(Report::Lost { last_seen: None }),
+                Stop::No | Stop::Leave => return Finished::of(Report::Lost { last_seen: None }),
             },
         };
         let outcome = outcome.unwrap_or_else(|_| {
@@ -313,15 +319,11 @@ pub(super) fn call_of(job: &Job, session: &Session, leave: Leave) -> Result<Call
     })
 }
 
-fn plain(report: Report) -> Finished {
-    Finished { report, receipt: None, costs: Vec::new() }
-}
-
 fn succeeded(job: &Job, session: &Session, call: &Call, success: Success) -> Finished {
     let receipt = receipted(job, session, call, &success);
     let output = receipt.response.clone();
     let receipt = job.semantics.map(|_| Box::new(receipt));
-    Finished { report: Report::Done { output, exit_code: None }, receipt, costs: success.costs }
+    Finished { receipt, costs: success.costs, ..Finished::of(Report::Done { output, exit_code: None }) }
 }
 
 /// The receipt of an effect that is there.
@@ -363,10 +365,10 @@ fn request(job: &Job, session: &Session) -> Value {
 fn failed(job: &Job, session: &Session, trouble: &Trouble, settled: bool) -> Finished {
     let message = session.mask(&trouble.message);
     if trouble.hands_back() {
-        return plain(Report::Returned { reason: Some(message) });
+        return Finished::of(Report::Returned { reason: Some(message) });
     }
     if trouble.lacks_room() {
-        return plain(room::postponed(message, job.attempt));
+        return Finished::of(room::postponed(message, job.attempt));
     }
     let failure = Failure::new(trouble.code, message.clone());
     let report = match trouble.again {
@@ -392,5 +394,5 @@ fn failed(job: &Job, session: &Session, trouble: &Trouble, settled: bool) -> Fin
             )]))),
         })
     });
-    Finished { report, receipt, costs: Vec::new() }
+    Finished { receipt, ..Finished::of(report) }
 }

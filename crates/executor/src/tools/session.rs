@@ -75,8 +75,9 @@ impl Session {
         seen.redactor.register(name, value.as_bytes()).map_err(|error| refused(error.to_string()))?;
         if let Some(witness) = &self.witness {
             witness(Name::clean(name), Name::clean(version)).map_err(|refusal| {
-                let full = refusal.code() == Some(Code::StoreFull);
-                let code = if full { Code::StoreFull } else { Code::StepFailed };
+                // What cannot be put on record now may be later.
+                let code = refusal.code().filter(|code| matches!(code, Code::StoreFull | Code::Unavailable));
+                let code = code.unwrap_or(Code::StepFailed);
                 Trouble { code, ..Trouble::refused(refusal.to_string()) }
             })?;
         }

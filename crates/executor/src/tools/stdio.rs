@@ -34,7 +34,7 @@ const LAST_LINES: usize = 5;
 
 /// Where commands run, and what their files are called.
 #[derive(Clone)]
-pub(super) struct Place {
+pub struct Place {
     pub(super) shell: Arc<Shell>,
     /// The attempt's name for the keeper.
     pub(super) id: String,

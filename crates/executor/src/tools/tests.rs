@@ -35,7 +35,7 @@ fn bench(settings: Settings) -> Bench {
         vault.set(&default, name, TOKEN).unwrap();
     }
     let secrets = Arc::new(Secrets::of(vault));
-    Bench { _dir: dir, tools: Tools::new(Arc::new(settings)).unwrap(), secrets }
+    Bench { _dir: dir, tools: Tools::new(Arc::new(settings), Registry::default()).unwrap(), secrets }
 }
 
 impl Bench {
@@ -60,7 +60,7 @@ impl Bench {
     }
 
     async fn perform(&self, call: &Call) -> Outcome {
-        self.tools.perform(call, &self.session()).await
+        self.tools.perform(call, &self.session(), None).await
     }
 }
 

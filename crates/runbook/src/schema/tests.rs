@@ -4,6 +4,7 @@ use super::super::problem::{Notes, Place};
 use super::super::shape::check;
 use super::super::yaml::{self, Node};
 use super::*;
+use crate::tools::Tools;
 use std::collections::BTreeSet;
 
 /// Whether a value fits a schema, as far as this schema uses the language of schemas.
@@ -81,7 +82,7 @@ fn node(value: &Value) -> Node {
 }
 
 /// A value that fits a shape.
-fn good(shape: &Shape) -> Value {
+fn good(shape: &Shape<'static>) -> Value {
     match shape {
         Shape::Text | Shape::Template | Shape::Command | Shape::Name | Shape::Condition | Shape::Env => {
             json!("x")
@@ -129,15 +130,16 @@ fn bad(shape: &Shape) -> Vec<Value> {
 }
 
 /// The least that fits a table, with one more key where one is named.
-fn whole(table: &'static Table, extra: Option<(&str, Value)>) -> Value {
+fn whole(table: &'static Table<'static>, extra: Option<(&str, Value)>) -> Value {
     let mut map = Map::new();
     let mut add = |name: &str| {
-        let shape = table.shape_of(name).unwrap_or_else(|| panic!("{} has no {name}", table.name));
+        let shape =
+            table.shape_of(name, Tools::OWN).unwrap_or_else(|| panic!("{} has no {name}", table.name));
         map.insert(name.to_owned(), good(&shape));
     };
     table.keys.iter().filter(|key| key.required).for_each(|key| add(key.name));
     let is_kind =
-        |name: &str| table.one_of.contains(&name) || table.has_tools() && tools::find(name).is_some();
+        |name: &str| table.one_of.contains(&name) || table.has_tools() && Tools::OWN.find(name).is_some();
     let needed = extra
         .as_ref()
         .and_then(|(name, _)| table.keys.iter().find(|key| key.name == *name))
@@ -158,7 +160,7 @@ fn whole(table: &'static Table, extra: Option<(&str, Value)>) -> Value {
 }
 
 /// Every table that can be reached.
-fn tables(shape: &Shape, seen: &mut BTreeSet<usize>, found: &mut Vec<&'static Table>) {
+fn tables(shape: &Shape<'static>, seen: &mut BTreeSet<usize>, found: &mut Vec<&'static Table>) {
     match shape {
         Shape::List(of) | Shape::Map(_, of) => tables(of, seen, found),
         Shape::OneOf(shapes, _) => shapes.iter().for_each(|shape| tables(shape, seen, found)),
@@ -185,7 +187,7 @@ fn the_schema_and_the_reader_agree_about_every_key() {
         let root = json!({ "$defs": definitions.done.into_values().collect::<Map<String, Value>>() });
         let mut agree = |value: Value, expected: bool| {
             let mut notes = Notes::default();
-            check(&node(&value), &Shape::Table(table), "x", &mut notes);
+            check(&node(&value), &Shape::Table(table), "x", Tools::OWN, &mut notes);
             assert_eq!(notes.is_empty(), expected, "the reader, {}: {value}", table.name);
             assert_eq!(fits(&root, &schema, &value), expected, "the schema, {}: {value}", table.name);
             asked += 1;
@@ -241,7 +243,7 @@ fn every_spelling_of_a_type_fits_both() {
     let schema = Definitions::default().shape(&Shape::Type);
     for spelling in ValueType::SPELLINGS {
         let mut notes = Notes::default();
-        check(&node(&json!(spelling)), &Shape::Type, "x", &mut notes);
+        check(&node(&json!(spelling)), &Shape::Type, "x", Tools::OWN, &mut notes);
         assert!(notes.is_empty() && fits(&schema, &schema, &json!(spelling)), "{spelling}");
     }
     assert!(ValueType::SPELLINGS.contains(&"int"));

@@ -69,7 +69,8 @@ impl Play {
 
     fn runbook(&mut self, block: &[String]) {
         let text = block.join("\n") + "\n";
-        let loaded = windlass_runbook::parse("story.yaml", &text, &()).unwrap_or_else(|p| panic!("{p}"));
+        let loaded = windlass_runbook::parse("story.yaml", &text, &(), &windlass_runbook::Described::NONE)
+            .unwrap_or_else(|p| panic!("{p}"));
         self.book = loaded.hash;
         let (hash, tenant) = (loaded.hash, name("default"));
         let called = format!("book-{}", loaded.runbook.name);

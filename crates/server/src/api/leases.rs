@@ -11,12 +11,15 @@
 //! says it can carry out (`tools`, shell steps where it says nothing). Steps without `runs_on` stay with the server, unless
 //! that was started with `--executors 0`.
 
+mod evidence;
+
 use super::routes::{Routes, Scope, doc};
 use super::{Answer, Caller, Json, Problem, gone, invalid, json, stranger};
 use crate::app::App;
+use crate::outside::{given, traceparent};
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use serde_json::Value;
+use serde_json::{Value, json as object};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,22 +30,23 @@ use windlass_api::lease::{
 };
 use windlass_api::{List, Time};
 use windlass_core::attempt::{Exit, Report};
+use windlass_core::budget::Cost;
 use windlass_core::code::Code;
 use windlass_core::event::CheckpointSaved;
 use windlass_core::id::{AttemptId, Name, RunId, StepId};
 use windlass_core::private::Private;
+use windlass_core::receipt::Semantics;
 use windlass_core::run::{Actor, Initiator};
-use windlass_core::runbook::StepDef;
+use windlass_core::runbook::Kind;
 use windlass_core::step::Failure;
-use windlass_core::template::Template;
 use windlass_core::time::{Millis, Span};
-use windlass_core::trace;
-use windlass_core::turn::command::{Command, Refusal, Reply};
+use windlass_core::turn::command::{Command, Receipted, Refusal, Reply};
 use windlass_engine::Permit;
 use windlass_engine::handle::Message;
 use windlass_engine::port::Clock as _;
 use windlass_engine::remote::{Gone, Lives, Watch, Wish};
 use windlass_executor::clock::System;
+use windlass_executor::executor::Given;
 use windlass_executor::redaction::Redactor;
 
 /// How many steps one request leases, and how many items one reports on.
@@ -51,8 +55,11 @@ const ITEMS_MAX: usize = 1_000;
 const SECRETS_MAX: usize = 256;
 /// The longest that one request waits for work or for news.
 const WAIT_MAX: u64 = 60_000;
-/// How many labels an executor has.
+/// How many labels an executor has, and how many tools.
 const LABELS_MAX: usize = 64;
+const TOOLS_MAX: usize = 512;
+/// The longest that an executor puts a step off.
+const AFTER_MAX: u64 = 24 * 3_600_000;
 /// The most bytes of what a checkpoint holds, and of what a failure or a message says.
 const DATA_LEN_MAX: usize = 64 << 10;
 const TEXT_LEN_MAX: usize = 16 << 10;
@@ -112,9 +119,9 @@ pub(super) fn routes() -> Routes {
         )
 }
 
-fn names(list: &[String]) -> Result<Vec<Name>, Problem> {
-    if list.len() > LABELS_MAX {
-        return Err(invalid(format!("an executor has {LABELS_MAX} labels and tools at most")));
+fn names(list: &[String], what: &str, max: usize) -> Result<Vec<Name>, Problem> {
+    if list.len() > max {
+        return Err(invalid(format!("an executor has {max} {what} at most")));
     }
     list.iter().map(|text| Name::new(text).map_err(invalid)).collect()
 }
@@ -144,7 +151,7 @@ async fn lease(State(app): State<Arc<App>>, caller: Caller, Json(asked): Json<As
         return Err(invalid(format!("`max` is from 1 to {ITEMS_MAX}")));
     }
     let tools = match &asked.tools {
-        Some(list) => names(list)?,
+        Some(list) => names(list, "tools", TOOLS_MAX)?,
         None => vec![Name::clean("shell")],
     };
     let _stand = if asked.wait_ms > 0 { Some(app.standing.enter(&caller)?) } else { None };
@@ -155,7 +162,7 @@ async fn lease(State(app): State<Arc<App>>, caller: Caller, Json(asked): Json<As
     let wish = Wish {
         executor,
         client,
-        labels: names(&asked.labels)?,
+        labels: names(&asked.labels, "labels", LABELS_MAX)?,
         tools,
         max: asked.max,
         until: System.now() + Span(asked.wait_ms.min(WAIT_MAX)),
@@ -188,12 +195,21 @@ async fn lease(State(app): State<Arc<App>>, caller: Caller, Json(asked): Json<As
 fn leased(app: &App, permit: &Permit) -> Lease {
     let (lease, work, step) = (permit.lease(), permit.work(), permit.step());
     let input = lease.input.as_ref();
-    let command = step.and_then(|step| match &step.kind {
-        windlass_core::runbook::Kind::Run { command } => Some(command.clone()),
-        // tidy: only shell steps have a command.
-        _ => None,
-    });
-    let span = trace::attempt_span(lease.run, &lease.step, lease.epoch);
+    let (command, with) = match step.map(|step| &step.kind) {
+        Some(Kind::Run { command }) => (Some(command.clone()), None),
+        // Which of the fields are secrets: what only looks like a reference is a value like any other.
+        Some(Kind::Tool { with, .. }) => (None, Some(object!(with))),
+        Some(
+            Kind::Agent { .. }
+            | Kind::Parallel { .. }
+            | Kind::Steps { .. }
+            | Kind::Strategy { .. }
+            | Kind::Call { .. }
+            | Kind::Approve { .. }
+            | Kind::Wait { .. },
+        )
+        | None => (None, None),
+    };
     Lease {
         run: lease.run,
         step: lease.step.clone(),
@@ -209,33 +225,29 @@ fn leased(app: &App, permit: &Permit) -> Lease {
         pipeline: work.pipeline.clone(),
         command,
         shell: step.and_then(|step| step.shell.clone()),
-        env: env(step, input),
+        env: Some(env(permit)),
+        with,
+        semantics: lease.semantics.map(|semantics| semantics.as_str().to_owned()),
+        own_read: step.is_none_or(|step| step.reconcile.is_none()),
         dir: input.and_then(|input| input.get("dir")?.as_str()).map(str::to_owned),
         timeout_ms: step.and_then(|step| step.timeout).map(|span| span.0),
         outputs: step.map(|step| step.outputs.clone()),
-        repeatable: step.is_none_or(|step| {
-            matches!(step.effect, None | Some(windlass_core::receipt::Semantics::Idempotent))
-        }),
+        repeatable: matches!(lease.semantics, None | Some(Semantics::Idempotent)),
         vars: lease.vars.clone(),
         token: app.attempts().token(&permit.attempt()),
         secrets: app.secrets_of(permit),
-        traceparent: trace::traceparent(work.trace, span),
+        traceparent: traceparent(permit),
     }
 }
 
 /// What `env:` says: texts, and references to secrets where the definition names one. A variable's value that looks like a
 /// reference is a text like any other, so no value can ask for a secret.
-fn env(step: Option<&StepDef>, input: Option<&Value>) -> Option<BTreeMap<String, Env>> {
-    let rendered = input?.get("env")?.as_object()?;
-    let one = |(name, value): (&String, &Value)| {
-        let value = match (step.and_then(|step| step.env.get(name)), value) {
-            (Some(Template::Secret(secret)), _) => Env::Secret { secret: secret.clone() },
-            (_, Value::String(text)) => Env::Text(text.clone()),
-            (_, other) => Env::Text(other.to_string()),
-        };
-        (name.clone(), value)
+fn env(permit: &Permit) -> BTreeMap<String, Env> {
+    let one = |(name, given)| match given {
+        Given::Text(text) => (name, Env::Text(text)),
+        Given::Secret(secret) => (name, Env::Secret { secret: Name::clean(&secret) }),
     };
-    Some(rendered.iter().map(one).collect())
+    given(permit).into_iter().map(one).collect()
 }
 
 /// The attempt that an item is about.
@@ -332,18 +344,50 @@ async fn secrets(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<R
     told(&app, &caller, body.items.into_iter().map(item).collect()).await
 }
 
-/// Reports on attempts.
-async fn report(app: &App, caller: &Caller, mut reports: Vec<(Item, Result<Report, Refusal>)>) -> Answer {
-    for (item, report) in &mut reports {
-        if let (Ok(report), Ok(run)) = (report, RunId::parse(&item.run)) {
-            mask(report, &app.mask_of(run).await);
-        }
+/// What an executor reports of an attempt.
+struct Reported {
+    report: Report,
+    receipt: Option<Box<Receipted>>,
+    costs: Vec<Cost>,
+}
+
+impl Reported {
+    fn of(report: Report) -> Reported {
+        Reported { report, receipt: None, costs: Vec::new() }
     }
-    let command = |report| {
-        move |AttemptId { run, step, epoch }| Command::Report { run, step, epoch, report, receipt: None }
-    };
-    let each = reports.into_iter().map(|(item, report)| (item, report.map(command)));
-    told(app, caller, each.collect()).await
+}
+
+/// Reports on attempts. What they cost is known before what came of them, so that the next attempt finds the budget as it is.
+async fn report(app: &App, caller: &Caller, reports: Vec<(Item, Result<Reported, Refusal>)>) -> Answer {
+    bounded(reports.len())?;
+    let (mut items, mut costs) = (Vec::with_capacity(reports.len()), Vec::new());
+    for (item, reported) in reports {
+        let Reported { mut report, mut receipt, costs: spent } = match reported {
+            Ok(reported) => reported,
+            Err(refusal) => {
+                items.push((item, Err(refusal)));
+                continue;
+            }
+        };
+        if let Ok(AttemptId { run, step, epoch }) = place(&item) {
+            let redactor = app.mask_of(run).await;
+            mask(&mut report, &redactor);
+            if let Some(receipt) = &mut receipt {
+                evidence::mask(receipt, &redactor);
+            }
+            if !spent.is_empty() {
+                costs.push(Command::Cost { run, step, epoch, costs: spent });
+            }
+        }
+        let command =
+            move |AttemptId { run, step, epoch }| Command::Report { run, step, epoch, report, receipt };
+        items.push((item, Ok(command)));
+    }
+    if !costs.is_empty() {
+        // Where one is refused, so is the report on the same attempt, and that is answered.
+        ask_own(app, caller, costs).await?;
+    }
+    told(app, caller, items).await
 }
 
 /// Takes the secrets of a run out of what an executor reports: it knows its own values, and the server may have others.
@@ -410,7 +454,7 @@ async fn told<F: FnOnce(AttemptId) -> Command>(
 
 async fn complete(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<Reports<Done>>) -> Answer {
     let item = |done: Done| {
-        let Done { run, step, epoch, output, exit_code, wall } = done;
+        let Done { run, step, epoch, output, exit_code, wall, receipt, costs } = done;
         let exit_code = exited(exit_code, wall.as_deref());
         let report = match &output {
             Some(value) if !value.is_object() && !value.is_null() => {
@@ -421,7 +465,8 @@ async fn complete(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<
             }
             Some(_) | None => {
                 let output = output.filter(|value| !value.is_null());
-                Ok(Report::Done { output, exit_code })
+                let report = Report::Done { output, exit_code };
+                evidence::read(receipt, costs).map(|(receipt, costs)| Reported { report, receipt, costs })
             }
         };
         (Item { run, step, epoch }, report)
@@ -440,7 +485,8 @@ fn too_large(value: &Value, max: usize) -> bool {
 
 async fn fail(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<Reports<Failed>>) -> Answer {
     let item = |fail: Failed| {
-        let Failed { run, step, epoch, error, retryable, exit_code, signal, wall } = fail;
+        let Failed { run, step, epoch, error, retryable, exit_code, signal, wall, .. } = fail;
+        let (receipt, costs, after) = (fail.receipt, fail.costs, fail.retry_after_ms.filter(|_| retryable));
         let exit_code = exited(exit_code, wall.as_deref());
         let (code, mut message) = match error {
             Some(Reason::Text(message)) => (None, message),
@@ -451,23 +497,32 @@ async fn fail(State(app): State<Arc<App>>, caller: Caller, Json(body): Json<Repo
             let cut = (0..=TEXT_LEN_MAX).rev().find(|at| message.is_char_boundary(*at)).unwrap_or(0);
             message.truncate(cut);
         }
+        let failed = |failure, after: Option<u64>| match after {
+            Some(after) => Report::Deferred { failure, after: Span(after.min(AFTER_MAX)) },
+            None => Report::Failed { failure, retryable, exit_code: exit_code.clone(), signal },
+        };
         let report = match code.as_deref().map(Code::parse) {
             // It was stopped as asked.
             Some(Some(Code::Cancelled)) => Ok(Report::Stopped),
             // It had begun, and nobody knows how far it came.
             Some(Some(Code::OutcomeUnknown)) => Ok(Report::Lost { last_seen: Some(System.now()) }),
-            Some(Some(code @ (Code::StepFailed | Code::TimedOut | Code::Forbidden))) => {
-                Ok(Report::Failed { failure: Failure::new(code, message), retryable, exit_code, signal })
-            }
-            None => {
-                let failure = Failure::new(Code::StepFailed, message);
-                Ok(Report::Failed { failure, retryable, exit_code, signal })
-            }
+            Some(Some(
+                code @ (Code::StepFailed
+                | Code::TimedOut
+                | Code::Forbidden
+                | Code::InvalidInput
+                | Code::PolicyDenied),
+            )) => Ok(failed(Failure::new(code, message), after)),
+            None => Ok(failed(Failure::new(Code::StepFailed, message), after)),
             Some(Some(_) | None) => Err(Refusal::new(
                 Code::InvalidInput,
-                "the code of a failure is STEP_FAILED, TIMED_OUT, FORBIDDEN, CANCELLED or OUTCOME_UNKNOWN",
+                "the code of a failure is STEP_FAILED, TIMED_OUT, INVALID_INPUT, POLICY_DENIED, FORBIDDEN, CANCELLED or \
+                 OUTCOME_UNKNOWN",
             )),
         };
+        let report = report.and_then(|report| {
+            evidence::read(receipt, costs).map(|(receipt, costs)| Reported { report, receipt, costs })
+        });
         (Item { run, step, epoch }, report)
     };
     report(&app, &caller, body.items.into_iter().map(item).collect()).await
@@ -488,7 +543,7 @@ async fn hand_back(
                 Report::Postponed { reason, after: Span(after_ms) }
             }
         };
-        (Item { run, step, epoch }, Ok(report))
+        (Item { run, step, epoch }, Ok(Reported::of(report)))
     };
     report(&app, &caller, body.items.into_iter().map(item).collect()).await
 }

@@ -32,7 +32,7 @@ use windlass_core::turn::state::Body;
 use windlass_core::wire::shorten;
 use windlass_engine::port::Clock;
 use windlass_runbook::cron;
-use windlass_runbook::{self, Loaded, Problems};
+use windlass_runbook::{self, Described, Loaded, Problems};
 use windlass_store::log::Seqs;
 use windlass_store::store::Embedded;
 
@@ -115,7 +115,7 @@ fn invalid(problems: &Problems) -> Problem {
     Problem { more, ..Problem::new(Code::RunbookInvalid, problems.render(false)) }
 }
 
-fn read(headers: &HeaderMap, body: &Bytes) -> Result<Loaded, Problem> {
+fn read(headers: &HeaderMap, body: &Bytes, described: &Described) -> Result<Loaded, Problem> {
     let plain = || {
         let text = String::from_utf8(body.to_vec())
             .map_err(|_| Problem::new(Code::RunbookInvalid, "the runbook is not UTF-8"))?;
@@ -134,7 +134,8 @@ fn read(headers: &HeaderMap, body: &Bytes) -> Result<Loaded, Problem> {
     let mut files = files.into_iter();
     let first = files.next().ok_or_else(|| Problem::new(Code::InvalidInput, "there is no file"))?;
     let included = Sent(files.map(|file| (PathBuf::from(file.name), file.text)).collect());
-    windlass_runbook::parse(&first.name, &first.text, &included).map_err(|problems| invalid(&problems))
+    windlass_runbook::parse(&first.name, &first.text, &included, described)
+        .map_err(|problems| invalid(&problems))
 }
 
 pub(super) async fn load(
@@ -144,7 +145,7 @@ pub(super) async fn load(
     headers: HeaderMap,
     Raw(body): Raw,
 ) -> Answer {
-    let loaded = read(&headers, &body)?;
+    let loaded = read(&headers, &body, app.tools.registry.signatures())?;
     let (hash, runbook) = (own_hash(&caller.tenant, loaded.hash), loaded.runbook);
     let tenant = caller.tenant.clone();
     let command =
@@ -434,7 +435,7 @@ pub(super) async fn plan(State(app): State<Arc<App>>, caller: Caller, Json(asked
         tenant: caller.tenant.clone(),
         namespace: caller.namespace.clone(),
         pipeline: pipeline.clone(),
-        undoes: None,
+        undoes: Vec::new(),
         runbook: runbook.name.clone(),
         runbook_hash: hash,
         source: windlass_core::run::Source::Api,

@@ -223,3 +223,21 @@ fn a_holder_of_one_namespace_is_nobody_of_another() {
         }
     }
 }
+
+#[tokio::test]
+async fn two_applications_in_a_process_do_not_share_tools() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("tools");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("page.yaml"), "name: pager.page\ncommand: ./page\n").unwrap();
+    let home = windlass_executor::home::Home::make(&dir.path().join("with")).unwrap();
+    let tools = windlass_executor::tools::settings::Settings { folder: Some(folder), ..Default::default() };
+    let settings = crate::app::Settings { tools: Some(Arc::new(tools)), ..Default::default() };
+    let with = App::start(home, &std::env::current_exe().unwrap(), settings).unwrap();
+    let without = app(dir.path());
+    let book = "name: t\npipelines:\n  p:\n    steps:\n      - pager.page: {}\n";
+    let knows = |app: &App| windlass_runbook::parse("t", book, &(), app.tools.registry.signatures()).is_ok();
+    assert!(knows(&with) && !knows(&without));
+    with.stop();
+    without.stop();
+}

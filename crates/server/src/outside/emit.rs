@@ -15,7 +15,6 @@ use windlass_core::code::Code;
 use windlass_core::digest::Digest;
 use windlass_core::id::{AttemptId, Name};
 use windlass_core::step::Failure;
-use windlass_core::trace;
 use windlass_engine::Permit;
 
 /// How long a step waits for this process to serve.
@@ -55,7 +54,6 @@ impl Hands {
         };
         let data = field("data");
         let about = json!([lease.idempotency_key, kind, data]);
-        let span = trace::attempt_span(lease.run, &lease.step, lease.epoch);
         let emission = Emission {
             tenant: work.tenant.clone(),
             namespace: work.namespace.clone(),
@@ -66,7 +64,7 @@ impl Hands {
             key: Digest::of(&[b"windlass event v1\n", &canonical::bytes(&about)]).to_string(),
             kind,
             data,
-            traceparent: Some(Name::clean(&trace::traceparent(work.trace, span))),
+            traceparent: Some(Name::clean(&super::traceparent(permit))),
         };
         let (hands, refused) = (self.clone(), attempt.clone());
         let emit = move || hands.emitted(attempt, emission);

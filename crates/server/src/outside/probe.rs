@@ -10,7 +10,7 @@ use windlass_core::attempt::Report;
 use windlass_core::code::Code;
 use windlass_core::id::{AttemptId, Name, RunId, StepId};
 use windlass_core::policy::Purpose;
-use windlass_core::receipt::{Action, Semantics};
+use windlass_core::receipt::Action;
 use windlass_core::run::{Actor, Run};
 use windlass_core::runbook::{Kind, StepDef};
 use windlass_core::scope::{self, Reading};
@@ -31,7 +31,7 @@ use windlass_store::store::Embedded;
 impl Hands {
     /// Finds out what became of an attempt, and says so. Until then the step waits, and a human may say it too.
     pub(super) fn probe(self: &Arc<Hands>, attempt: AttemptId, key: Name) {
-        if self.tools.is_none() {
+        if self.executor.is_none() {
             return;
         }
         let (hands, evaluate) = (self.clone(), self.evaluate.clone());
@@ -40,13 +40,13 @@ impl Hands {
             move |store| look(store, looked, key, &*evaluate),
             move |asked| {
                 let Ok(Some(Looked { job, masked, read, env, action, writes })) = asked else { return };
-                let Some(tools) = &hands.tools else { return };
+                let Some(executor) = &hands.executor else { return };
                 // What the answer holds of them is masked: they are found now, and not while everybody waits.
                 drop(hands.registered.of(attempt.run, &job.tenant, || masked));
                 let (told, asking) = (hands.clone(), hands.clone());
                 let (run, step) = (attempt.run, attempt.step.clone());
                 let allow = Arc::new(move || asking.may_read(run, &step, &action, writes));
-                tools.ask(Asked { allow, job, read, env }, move |seen, receipt| {
+                executor.calls().ask(Asked { allow, job, read, env }, move |seen, receipt| {
                     told.seen(attempt, seen, receipt);
                 });
             },
@@ -184,7 +184,7 @@ fn look(
         with,
         key,
         attempt: step.attempt,
-        semantics: Some(step.semantics.unwrap_or(Semantics::Reconcile)),
+        semantics: step.semantics,
         timeout: None,
         own_read: node.reconcile.is_none(),
     };

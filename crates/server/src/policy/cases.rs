@@ -24,7 +24,8 @@ use windlass_core::receipt::Action;
 use windlass_core::run;
 use windlass_core::time::Millis;
 use windlass_runbook::problem::{Notes, Place, Problem, Problems, Source};
-use windlass_runbook::{tools, yaml};
+use windlass_runbook::tools::{Tool, Tools, Writes};
+use windlass_runbook::yaml;
 
 /// The most bytes of a file of cases.
 pub const FILE_LEN_MAX: usize = 1024 * 1024;
@@ -66,7 +67,8 @@ struct Behind {
     tenant: Option<String>,
     namespace: Option<String>,
     pipeline: Option<String>,
-    undoes: Option<String>,
+    #[serde(default)]
+    undoes: Vec<String>,
     runbook: Option<String>,
     step: Option<String>,
     source: Option<run::Source>,
@@ -164,12 +166,12 @@ impl Case {
         let or = |text: &Option<String>, otherwise: &str| name(text.as_deref().unwrap_or(otherwise));
         let tool = name(&self.action.tool)?;
         let fields = Value::Object(self.action.fields.clone());
-        let known = tools::find(tool.as_str());
+        let known = Tools::OWN.find(tool.as_str());
         let operation = or(&self.action.operation, &operation(&tool, &self.action.fields))?;
         let target = or(&self.action.target, &target(known, &self.action.fields))?;
         let least = known.map_or(Risk::Low, |tool| tool.risk);
         let risk = self.action.risk.map_or(least, |risk| risk.higher(least));
-        let writes = tools::writes(tool.as_str(), operation.as_str());
+        let writes = Tools::OWN.writes(tool.as_str(), operation.as_str());
         let own = scope(tool.as_str()) == Scope::PerStep;
         let action = own.then(|| Action::new(tool.clone(), operation, target, fields, risk)).transpose();
         let action = action.map_err(|error| error.to_string())?;
@@ -190,7 +192,7 @@ impl Case {
                 tenant: or(&self.run.tenant, "default")?,
                 namespace: or(&self.run.namespace, "default")?,
                 pipeline: or(&self.run.pipeline, "default")?,
-                undoes: self.run.undoes.as_deref().map(name).transpose()?,
+                undoes: self.run.undoes.iter().map(|text| name(text)).collect::<Result<_, _>>()?,
                 runbook: or(&self.run.runbook, "default")?,
                 runbook_hash: Digest([0; 32]),
                 source: self.run.source.unwrap_or(run::Source::Cli),
@@ -252,8 +254,8 @@ impl Expected {
 
 /// The operation as it follows from the tool, and for a request from its method.
 fn operation(tool: &Name, fields: &Map<String, Value>) -> String {
-    match tools::find(tool.as_str()) {
-        Some(known) if known.writes == tools::Writes::ByMethod => {
+    match Tools::OWN.find(tool.as_str()) {
+        Some(known) if known.writes == Writes::ByMethod => {
             fields.get("method").and_then(Value::as_str).unwrap_or("GET").to_lowercase()
         }
         Some(known) => known.operation.to_owned(),
@@ -262,7 +264,7 @@ fn operation(tool: &Name, fields: &Map<String, Value>) -> String {
 }
 
 /// The target as it follows from the fields.
-fn target(tool: Option<&tools::Tool>, fields: &Map<String, Value>) -> String {
+fn target(tool: Option<&Tool<'_>>, fields: &Map<String, Value>) -> String {
     let Some(tool) = tool else { return "target".to_owned() };
     let parts: Vec<String> = tool
         .target

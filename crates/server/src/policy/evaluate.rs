@@ -120,7 +120,7 @@ impl Rules {
             ("tenant", text(about.tenant.as_str())),
             ("namespace", text(about.namespace.as_str())),
             ("pipeline", text(about.pipeline.as_str())),
-            ("undoes", text(about.undoes.as_ref().map_or("", |pipeline| pipeline.as_str()))),
+            ("undoes", Expr::new_set(about.undoes.iter().map(|pipeline| text(pipeline.as_str())))),
             ("runbook", text(about.runbook.as_str())),
             ("runbook_hash", Expr::new_string(about.runbook_hash.to_string())),
             ("run", Expr::new_string(question.run.to_string())),

@@ -48,8 +48,8 @@ pub struct About {
     pub tenant: Name,
     pub namespace: Name,
     pub pipeline: Name,
-    /// The pipeline of the run that it takes back, where it is an undo.
-    pub undoes: Option<Name>,
+    /// The pipelines of the runs that it takes back, where it is an undo.
+    pub undoes: Vec<Name>,
     /// The runbook's name.
     pub runbook: Name,
     /// The runbook's hash.
@@ -176,7 +176,7 @@ impl Question {
                 tenant: Name::clean(worker.tenant()),
                 namespace: Name::clean(worker.namespace()),
                 pipeline: queue.clone(),
-                undoes: None,
+                undoes: Vec::new(),
                 runbook: Name::clean(worker.name()),
                 runbook_hash,
                 source: Source::Queue,
@@ -242,11 +242,7 @@ impl About {
             tenant: home.tenant.clone(),
             namespace: home.namespace.clone(),
             pipeline: home.pipeline.clone(),
-            // Of what a queue or a schedule made, the field names those.
-            undoes: trigger
-                .of
-                .clone()
-                .filter(|_| !matches!(trigger.source, Source::Queue | Source::Scheduled)),
+            undoes: runbook.undoes.clone(),
             runbook: runbook.name.clone(),
             runbook_hash: home.runbook,
             source: trigger.source,

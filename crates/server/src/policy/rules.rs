@@ -29,6 +29,10 @@ const TEXT_LEN_MAX: usize = 512;
 /// How deep brackets may stand within each other, and how many prefixes or conditions may follow each other: Cedar reads
 /// them by calling itself.
 const DEPTH_MAX: usize = 64;
+/// How many operators one rule may have: Cedar reads a chain of them by calling itself as well.
+pub const CHAIN_MAX: usize = 160;
+/// The stack on which policies are read. Only what is used of it takes memory.
+const STACK: usize = 64 << 20;
 const ANNOTATIONS: [&str; 3] = ["id", "reason", "approval"];
 
 /// What is known about a rule beside its text.
@@ -102,7 +106,15 @@ impl Rules {
     /// # Errors
     /// Everything that is wrong with them, with file, line and caret.
     pub fn of(sources: Vec<Source>) -> Result<Rules, Problems> {
-        Rules::read(sources).map_err(|problems| problems.coded(Code::InvalidInput))
+        // Who loads a policy may have a small stack, and what Cedar takes of it for a rule is not told anywhere.
+        let read = std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().name("policy text".into()).stack_size(STACK);
+            match thread.spawn_scoped(scope, || Rules::read(sources)) {
+                Ok(reading) => reading.join().unwrap_or_else(|_| Err(unread("Cedar could not read it"))),
+                Err(error) => Err(unread(&format!("there is no thread to read it: {error}"))),
+            }
+        });
+        read.map_err(|problems| problems.coded(Code::InvalidInput))
     }
 
     fn read(sources: Vec<Source>) -> Result<Rules, Problems> {
@@ -180,11 +192,17 @@ impl Rules {
     }
 }
 
-/// Where a text goes deeper than it may: brackets, prefixes in a row, conditions of one rule. Strings and comments are passed
-/// over as Cedar does.
+/// A policy that was not looked at.
+fn unread(why: &str) -> Problems {
+    Problems::one(Vec::new(), Problem::whole(format!("the policy: {why}")))
+}
+
+/// Where a text goes deeper than it may: brackets, prefixes in a row, conditions of one rule, and operators of one rule, since a
+/// chain of them is as deep as it is long. Strings and comments are passed over as Cedar does.
 fn too_deep(text: &str) -> Option<usize> {
     let bytes = text.as_bytes();
     let (mut depth, mut prefixes, mut conditions, mut at) = (0_usize, 0_usize, 0_usize, 0);
+    let mut chained = 0_usize;
     while let Some(byte) = bytes.get(at) {
         match byte {
             b'"' => {
@@ -196,10 +214,12 @@ fn too_deep(text: &str) -> Option<usize> {
             b'/' if bytes.get(at + 1) == Some(&b'/') => {
                 at += bytes[at..].iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len() - at);
             }
-            b'(' | b'[' | b'{' => depth += 1,
+            b'(' | b'[' | b'{' => (depth, chained) = (depth + 1, chained + 1),
             b')' | b']' | b'}' => depth = depth.saturating_sub(1),
-            b'!' | b'-' => prefixes += 1,
-            b';' => conditions = 0,
+            b'!' | b'-' => (prefixes, chained) = (prefixes + 1, chained + 1),
+            b';' => (conditions, chained) = (0, 0),
+            b'.' | b'+' | b'*' => chained += 1,
+            b'&' | b'|' if bytes.get(at + 1) == Some(byte) => chained += 1,
             b'i' if text
                 .get(at..at + 3)
                 .is_some_and(|word| word.starts_with("if") && !word.ends_with(is_word)) =>
@@ -211,7 +231,7 @@ fn too_deep(text: &str) -> Option<usize> {
         if bytes.get(at).is_some_and(|byte| !matches!(byte, b'!' | b'-') && !byte.is_ascii_whitespace()) {
             prefixes = 0;
         }
-        if depth.max(prefixes).max(conditions) > DEPTH_MAX {
+        if depth.max(prefixes).max(conditions) > DEPTH_MAX || chained > CHAIN_MAX {
             return Some(at);
         }
         at += 1;
@@ -272,7 +292,8 @@ struct Reader {
 impl Reader {
     fn file(&mut self, file: u16, source: &Source) {
         if let Some(at) = too_deep(&source.text) {
-            let text = format!("this is more than {DEPTH_MAX} levels deep");
+            let text =
+                format!("this is more than {DEPTH_MAX} levels deep, or has more than {CHAIN_MAX} operators");
             let problem = Problem::at(Place::new(file, at, at + 1), text);
             return self.notes.add(problem.help("split the rule into several"));
         }

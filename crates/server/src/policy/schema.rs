@@ -22,7 +22,7 @@ pub const HTTP_READ: &str = "http.read";
 
 /// What policy sees of every action, beside its fields.
 const COMMON: &str = "      tool: String, operation: String, target: String, risk: String, writes: Bool,
-      tenant: String, namespace: String, pipeline: String, undoes: String, runbook: String, runbook_hash: String,
+      tenant: String, namespace: String, pipeline: String, undoes: Set<String>, runbook: String, runbook_hash: String,
       run: String, step: String, requester: String, source: String,
       approvals: Long, approvers: Set<String>, time: Time, budget: Budget,
 ";
@@ -60,7 +60,7 @@ pub(super) fn fields(tool: &str) -> Vec<Field> {
     if tool == "agent" {
         return vec![Field { name: "agent", kind: Type::Text, required: true }];
     }
-    let typed = |key: &Key| {
+    let typed = |key: &Key<'static>| {
         let kind = kind(&key.shape)?;
         Some(Field { name: key.name, kind, required: key.required })
     };
@@ -68,12 +68,12 @@ pub(super) fn fields(tool: &str) -> Vec<Field> {
 }
 
 /// A tool of the table. Those that files describe differ from one installation to another, and the schema does not.
-fn known(tool: &str) -> Option<&'static Tool> {
+fn known(tool: &str) -> Option<&'static Tool<'static>> {
     TOOLS.iter().find(|known| known.name == tool)
 }
 
 /// The type of what has a shape; none where it is only known when it is there.
-fn kind(shape: &Shape) -> Option<Type> {
+fn kind(shape: &Shape<'_>) -> Option<Type> {
     match shape {
         Shape::Bool | Shape::Never => Some(Type::Bool),
         Shape::Int(..) => Some(Type::Long),
@@ -130,7 +130,7 @@ pub fn text() -> String {
 }
 
 /// The groups that a tool's action is in.
-fn groups(tool: &Tool, writes: bool) -> Vec<&'static str> {
+fn groups(tool: &Tool<'static>, writes: bool) -> Vec<&'static str> {
     // What the built-in policy allows although it writes does not leave this machine.
     let local = policy::builtin(tool.name, true) == Verdict::Allow;
     let mut groups = vec![match (local, writes) {

@@ -33,7 +33,7 @@ fn refused(text: &str) -> String {
 fn question(tool: &str, target: &str, fields: Value, risk: Risk) -> Question {
     let method = fields["method"].as_str().unwrap_or("GET").to_lowercase();
     let operation = if tool == "http" { name(&method) } else { name(tool.rsplit('.').next().unwrap()) };
-    let writes = windlass_runbook::tools::writes(tool, operation.as_str());
+    let writes = windlass_runbook::tools::Tools::OWN.writes(tool, operation.as_str());
     let action = Action::new(name(tool), operation, name(target), fields, risk).unwrap();
     Question {
         purpose: None,
@@ -48,7 +48,7 @@ fn question(tool: &str, target: &str, fields: Value, risk: Risk) -> Question {
             tenant: name("default"),
             namespace: name("default"),
             pipeline: name("triage"),
-            undoes: None,
+            undoes: Vec::new(),
             runbook: name("ops"),
             runbook_hash: Digest([3; 32]),
             source: Trigger::Cli,
@@ -347,6 +347,25 @@ fn hostile_text_is_refused_and_bounded() {
     for text in [deep, nots, ifs] {
         let shown = refused(&text);
         assert!(shown.contains("levels deep") && shown.len() < 10_000, "{shown}");
+    }
+    // A chain is as deep as it is long. What is allowed of each kind is read on a thread like any other.
+    let rule = |what: String| format!("permit (principal, action, resource) when {{ {what} }};\n");
+    let chain = |first: &str, link: &str, n: usize| rule(format!("{first}{}", link.repeat(n)));
+    for (first, link) in [
+        ("context", ".a"),
+        ("context", "[\"a\"]"),
+        ("true", " && true"),
+        ("true", " || true"),
+        ("1", " + 1"),
+        ("1", " - 1"),
+        ("1", " * 1"),
+    ] {
+        let shown = refused(&chain(first, link, 5_000));
+        assert!(shown.contains("operators") && shown.len() < 10_000, "{link}: {shown}");
+        // It may be wrong for another reason: what matters is that it is read to its end.
+        let long = chain(first, link, rules::CHAIN_MAX - 8);
+        let many = Rules::of(vec![Source { name: "a.cedar".into(), text: long.repeat(3) }]);
+        assert!(!many.err().is_some_and(|problems| problems.to_string().contains("operators")), "{link}");
     }
     // Brackets that are text are none, and prefixes apart are not in a row.
     let quoted = format!(

@@ -9,6 +9,10 @@ pub(super) use verbs::{
 use clap::{Args as Flags, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use windlass_executor::config::Config;
+use windlass_executor::tools::described::Registry;
+use windlass_executor::tools::settings::Settings;
 
 /// Global flags that take a value.
 const VALUED: [&str; 5] = ["--data", "--server", "--token", "--config", "--policy"];
@@ -63,6 +67,22 @@ pub(super) struct Args {
     pub(super) global: Global,
     #[command(subcommand)]
     pub(super) verb: Verb,
+    #[arg(skip)]
+    pub(super) once: Once,
+}
+
+/// What is read once, by whoever needs it first.
+#[derive(Debug, Default)]
+pub(super) struct Once {
+    pub(super) config: OnceLock<Arc<Config>>,
+    pub(super) tooling: OnceLock<Tooling>,
+}
+
+/// The tools that the configuration names.
+#[derive(Debug)]
+pub(super) struct Tooling {
+    pub(super) settings: Arc<Settings>,
+    pub(super) registry: Registry,
 }
 
 #[derive(Flags, Debug)]

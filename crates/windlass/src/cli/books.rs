@@ -1,7 +1,7 @@
 //! Runbooks: deploying them, what is deployed, and going back.
 
 use super::Outcome;
-use super::args::RunbookVerb;
+use super::args::{Args, RunbookVerb};
 use super::follow::escape;
 use super::run;
 use super::say::{self, Say, plain, text};
@@ -12,8 +12,8 @@ use windlass_core::runbook::Runbook;
 use windlass_server::client::{Client, Failure};
 
 /// Makes a runbook the active version of its name, or only shows what that would change.
-pub(super) async fn deploy(client: &Client, file: &Path, diff: bool, say: &Say) -> Outcome {
-    let loaded = run::load(file, say)?;
+pub(super) async fn deploy(args: &Args, client: &Client, (file, diff): (&Path, bool), say: &Say) -> Outcome {
+    let loaded = run::load(args, file, say)?;
     if diff {
         return show_diff(client, &loaded, say).await;
     }

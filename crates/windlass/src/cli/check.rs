@@ -1,6 +1,7 @@
 //! `check`: parses and validates a runbook, once or whenever it changes.
 
 use super::Outcome;
+use super::args::Args;
 use super::run::load;
 use super::say::{self, Say};
 use serde_json::json;
@@ -12,14 +13,14 @@ use windlass_server::client::Failure;
 /// How often a file that is watched is looked at.
 const LOOK: Duration = Duration::from_millis(300);
 
-pub(super) fn check(file: Option<&Path>, watch: bool, schema: bool, say: &Say) -> Outcome {
+pub(super) fn check(args: &Args, file: Option<&Path>, (watch, schema): (bool, bool), say: &Say) -> Outcome {
     if schema {
         say.line(&serde_json::to_string_pretty(&windlass_runbook::schema()).unwrap_or_default());
         return Ok(0);
     }
     let file = file.map_or_else(|| PathBuf::from("runbook.yaml"), Path::to_path_buf);
     if !watch {
-        return once(&file, say).map(|_| 0);
+        return once(args, &file, say).map(|_| 0);
     }
     let mut seen = Stamps::new();
     loop {
@@ -28,7 +29,7 @@ pub(super) fn check(file: Option<&Path>, watch: bool, schema: bool, say: &Say) -
             std::iter::once(&file).chain(seen.keys()).map(|path| (path.clone(), stamp(path))).collect();
         if now != seen {
             seen = now;
-            match once(&file, say) {
+            match once(args, &file, say) {
                 Ok(includes) => {
                     seen.retain(|path, _| *path == file || includes.contains(path));
                     for path in includes {
@@ -56,8 +57,8 @@ fn stamp(path: &Path) -> Option<SystemTime> {
 }
 
 /// Checks once; returns the files it consists of.
-fn once(file: &Path, say: &Say) -> Result<Vec<PathBuf>, Failure> {
-    let loaded = load(file, say)?;
+fn once(args: &Args, file: &Path, say: &Say) -> Result<Vec<PathBuf>, Failure> {
+    let loaded = load(args, file, say)?;
     let pipelines: Vec<&str> = loaded.runbook.pipelines.keys().map(|name| name.as_str()).collect();
     let steps: usize = loaded.runbook.pipelines.values().map(|pipeline| pipeline.nodes.len()).sum();
     let warnings = windlass_runbook::idle::modifiers(&loaded.runbook);

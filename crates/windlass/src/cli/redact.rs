@@ -7,9 +7,9 @@
 //! What was recorded is what goes, so a redaction that was broken off is finished by the next one. The data directory is
 //! held alone meanwhile: nobody has the value in memory.
 
-use super::Outcome;
 use super::args::Args;
 use super::say::{self, Say};
+use super::{Outcome, settings};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -24,10 +24,9 @@ use windlass_core::stream::StreamId;
 use windlass_core::time::Millis;
 use windlass_core::turn::command::Command;
 use windlass_engine::port::{Clock as _, Store as _};
-use windlass_executor::config::Config;
 use windlass_executor::home::Home;
 use windlass_server::api::Caller;
-use windlass_server::app::{App, Settings};
+use windlass_server::app::App;
 use windlass_server::client::Failure;
 use windlass_store::disk::Files;
 use windlass_store::log::{Cuts, Log, Seqs};
@@ -74,9 +73,7 @@ pub(super) async fn redact(args: &Args, wish: &RedactArgs, say: &Say) -> Outcome
         );
         return Err(Failure::new(Code::LockBusy, text));
     }
-    let config = Arc::new(Config::load(args.global.config.as_deref(), &root)?);
-    let settings = Settings { config, policy: args.global.policy.clone(), ..Settings::default() };
-    let app = App::start(home.clone(), &std::env::current_exe()?, settings)?;
+    let app = App::start(home.clone(), &std::env::current_exe()?, settings(args)?)?;
     let recorded = record(&app, wish).await;
     let closing = app.clone();
     // Nothing is carried out here, so there is nothing that could panic.

@@ -3,7 +3,7 @@
 use super::args::{Args, Global, RunArgs};
 use super::follow::{self, Follow};
 use super::say::{self, Say, plain, text};
-use super::{Outcome, connect};
+use super::{Outcome, connect, tooling};
 use axum::http::Method;
 use serde_json::{Map, Value, json};
 use std::fs::TryLockError;
@@ -33,8 +33,8 @@ fn invalid(text: impl Into<String>) -> Failure {
 }
 
 /// Reads a runbook; what is wrong with it is shown where it stands.
-pub(super) fn load(path: &Path, say: &Say) -> Result<Loaded, Failure> {
-    windlass_runbook::load(path).map_err(|problems| {
+pub(super) fn load(args: &Args, path: &Path, say: &Say) -> Result<Loaded, Failure> {
+    windlass_runbook::load(path, tooling(args)?.registry.signatures()).map_err(|problems| {
         let detail = problems.render(say.colour_err);
         let mut problem = problems.json();
         problem["detail"] = Value::String(detail.clone());
@@ -66,7 +66,7 @@ fn own_file() -> Option<PathBuf> {
 
 /// The file that was named, or that is meant; and the pipeline that was named instead of a file. No file: a deployed
 /// runbook was named.
-fn file_of(wish: &RunArgs) -> Result<(Option<PathBuf>, Option<String>), Failure> {
+fn file_of(args: &Args, wish: &RunArgs) -> Result<(Option<PathBuf>, Option<String>), Failure> {
     let Some(named) = &wish.file else {
         let missing = "there is no runbook.yaml here: name a runbook, or create one with `windlass init`";
         return Ok((Some(own_file().ok_or_else(|| invalid(missing))?), wish.pipeline.clone()));
@@ -77,8 +77,9 @@ fn file_of(wish: &RunArgs) -> Result<(Option<PathBuf>, Option<String>), Failure>
         return Ok((Some(named.clone()), wish.pipeline.clone()));
     }
     let own = own_file().filter(|_| wish.pipeline.is_none());
+    let tools = tooling(args)?.registry.signatures();
     let has = |path: &PathBuf| {
-        let known = windlass_runbook::load(path).ok().map(|loaded| loaded.runbook);
+        let known = windlass_runbook::load(path, tools).ok().map(|loaded| loaded.runbook);
         known.is_some_and(|runbook| runbook.pipelines.keys().any(|name| Some(name.as_str()) == word))
     };
     Ok(match own.filter(has) {
@@ -88,8 +89,8 @@ fn file_of(wish: &RunArgs) -> Result<(Option<PathBuf>, Option<String>), Failure>
 }
 
 /// Reads a file for a run.
-fn book(path: &Path, say: &Say) -> Result<Book, Failure> {
-    let loaded = Box::new(load(path, say)?);
+fn book(args: &Args, path: &Path, say: &Say) -> Result<Book, Failure> {
+    let loaded = Box::new(load(args, path, say)?);
     let path = std::path::absolute(path)?;
     let dir = path.parent().unwrap_or(&path).to_string_lossy().into_owned();
     Ok(Book::File { loaded, dir })
@@ -167,10 +168,10 @@ async fn submit(client: &Client, loaded: &Loaded) -> Result<Value, Failure> {
 }
 
 pub(super) async fn run(args: &Args, wish: &RunArgs, say: &Say) -> Outcome {
-    let (file, pipeline) = file_of(wish)?;
+    let (file, pipeline) = file_of(args, wish)?;
     let read = match &file {
         Some(path) => {
-            let book = book(path, say)?;
+            let book = book(args, path, say)?;
             let asked = asked(&book, pipeline.as_deref(), wish)?;
             Some((book, asked))
         }
@@ -553,15 +554,14 @@ pub(super) async fn retry(client: &mut Client, run: &str, say: &Say) -> Outcome 
 }
 
 pub(super) async fn fork(
+    args: &Args,
     client: &mut Client,
-    run: &str,
-    from: &str,
-    book: Option<&Path>,
+    (run, from, book): (&str, &str, Option<&Path>),
     say: &Say,
 ) -> Outcome {
     let mut body = json!({ "from": from });
     if let Some(book) = book {
-        let loaded = load(book, say)?;
+        let loaded = load(args, book, say)?;
         body["runbook"] = submit(client, &loaded).await?["hash"].take();
     }
     let made = client.post(&path(run, "/fork"), &body).await?;

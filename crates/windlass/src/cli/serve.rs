@@ -2,7 +2,7 @@
 
 use super::args::{ApartArgs, Args, ServeArgs};
 use super::say::Say;
-use super::{INTERRUPTED, Outcome, root};
+use super::{INTERRUPTED, Outcome, root, settings};
 use serde_json::json;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,6 @@ use windlass_core::event::SystemStarted;
 use windlass_core::id::Name;
 use windlass_core::run::Actor;
 use windlass_core::turn::command::Command;
-use windlass_executor::config::Config;
 use windlass_executor::home::Home;
 use windlass_server::apart::Apart;
 use windlass_server::app::{App, Settings};
@@ -91,11 +90,8 @@ async fn open(args: &Args, wish: &ServeArgs) -> Result<Arc<App>, Failure> {
     let root = root(args)?;
     let home = Home::make(&root).map_err(|error| windlass_server::client::unusable(Some(&root), &error))?;
     let exe = std::env::current_exe()?;
-    let config = Arc::new(Config::load(args.global.config.as_deref(), &root)?);
     telemetry::write_logs()?;
-    let policy = args.global.policy.clone();
-    let mut settings =
-        Settings { executes: true, stays: true, config, tells: true, policy, ..Settings::default() };
+    let mut settings = Settings { executes: true, stays: true, tells: true, ..settings(args)? };
     settings.engine.slots = usize::from(wish.executors);
     settings.names_config = args.global.config.is_some();
     settings.trusts_local = wish.trust_local;

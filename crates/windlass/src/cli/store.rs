@@ -3,7 +3,7 @@
 
 use super::args::{Args, StoreVerb};
 use super::say::{self, Say};
-use super::{Outcome, root};
+use super::{Outcome, root, settings};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use windlass_core::code::Code;
 use windlass_core::time::Span;
 use windlass_core::turn::state::State;
 use windlass_engine::port::Clock as _;
-use windlass_executor::config::{Config, Retention};
+use windlass_executor::config::Retention;
 use windlass_executor::home::Home;
 use windlass_server::api::care::{self, PATIENCE};
-use windlass_server::app::{App, Settings};
+use windlass_server::app::App;
 use windlass_server::backup::{self, KEYS};
 use windlass_server::client::{Client, Failure, Need};
 use windlass_server::retention;
@@ -133,9 +133,8 @@ async fn compact(args: &Args, root: &Path, kept: Span, yes: bool) -> Result<Valu
         );
         return Err(Failure::new(Code::LockBusy, text));
     }
-    let config = Arc::new(Config::load(args.global.config.as_deref(), root)?);
-    let kept = Retention { evidence: config.retention.evidence, ..Retention::all(kept) };
-    let settings = Settings { config, policy: args.global.policy.clone(), ..Settings::default() };
+    let settings = settings(args)?;
+    let kept = Retention { evidence: settings.config.retention.evidence, ..Retention::all(kept) };
     let app = App::start(home, &std::env::current_exe()?, settings)?;
     let working = app.clone();
     // Nothing is carried out here, so there is nothing that could panic.

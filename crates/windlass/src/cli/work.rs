@@ -2,14 +2,13 @@
 
 use super::Outcome;
 use super::args::Args;
-use super::root;
 use super::say::{self, Say};
+use super::{config, root};
 use clap::CommandFactory as _;
 use serde_json::json;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use windlass_executor::config::Config;
 use windlass_executor::home::Home;
 use windlass_server::policy;
 
@@ -79,7 +78,7 @@ pub(super) async fn doctor(args: &Args, say: &Say) -> Outcome {
         program("git", &["--version"], false, "guards about branches need git"),
         program("tmux", &["-V"], false, "agents will need tmux"),
     ];
-    findings.push(configuration(args, &root(args)?));
+    findings.push(configuration(args));
     findings.push(data(&root(args)?).await);
     findings.push(policy_folder(args, &root(args)?));
     let ok = findings.iter().all(|finding| finding.ok || !finding.needed);
@@ -110,21 +109,17 @@ fn program(name: &'static str, words: &[&str], needed: bool, why: &str) -> Findi
 }
 
 /// The configuration file that every command would read.
-fn configuration(args: &Args, root: &Path) -> Finding {
+fn configuration(args: &Args) -> Finding {
     let what = "configuration";
-    match Config::load(args.global.config.as_deref(), root) {
+    match config(args) {
         Ok(config) => {
-            let text = config.path.map_or("there is no windlass.yaml: defaults apply".to_owned(), |path| {
-                format!("{} is read", path.display())
-            });
+            let text =
+                config.path.as_ref().map_or("there is no windlass.yaml: defaults apply".to_owned(), |path| {
+                    format!("{} is read", path.display())
+                });
             Finding { what, ok: true, needed: true, text }
         }
-        Err(problems) => Finding {
-            what,
-            ok: false,
-            needed: true,
-            text: windlass_server::client::Failure::from(problems).detail,
-        },
+        Err(failure) => Finding { what, ok: false, needed: true, text: failure.detail },
     }
 }
 
@@ -140,7 +135,7 @@ fn policy_folder(args: &Args, root: &Path) -> Finding {
     let places: Vec<PathBuf> =
         root.parent().map(Path::to_path_buf).into_iter().chain(std::env::current_dir()).collect();
     // What is wrong with the configuration file is said by whoever reads it.
-    let config = Config::load(args.global.config.as_deref(), root).ok().and_then(|config| config.policy);
+    let config = config(args).ok().and_then(|config| config.policy.clone());
     let named = args.global.policy.as_deref().or(config.as_deref());
     let found = policy::InForce::find(named, &places);
     let text = match found.problem() {

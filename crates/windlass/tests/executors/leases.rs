@@ -272,6 +272,10 @@ pipelines:
     until("the lease runs out", || {
         Some(owner.show(&run)).filter(|shown| shown["steps"][0]["status"] == "outcome_unknown")
     });
+    // People are told of it, and that is on record too: from here on nothing happens by itself.
+    until("the notice is on record", || {
+        owner.records(&run).iter().any(|record| record["type"] == "notice:sent").then_some(())
+    });
     has_no_lease(&Asker::new(server.also_for_token("tok_2", "default")), &lease);
     assert!(own.report("complete", &lease, json!({})).get("code").is_none());
     owner.until(&run, "completed");

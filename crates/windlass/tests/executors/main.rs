@@ -5,8 +5,11 @@
 
 mod holds;
 mod leases;
+#[path = "../support/outside.rs"]
+mod outside;
 mod process;
 mod recovery;
 mod server;
 #[path = "../support/mod.rs"]
 mod support;
+mod tools;

@@ -5,7 +5,7 @@ use crate::support::{Process, Project, is_alive, until};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-fn executor(project: &Project, server: &str, name: &str) -> Process {
+pub(crate) fn executor(project: &Project, server: &str, name: &str) -> Process {
     let scratch = project.path(name);
     let scratch = scratch.to_str().unwrap();
     // What keeps steps apart from it has tests of its own.
@@ -13,7 +13,7 @@ fn executor(project: &Project, server: &str, name: &str) -> Process {
     project.start(&[&["executor", "--server", server], &words[..]].concat())
 }
 
-fn server(project: &Project, how: How) -> Server {
+pub(crate) fn server(project: &Project, how: How) -> Server {
     Server::start(&project.path("server"), how)
 }
 

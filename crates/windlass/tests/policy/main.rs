@@ -14,6 +14,7 @@ mod outside;
 #[path = "../support/mod.rs"]
 mod support;
 mod tools;
+mod undone;
 
 /// The policy that allows everything.
 const ALL: &str = "@id(\"all\")\npermit (principal, action, resource);\n";

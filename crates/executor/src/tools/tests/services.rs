@@ -34,14 +34,14 @@ async fn a_comment_is_found_by_its_mark_and_taken_back() {
     let (world, server, bench) = world();
     let call =
         bench.call("github.comment", "comment", json!({ "repo": "o/r", "number": 5, "body": "Hello" }));
-    assert_eq!(bench.tools.probe(&call, &bench.session()).await, Seen::Absent);
+    assert_eq!(bench.tools.probe(&call, &bench.session(), None).await, Seen::Absent);
     let done = bench.perform(&call).await.unwrap();
     assert_eq!(server.seen()[1].header("authorization"), format!("Bearer {TOKEN}"));
     assert!(world.things().comments[0]["body"].as_str().unwrap().starts_with("Hello\n\n<!-- windlass-"));
-    let Seen::There(again) = bench.tools.probe(&call, &bench.session()).await else { panic!() };
+    let Seen::There(again) = bench.tools.probe(&call, &bench.session(), None).await else { panic!() };
     assert_eq!(again, done, "what is found is what was done");
     let other = Call { key: "run_2/step".into(), ..call.clone() };
-    assert_eq!(bench.tools.probe(&other, &bench.session()).await, Seen::Absent);
+    assert_eq!(bench.tools.probe(&other, &bench.session(), None).await, Seen::Absent);
     let back = back(&bench, &done);
     assert_eq!(bench.tools.current(&back, &done.output, &bench.session()).await, Current::Unchanged);
     world.things().comments[0]["body"] = json!("edited");
@@ -76,18 +76,18 @@ async fn a_pull_request_is_found_closed_and_merged() {
     let (world, _server, bench) = world();
     let fields = json!({ "repo": "o/r", "title": "T", "head": "fix", "base": "main" });
     let call = bench.call("github.create_pr", "create_pr", fields);
-    assert_eq!(bench.tools.probe(&call, &bench.session()).await, Seen::Absent);
+    assert_eq!(bench.tools.probe(&call, &bench.session(), None).await, Seen::Absent);
     let done = bench.perform(&call).await.unwrap();
-    let Seen::There(again) = bench.tools.probe(&call, &bench.session()).await else { panic!() };
+    let Seen::There(again) = bench.tools.probe(&call, &bench.session(), None).await else { panic!() };
     assert_eq!(again.output["number"], done.output["number"]);
     let merge = bench.call(
         "github.merge",
         "merge",
         json!({ "repo": "o/r", "number": done.output["number"], "sha": "abc" }),
     );
-    assert_eq!(bench.tools.probe(&merge, &bench.session()).await, Seen::Absent);
+    assert_eq!(bench.tools.probe(&merge, &bench.session(), None).await, Seen::Absent);
     bench.perform(&merge).await.unwrap();
-    assert!(matches!(bench.tools.probe(&merge, &bench.session()).await, Seen::There(_)));
+    assert!(matches!(bench.tools.probe(&merge, &bench.session(), None).await, Seen::There(_)));
     let back = back(&bench, &done);
     let Current::Changed(why) = bench.tools.current(&back, &done.output, &bench.session()).await else {
         panic!()
@@ -155,9 +155,9 @@ async fn a_record_is_created_once_updated_and_put_back() {
     let (world, _server, bench) = world();
     let fields = json!({ "table": "incident", "fields": { "short_description": "down" } });
     let create = bench.call("servicenow.create", "create", fields);
-    assert_eq!(bench.tools.probe(&create, &bench.session()).await, Seen::Absent);
+    assert_eq!(bench.tools.probe(&create, &bench.session(), None).await, Seen::Absent);
     let made = bench.perform(&create).await.unwrap();
-    let Seen::There(again) = bench.tools.probe(&create, &bench.session()).await else { panic!() };
+    let Seen::There(again) = bench.tools.probe(&create, &bench.session(), None).await else { panic!() };
     assert_eq!(again, made);
     let id = made.output["sys_id"].as_str().unwrap().to_owned();
     let key = ("incident".to_owned(), id.clone());
@@ -206,20 +206,20 @@ async fn a_note_is_found_in_the_journal() {
         "work_note",
         json!({ "table": "incident", "sys_id": "a1", "text": "Looked" }),
     );
-    assert_eq!(bench.tools.probe(&call, &bench.session()).await, Seen::Absent);
+    assert_eq!(bench.tools.probe(&call, &bench.session(), None).await, Seen::Absent);
     bench.perform(&call).await.unwrap();
-    assert!(matches!(bench.tools.probe(&call, &bench.session()).await, Seen::There(_)));
+    assert!(matches!(bench.tools.probe(&call, &bench.session(), None).await, Seen::There(_)));
     let other = Call { key: "other".into(), ..call };
-    assert_eq!(bench.tools.probe(&other, &bench.session()).await, Seen::Absent);
+    assert_eq!(bench.tools.probe(&other, &bench.session(), None).await, Seen::Absent);
 }
 
 #[tokio::test]
 async fn a_message_is_found_changed_and_deleted() {
     let (world, _server, bench) = world();
     let call = bench.call("slack.post", "post", json!({ "channel": "#oncall", "text": "Hello" }));
-    assert_eq!(bench.tools.probe(&call, &bench.session()).await, Seen::Absent);
+    assert_eq!(bench.tools.probe(&call, &bench.session(), None).await, Seen::Absent);
     let done = bench.perform(&call).await.unwrap();
-    assert!(matches!(bench.tools.probe(&call, &bench.session()).await, Seen::There(_)));
+    assert!(matches!(bench.tools.probe(&call, &bench.session(), None).await, Seen::There(_)));
     let ts = done.output["ts"].clone();
     let update = bench.call("slack.update", "update", json!({ "channel": "C1", "ts": ts, "text": "Bye" }));
     let updated = bench.perform(&update).await.unwrap();

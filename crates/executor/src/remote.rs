@@ -11,24 +11,20 @@
 mod attempt;
 mod report;
 
-use crate::apart::Apart;
-use crate::client::{Client, Failure};
+use crate::executor::Executor;
+use crate::home::Home;
+use crate::shell;
 use attempt::Attempt;
 use report::Outcome;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc, watch};
-use windlass_api::List;
-use windlass_api::lease::{Answered, Ask, Beats, Item, Lease, Leases};
 use windlass_core::code::Code;
-use windlass_core::id::AttemptId;
-use windlass_executor::config::Config;
-use windlass_executor::home::Home;
-use windlass_executor::shell::Shell;
+use windlass_core::id::{AttemptId, RunId, StepId};
 
 /// How long one request for work waits.
 const WAIT_MS: u64 = 20_000;
@@ -44,8 +40,24 @@ const STOP_WAIT: Duration = Duration::from_secs(20);
 /// How long a lease lasts where the server does not say.
 const TTL: Duration = Duration::from_secs(30);
 
-/// How long an attempt has to end where the server does not say.
-const GRACE: Duration = Duration::from_secs(10);
+/// What a server answers, where it does not do what it was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{code}: {detail}")]
+pub struct Failure {
+    /// The stable code.
+    pub code: Code,
+    /// What happened, for people.
+    pub detail: String,
+}
+
+/// An answer that comes later.
+pub type Answer<'a> = Pin<Box<dyn Future<Output = Result<Value, Failure>> + Send + 'a>>;
+
+/// The way to the server.
+pub trait Way: Send + Sync {
+    /// Asks the server. The answer may take as long as the patience lasts.
+    fn post<'a>(&'a self, path: &'a str, body: &'a Value, patience: Duration) -> Answer<'a>;
+}
 
 /// What kind of executor.
 #[derive(Clone)]
@@ -54,25 +66,21 @@ pub struct Settings {
     pub name: String,
     /// What steps with `runs_on` may ask of it.
     pub labels: Vec<String>,
+    /// What it can carry out.
+    pub tools: Vec<String>,
     /// How many attempts it carries out at once.
     pub slots: usize,
     /// Where steps run that name no directory.
     pub dir: PathBuf,
     /// The server's address, for the steps.
     pub server: String,
-    /// What the configuration file says.
-    pub config: Config,
-    /// What steps run behind.
-    pub apart: Apart,
-    /// What no step may reach.
-    pub closed: Vec<PathBuf>,
 }
 
-/// An executor at work.
-pub(crate) struct Executor {
+/// An executor at work for a server elsewhere.
+pub(crate) struct Remote {
     settings: Settings,
-    client: Client,
-    shell: Shell,
+    way: Box<dyn Way>,
+    executor: Arc<Executor>,
     home: Home,
     state: Mutex<State>,
     /// Something began or ended.
@@ -87,27 +95,33 @@ struct State {
     ttl: Option<Duration>,
 }
 
-impl Executor {
+impl Remote {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Asks the server, within a bound.
-    async fn post<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        body: &impl Serialize,
-        patience: Duration,
-    ) -> Result<T, Failure> {
-        match tokio::time::timeout(patience, self.client.post_waiting(path, body, patience)).await {
+    async fn post(&self, path: &str, body: &Value, patience: Duration) -> Result<Value, Failure> {
+        match tokio::time::timeout(patience, self.way.post(path, body, patience)).await {
             Ok(answer) => answer,
-            Err(_) => Err(Failure::new(Code::Unavailable, "the server did not answer in time")),
+            Err(_) => {
+                let detail = "the server did not answer in time".to_owned();
+                Err(Failure { code: Code::Unavailable, detail })
+            }
         }
     }
 
     fn ttl(&self) -> Duration {
         self.state().ttl.unwrap_or(TTL)
     }
+}
+
+/// A text as it stands in a path.
+#[must_use]
+pub fn escape(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~');
+    let one = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    text.bytes().map(one).collect()
 }
 
 /// Whether asking again later can help.
@@ -118,58 +132,43 @@ fn passes(failure: &Failure) -> bool {
 /// Carries out steps until it is told to stop; then hands back what it has.
 ///
 /// # Errors
-/// The server refuses this executor, or the keeper cannot be started.
+/// The server refuses this executor.
 pub async fn run(
-    client: Client,
-    home: Home,
-    exe: PathBuf,
+    way: Box<dyn Way>,
+    (executor, home): (Arc<Executor>, Home),
     settings: Settings,
     mut stop: watch::Receiver<bool>,
     say: impl Fn(&str) + Send + Sync + 'static,
 ) -> Result<(), Failure> {
-    // The token and secrets are in this process's memory and environment, and steps run under the same user.
-    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
-        .map_err(std::io::Error::from)?;
-    let root = home.root().to_path_buf();
-    let started = tokio::task::spawn_blocking(move || Shell::start(&exe, &root)).await;
-    let shell = started
-        .map_err(|_| Failure::new(Code::Internal, "the keeper did not start"))?
-        .map_err(|error| Failure::new(Code::Unavailable, error.to_string()))?;
-    let (apart, config, closed) = (settings.apart.clone(), settings.config.clone(), settings.closed.clone());
-    shell.set_limits(config.limits);
-    shell.set_walls(move |_, _| apart.wall(true, &config, &closed));
     let (outcomes, mut ended) = mpsc::unbounded_channel();
     let (state, changed) = (Mutex::default(), Notify::new());
-    let executor = Arc::new(Executor { settings, client, shell, home, state, changed, outcomes });
+    let remote = Arc::new(Remote { settings, way, executor, home, state, changed, outcomes });
     let reporting = {
-        let executor = executor.clone();
-        tokio::spawn(async move { report::serve(&executor, &mut ended, &say).await })
+        let remote = remote.clone();
+        tokio::spawn(async move { report::serve(&remote, &mut ended, &say).await })
     };
-    let beating = tokio::spawn(beat(executor.clone()));
+    let beating = tokio::spawn(beat(remote.clone()));
     let outcome = tokio::select! {
-        refused = lease(&executor) => Err(refused),
+        refused = lease(&remote) => Err(refused),
         _ = stop.wait_for(|stop| *stop) => Ok(()),
     };
-    hand_back(&executor).await;
+    hand_back(&remote).await;
     beating.abort();
     reporting.abort();
     outcome
 }
 
 /// Ends every attempt and waits until each was reported.
-async fn hand_back(executor: &Arc<Executor>) {
-    {
-        let mut state = executor.state();
-        state.stopping = true;
-        for attempt in state.running.values_mut() {
-            attempt.stop(&executor.shell, windlass_executor::shell::spec::GRACE);
-        }
-    }
+async fn hand_back(remote: &Arc<Remote>) {
+    remote.state().stopping = true;
+    let executor = remote.executor.clone();
+    let leaving = tokio::task::spawn_blocking(move || executor.leave(shell::spec::GRACE));
     let over = async {
+        let _ = leaving.await;
         loop {
             // Registered before looking, or what ends in between would be missed.
-            let changed = executor.changed.notified();
-            if executor.state().running.is_empty() {
+            let changed = remote.changed.notified();
+            if remote.state().running.is_empty() {
                 return;
             }
             changed.await;
@@ -179,29 +178,29 @@ async fn hand_back(executor: &Arc<Executor>) {
 }
 
 /// Leases steps as long as there are slots; ends only when the server refuses this executor.
-async fn lease(executor: &Arc<Executor>) -> Failure {
+async fn lease(remote: &Arc<Remote>) -> Failure {
     let mut pause = PAUSE;
     loop {
-        let changed = executor.changed.notified();
-        let free = executor.settings.slots.saturating_sub(executor.state().running.len());
+        let changed = remote.changed.notified();
+        let free = remote.settings.slots.saturating_sub(remote.state().running.len());
         if free == 0 {
             changed.await;
             continue;
         }
-        let body = Ask {
-            executor: executor.settings.name.clone(),
-            max: free.min(BATCH_MAX),
-            wait_ms: WAIT_MS,
-            labels: executor.settings.labels.clone(),
-            tools: Some(["shell", "transform"].map(str::to_owned).to_vec()),
-        };
+        let body = json!({
+            "executor": remote.settings.name,
+            "max": free.min(BATCH_MAX),
+            "wait_ms": WAIT_MS,
+            "labels": remote.settings.labels,
+            "tools": remote.settings.tools,
+        });
         let patience = Duration::from_millis(WAIT_MS) + PATIENCE;
-        match executor.post::<Leases>("/v1/leases", &body, patience).await {
+        match remote.post("/v1/leases", &body, patience).await {
             Ok(answer) => {
                 pause = PAUSE;
-                for lease in answer.items {
-                    if executor.is_fresh(&lease).await {
-                        attempt::begin(executor, &lease);
+                for lease in answer["items"].as_array().into_iter().flatten() {
+                    if remote.is_fresh(lease).await {
+                        attempt::begin(remote, lease);
                     }
                 }
             }
@@ -215,41 +214,41 @@ async fn lease(executor: &Arc<Executor>) -> Failure {
 }
 
 /// Says that attempts go on, and hears which do not. The request waits at the server, so that a stop comes at once.
-async fn beat(executor: Arc<Executor>) {
+async fn beat(remote: Arc<Remote>) {
     let (mut pause, mut answered) = (PAUSE, Instant::now());
     loop {
-        let changed = executor.changed.notified();
-        let items: Vec<AttemptId> = executor.state().running.keys().cloned().collect();
+        let changed = remote.changed.notified();
+        let items: Vec<AttemptId> = remote.state().running.keys().cloned().collect();
         if items.is_empty() {
             changed.await;
             answered = Instant::now();
             continue;
         }
-        let third = executor.ttl() / 3;
+        let third = remote.ttl() / 3;
         // However much begins and ends meanwhile, now and then an answer is waited for: only that says that we are heard.
         let waits = answered.elapsed() < third;
         let wait_ms = if waits { third.as_millis() as u64 } else { 0 };
-        let body = Beats { items: items.iter().map(Item::from).collect(), wait_ms };
+        let body = json!({ "items": items, "wait_ms": wait_ms });
         let sent = Instant::now();
         let again = async {
             changed.await;
             tokio::time::sleep(PAUSE.saturating_sub(sent.elapsed())).await;
         };
         let answer = tokio::select! {
-            answer = executor.post::<List<Answered>>("/v1/leases/heartbeat", &body, third + PATIENCE) => answer,
+            answer = remote.post("/v1/leases/heartbeat", &body, third + PATIENCE) => answer,
             // What began just now is watched too, and what ended is not.
             () = again, if waits => continue,
         };
         match answer {
             Ok(answer) => {
                 (pause, answered) = (PAUSE, Instant::now());
-                executor.heard(&items, sent);
-                for item in &answer.items {
-                    executor.news(item);
+                remote.heard(&items, sent);
+                for item in answer["items"].as_array().into_iter().flatten() {
+                    remote.news(item);
                 }
             }
             Err(_) => {
-                executor.end_unheard();
+                remote.end_unheard();
                 tokio::time::sleep(pause.min(third)).await;
                 pause = (pause * 2).min(PAUSE_MAX);
             }
@@ -257,17 +256,24 @@ async fn beat(executor: Arc<Executor>) {
     }
 }
 
-impl Executor {
+/// The attempt that a lease or an answer is about.
+fn attempt_of(item: &Value) -> Option<AttemptId> {
+    let run = RunId::parse(item["run"].as_str()?).ok()?;
+    let step = StepId::new(item["step"].as_str()?).ok()?;
+    Some(AttemptId { run, step, epoch: item["epoch"].as_u64()? })
+}
+
+impl Remote {
     /// Whether a lease is still ours when it is read. A machine may have slept since it was given; where the clock says so,
     /// the server is asked, because clocks differ.
-    async fn is_fresh(&self, lease: &Lease) -> bool {
-        if lease.expires_at.0 > windlass_executor::clock::wall() {
+    async fn is_fresh(&self, lease: &Value) -> bool {
+        let expires_at = lease["expires_at"].as_str().and_then(|text| text.parse::<jiff::Timestamp>().ok());
+        if expires_at.is_none_or(|at| at > jiff::Timestamp::now()) {
             return true;
         }
-        let beat = Beats { items: vec![Item::from(&lease.id())], wait_ms: 0 };
-        let answer: Result<List<Answered>, Failure> =
-            self.post("/v1/leases/heartbeat", &beat, PATIENCE).await;
-        answer.is_ok_and(|answer| answer.items.iter().all(|item| item.code.is_none()))
+        let item = json!({ "run": lease["run"], "step": lease["step"], "epoch": lease["epoch"] });
+        let answer = self.post("/v1/leases/heartbeat", &json!({ "items": [item] }), PATIENCE).await;
+        answer.is_ok_and(|answer| answer["items"][0].get("code").is_none())
     }
 
     /// The server heard of these when the request was sent.
@@ -281,24 +287,26 @@ impl Executor {
     }
 
     /// What the server says of an attempt.
-    fn news(&self, item: &Answered) {
-        let Some(id) = item.id() else { return };
+    fn news(&self, item: &Value) {
+        let Some(id) = attempt_of(item) else { return };
         let mut state = self.state();
         let Some(attempt) = state.running.get_mut(&id) else { return };
-        if item.code.is_some_and(|code| code != Code::StoreFull) {
+        if item.get("code").is_some_and(|code| code.as_str() != Some(Code::StoreFull.as_str())) {
             // Somebody else has it, or nobody wants it any more: there is nothing to report.
-            attempt.abandon(&self.shell);
-        } else if item.cancel == Some(true) {
-            attempt.stop(&self.shell, item.grace_ms.map_or(GRACE, Duration::from_millis));
+            attempt.abandoned = true;
+            self.executor.lose(&id);
+        } else if item["cancel"] == true {
+            let grace = Duration::from_millis(item["grace_ms"].as_u64().unwrap_or(10_000));
+            self.executor.stop(&id, grace);
         }
     }
 
     /// Ends what the server has not heard of for a whole time-out.
     fn end_unheard(&self) {
         let ttl = self.ttl();
-        let mut state = self.state();
-        for attempt in state.running.values_mut().filter(|attempt| attempt.heard.elapsed() >= ttl) {
-            attempt.lose(&self.shell);
+        let state = self.state();
+        for (id, _) in state.running.iter().filter(|(_, attempt)| attempt.heard.elapsed() >= ttl) {
+            self.executor.lose(id);
         }
     }
 }

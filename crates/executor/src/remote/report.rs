@@ -3,20 +3,19 @@
 //! Output goes first, so that it is there when the step is over; but no step waits long for it. A report is repeated until
 //! the server has an opinion on it.
 
-use super::{Executor, PATIENCE, PAUSE, PAUSE_MAX, passes};
-use crate::attempts::escape;
-use serde::Serialize;
+use super::{PATIENCE, PAUSE, PAUSE_MAX, Remote, escape, passes};
+use crate::shell::Source;
+use crate::shell::output::{self, Follow};
+use crate::tools::execute::Finished;
+use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
-use windlass_api::List;
-use windlass_api::lease::{Added, Answered, Done, Failed, Item, Piece, Reason, Reports, Returned, Wrote};
 use windlass_core::attempt::{Exit, Report};
+use windlass_core::budget::Cost;
 use windlass_core::code::Code;
 use windlass_core::id::{AttemptId, Name};
-use windlass_executor::shell::Source;
-use windlass_executor::shell::output::{self, Follow};
 
 /// How often output is looked for.
 const LOOK: Duration = Duration::from_millis(100);
@@ -30,7 +29,7 @@ const BATCH_MAX: usize = 100;
 /// An attempt that has ended.
 pub(super) struct Outcome {
     pub(super) id: AttemptId,
-    pub(super) report: Report,
+    pub(super) finished: Finished,
     pub(super) output: Option<Stream>,
 }
 
@@ -45,7 +44,7 @@ pub(super) struct Stream {
 
 impl Stream {
     /// Begins to send what is written to a log.
-    pub(super) fn begin(executor: &Arc<Executor>, id: &AttemptId, log: &Path) -> Stream {
+    pub(super) fn begin(remote: &Arc<Remote>, id: &AttemptId, log: &Path) -> Stream {
         let (ended, end) = watch::channel(false);
         let (done, sent) = watch::channel(false);
         let sending = Sending {
@@ -55,7 +54,7 @@ impl Stream {
             offset: 0,
             pending: Vec::new(),
         };
-        tokio::spawn(send(executor.clone(), sending, end, done));
+        tokio::spawn(send(remote.clone(), sending, end, done));
         Stream { ended: Arc::new(ended), sent }
     }
 
@@ -78,12 +77,12 @@ struct Sending {
     /// How much the server has.
     offset: u64,
     /// Lines that were read and not sent.
-    pending: Vec<Wrote>,
+    pending: Vec<Value>,
 }
 
 /// Sends lines as they come until the attempt has ended and nothing is left.
 async fn send(
-    executor: Arc<Executor>,
+    remote: Arc<Remote>,
     mut sending: Sending,
     mut end: watch::Receiver<bool>,
     done: watch::Sender<bool>,
@@ -103,7 +102,7 @@ async fn send(
             }
             continue;
         }
-        match sending.push(&executor).await {
+        match sending.push(&remote).await {
             Ok(()) => pause = PAUSE,
             // Output without a lease, or that the server does not take, is kept here and nowhere else.
             Err(false) => break,
@@ -135,100 +134,104 @@ impl Sending {
                     Source::Err => "stderr",
                     Source::Note => "windlass",
                 };
-                let source = source.to_owned();
-                self.pending.push(Wrote { at: line.at_ms, source, text: line.text, whole: line.whole });
+                self.pending.push(
+                    json!({ "at": line.at_ms, "source": source, "text": line.text, "whole": line.whole }),
+                );
             }
         }
     }
 
     /// Sends a part of what is pending. The error says whether to try again.
-    async fn push(&mut self, executor: &Executor) -> Result<(), bool> {
+    async fn push(&mut self, remote: &Remote) -> Result<(), bool> {
         let mut len = 0;
         let fits = self.pending.iter().take_while(|line| {
-            len += line.text.len() + 64;
+            len += line["text"].as_str().map_or(0, str::len) + 64;
             len <= CHUNK_LEN
         });
         let count = fits.count().max(1);
-        let lines = self.pending[..count].to_vec();
-        let body = Piece { epoch: self.epoch, offset: self.offset, lines };
-        match executor.post::<Added>(&self.path, &body, PATIENCE).await {
-            Ok(added) => {
-                self.offset = added.offset;
+        let lines = &self.pending[..count];
+        let body = json!({ "epoch": self.epoch, "offset": self.offset, "lines": lines });
+        match remote.post(&self.path, &body, PATIENCE).await {
+            Ok(answer) => {
+                self.offset = answer["offset"].as_u64().unwrap_or(self.offset);
                 self.pending.drain(..count);
-                if added.full { Err(false) } else { Ok(()) }
+                if answer["full"] == true { Err(false) } else { Ok(()) }
             }
             Err(failure) => Err(passes(&failure)),
         }
     }
 }
 
-/// The reports of a batch, each kind for its own address.
-#[derive(Default)]
-struct Told {
-    done: Vec<Done>,
-    failed: Vec<Failed>,
-    returned: Vec<Returned>,
+fn exited(item: &mut Value, exit: Option<&Exit>) {
+    item["exit_code"] = json!(exit.map(|exit| exit.code));
+    item["wall"] = json!(exit.and_then(|exit| exit.wall.as_ref()).map(Name::as_str));
 }
 
-impl Told {
-    fn add(&mut self, outcome: &Outcome) {
-        let Item { run, step, epoch } = Item::from(&outcome.id);
-        let exited = |exit: Option<&Exit>| {
-            let wall = exit.and_then(|exit| exit.wall.as_ref()).map(Name::to_string);
-            (exit.map(|exit| exit.code), wall)
-        };
-        let why = |code: &str, message: &str| {
-            Some(Reason::Coded { code: Some(code.to_owned()), message: message.to_owned() })
-        };
-        let bare = Failed {
-            run: run.clone(),
-            step: step.clone(),
-            epoch,
-            error: None,
-            retryable: false,
-            exit_code: None,
-            wall: None,
-            signal: None,
-        };
-        match &outcome.report {
-            Report::Done { output, exit_code } => {
-                let (exit_code, wall) = exited(exit_code.as_ref());
-                self.done.push(Done { run, step, epoch, output: output.clone(), exit_code, wall });
-            }
-            Report::Failed { failure, retryable, exit_code, signal } => {
-                let (exit_code, wall) = exited(exit_code.as_ref());
-                let error = why(failure.code.as_str(), &failure.message);
-                let (retryable, signal) = (*retryable, *signal);
-                self.failed.push(Failed { error, retryable, exit_code, wall, signal, ..bare });
-            }
-            // Only tools put an attempt off, and an executor elsewhere carries out commands.
-            Report::Deferred { failure, .. } => {
-                let error = why(failure.code.as_str(), &failure.message);
-                self.failed.push(Failed { error, retryable: true, ..bare });
-            }
-            Report::Stopped => {
-                let error = why(Code::Cancelled.as_str(), "stopped as asked");
-                self.failed.push(Failed { error, ..bare });
-            }
-            Report::Lost { .. } => {
-                let error = why(Code::OutcomeUnknown.as_str(), "the executor lost it on the way");
-                self.failed.push(Failed { error, ..bare });
-            }
-            Report::Returned { reason } => {
-                let reason = reason.clone();
-                self.returned.push(Returned { run, step, epoch, reason, retry_after_ms: None });
-            }
-            Report::Postponed { reason, after } => {
-                let (reason, retry_after_ms) = (Some(reason.clone()), Some(after.0));
-                self.returned.push(Returned { run, step, epoch, reason, retry_after_ms });
-            }
+/// The address for a report, and the item as it stands there.
+fn item(outcome: &Outcome) -> (&'static str, Value) {
+    let mut item = json!(outcome.id);
+    let fail = |item: &mut Value, code: &str, message: &str| {
+        item["error"] = json!({ "code": code, "message": message });
+    };
+    let path = match &outcome.finished.report {
+        Report::Done { output, exit_code } => {
+            item["output"] = output.clone().unwrap_or(Value::Null);
+            exited(&mut item, exit_code.as_ref());
+            "/v1/leases/complete"
         }
+        Report::Failed { failure, retryable, exit_code, signal } => {
+            fail(&mut item, failure.code.as_str(), &failure.message);
+            item["retryable"] = json!(retryable);
+            exited(&mut item, exit_code.as_ref());
+            item["signal"] = json!(signal);
+            "/v1/leases/fail"
+        }
+        Report::Deferred { failure, after } => {
+            fail(&mut item, failure.code.as_str(), &failure.message);
+            item["retryable"] = json!(true);
+            item["retry_after_ms"] = json!(after.0);
+            "/v1/leases/fail"
+        }
+        Report::Stopped => {
+            fail(&mut item, Code::Cancelled.as_str(), "stopped as asked");
+            "/v1/leases/fail"
+        }
+        Report::Lost { .. } => {
+            fail(&mut item, Code::OutcomeUnknown.as_str(), "the executor lost it on the way");
+            "/v1/leases/fail"
+        }
+        Report::Returned { reason } => {
+            item["reason"] = json!(reason);
+            "/v1/leases/return"
+        }
+        Report::Postponed { reason, after } => {
+            item["reason"] = json!(reason);
+            item["retry_after_ms"] = json!(after.0);
+            "/v1/leases/return"
+        }
+    };
+    evidence(&mut item, &outcome.finished);
+    (path, item)
+}
+
+/// What came back from the outside, and what it cost: the server puts both on record.
+fn evidence(item: &mut Value, finished: &Finished) {
+    if let Some(receipt) = &finished.receipt {
+        item["receipt"] = json!({
+            "id": receipt.id.to_string(), "status": receipt.status, "reversible": receipt.reversible,
+            "reverse": receipt.reverse, "request": receipt.request, "response": receipt.response,
+        });
+    }
+    if !finished.costs.is_empty() {
+        let cost =
+            |cost: &Cost| json!({ "provider": cost.provider, "model": cost.model, "total": cost.total });
+        item["costs"] = finished.costs.iter().map(cost).collect();
     }
 }
 
 /// Reports ends as they come, as many at once as there are.
 pub(super) async fn serve(
-    executor: &Arc<Executor>,
+    remote: &Arc<Remote>,
     ended: &mut mpsc::UnboundedReceiver<Outcome>,
     say: &(impl Fn(&str) + Send + Sync),
 ) {
@@ -258,50 +261,47 @@ pub(super) async fn serve(
             batch.push(outcome);
         }
         if !batch.is_empty() {
-            report(executor, batch, say).await;
+            report(remote, batch, say).await;
         }
     }
 }
 
-async fn report(executor: &Executor, batch: Vec<Outcome>, say: &(impl Fn(&str) + Send + Sync)) {
-    let mut told = Told::default();
-    batch.iter().for_each(|outcome| told.add(outcome));
-    settle(executor, "/v1/leases/complete", told.done, say).await;
-    settle(executor, "/v1/leases/fail", told.failed, say).await;
-    settle(executor, "/v1/leases/return", told.returned, say).await;
+async fn report(remote: &Remote, batch: Vec<Outcome>, say: &(impl Fn(&str) + Send + Sync)) {
+    for path in ["/v1/leases/complete", "/v1/leases/fail", "/v1/leases/return"] {
+        let items: Vec<Value> =
+            batch.iter().map(item).filter(|(to, _)| *to == path).map(|(_, i)| i).collect();
+        if !items.is_empty() {
+            settle(remote, path, items, say).await;
+        }
+    }
     {
-        let mut state = executor.state();
+        let mut state = remote.state();
         for outcome in &batch {
             state.running.remove(&outcome.id);
         }
     }
-    executor.changed.notify_waiters();
+    remote.changed.notify_waiters();
 }
 
 /// Reports until the server has an opinion on each.
-async fn settle<T: Serialize>(
-    executor: &Executor,
-    path: &str,
-    items: Vec<T>,
-    say: &(impl Fn(&str) + Send + Sync),
-) {
-    let (mut reports, mut pause) = (Reports { items }, PAUSE);
-    while !reports.items.is_empty() {
-        match executor.post::<List<Answered>>(path, &reports, PATIENCE).await {
+async fn settle(remote: &Remote, path: &str, mut items: Vec<Value>, say: &(impl Fn(&str) + Send + Sync)) {
+    let mut pause = PAUSE;
+    while !items.is_empty() {
+        match remote.post(path, &json!({ "items": items }), PATIENCE).await {
             Ok(answer) => {
+                let answers = answer["items"].as_array().cloned().unwrap_or_default();
+                let again = |answer: &Value| answer["code"] == Code::StoreFull.as_str();
                 let mut left = Vec::new();
-                for (item, answer) in reports.items.drain(..).zip(&answer.items) {
-                    match answer.code {
-                        None => {}
-                        Some(Code::StoreFull) => left.push(item),
-                        Some(code) => {
-                            let (run, step) = (&answer.run, &answer.step);
-                            say(&format!("the report on \"{step}\" of \"{run}\" was refused: {code}"));
-                        }
+                for (item, answer) in items.drain(..).zip(&answers) {
+                    if again(answer) {
+                        left.push(item);
+                    } else if let Some(code) = answer["code"].as_str() {
+                        let (run, step) = (&item["run"], &item["step"]);
+                        say(&format!("the report on {step} of {run} was refused: {code}"));
                     }
                 }
-                reports.items = left;
-                if reports.items.is_empty() {
+                items = left;
+                if items.is_empty() {
                     return;
                 }
             }
