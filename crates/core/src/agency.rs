@@ -8,7 +8,7 @@
 //! | is started again | goes back: the next lease brings the next session, under the next epoch |
 
 use crate::attempt::{self, Report};
-use crate::event::Event;
+use crate::event::{Escalate, Event};
 use crate::gate;
 use crate::id::StepId;
 use crate::machine::{Decision, Given};
@@ -17,7 +17,7 @@ use crate::run::{Error, Run};
 use crate::runbook::{Kind, Runbook, StepDef};
 use crate::step::{self, Failure, Resolution, Status, Step, Wait};
 use crate::task::{self, Config, State, Task};
-use alloc::string::ToString;
+use alloc::string::{String, ToString};
 use serde_json::Value;
 
 /// Something happens to the task of a step.
@@ -63,6 +63,7 @@ pub fn task(
         ) => return Err(Error::Missing("task of step", id.to_string())),
     };
     let mut out = task.decide(input, given.at)?;
+    let calls = out.facts.iter().find_map(|fact| call(run, fact));
     let became = out.facts.iter().find_map(became);
     let Some(became) = became else { return Ok(out) };
     // The step is looked at as it is once the task has moved, so that its end finds no live task.
@@ -80,11 +81,24 @@ pub fn task(
         | Status::Succeeded
         | Status::Skipped
         | Status::Failed
-        | Status::Cancelled => return Ok(out),
+        | Status::Cancelled => Decision::new(),
     };
-    out.facts.extend(moved.facts);
-    out.effects.extend(moved.effects);
+    out.join(moved);
+    // The call for a human stands behind what became of the step.
+    out.facts.extend(calls);
     Ok(out)
+}
+
+/// The call for a human that an escalation is, for those who listen to the run.
+fn call(run: &Run, fact: &Event) -> Option<Event> {
+    match fact {
+        Event::TaskEscalated(e) => {
+            let message = e.message.clone().unwrap_or_else(|| Private::New(String::new()));
+            Some(Escalate { pipeline_id: run.id(), step: Some(e.step.clone()), message }.into())
+        }
+        // tidy: nothing else calls for a human.
+        _ => None,
+    }
 }
 
 /// What became of a task, as far as its step is concerned.
@@ -130,7 +144,7 @@ fn under_way(
             let reason = Wait::Escalation;
             let input = step::Input::Wait { reason, on: None, key: None, until: None, output: None };
             let mut out = attempt::settle(run, def, step, &input, Decision::new(), given)?;
-            out.effects.extend(gate::release(run, step));
+            out.follow.extend(gate::release(run, step));
             return Ok(out);
         }
     };

@@ -148,17 +148,17 @@ pub fn lease(
 ) -> Result<Decision<Option<Lease>>, Error> {
     run.must_live()?;
     // A group that is being stopped may not have been told so yet: that can be a later turn's.
-    if run.suspended || run.stops(step.section) || pipeline::halted(run, step, given) {
+    let stopped = run.stops(step.section) || pipeline::halted(run, step, given);
+    if run.suspended || stopped || pipeline::is_kept_out(run, step) {
         return Err(run.refuse("start a step"));
     }
     let settled = !run.is_stale(step) && !run.is_unsettled() && run.is_answered(step);
     let free = settled && run.allowed(step, Some(&given.policy)) && run.released(step);
     if step.status == Status::Ready && !free {
         // Policy moved since it was asked, or the variables did: what is to be asked again is, and the step waits.
-        let Some(Decision { facts, effects, .. }) = gate::pass(run, def, node, step, given) else {
-            return Err(Error::Policy(step.id.clone()));
-        };
-        return Ok(Decision { facts, effects, reply: None });
+        let passed = gate::pass(run, def, node, step, given);
+        let Some(passed) = passed else { return Err(Error::Policy(step.id.clone())) };
+        return Ok(passed.answer(None).0);
     }
     let (ttl, owner) = (given.lease_ttl, wish.owner);
     let timeout = timeout(node, step);
@@ -175,10 +175,10 @@ pub fn lease(
             let on = Some(Name::clean(excess.dimension.as_str()));
             let input = step::Input::Wait { reason: Wait::Budget, on, key: None, until: None, output: None };
             facts.extend(step.decide(run.id(), &input, given.at)?.facts);
-            return Ok(Decision { facts, effects: gate::release(run, step), reply: None });
+            let waits = Decision { facts, ..Decision::reply(None) };
+            return Ok(waits.then(gate::release(run, step)));
         }
     }
-    facts.extend(started.facts);
     let lease = Lease {
         run: run.id(),
         step: step.id.clone(),
@@ -196,7 +196,9 @@ pub fn lease(
         node: step.node,
     };
     let effect = Effect::Execute(Box::new(lease.clone()));
-    Ok(Decision { facts, effects: started.effects, reply: Some(lease) }.effect(effect))
+    let mut out = Decision { facts, ..Decision::reply(Some(lease)) };
+    out.join(started);
+    Ok(out.effect(effect))
 }
 
 /// How long an attempt may take. What runs at the end of a run is bounded also where nobody says how, because the run's
@@ -560,8 +562,7 @@ pub fn resolve(
         let moved = settled.facts.iter().fold(run.clone(), |run, fact| run.apply(fact, given.at));
         let then = resolve(&moved, step, resolution, probed, reason, output, given)?;
         out = settled;
-        out.facts.extend(then.facts);
-        out.effects.extend(then.effects);
+        out.join(then);
         return Ok(out);
     }
     let after = step.waiting.as_ref().map_or(Wait::Escalation, |w| w.reason);
@@ -671,8 +672,7 @@ pub fn cost(
 ) -> Result<Decision, Error> {
     run.need(step)?;
     let settle = budget::Input::Settle { step: step.clone(), epoch, costs: costs.to_vec() };
-    let Decision { facts, effects, .. } = run.budget().decide(&settle, given.at)?;
-    Ok(Decision { facts, effects, reply: () })
+    Ok(run.budget().decide(&settle, given.at)?.answer(()).0)
 }
 
 /// An attempt, or a probe for what became of one, is about to use secrets.
@@ -699,8 +699,7 @@ pub fn secrets(run: &Run, step: &StepId, epoch: u64, used: &[(Name, Name)]) -> R
 /// The run has ended.
 pub fn raise(run: &Run, to: Amount, given: &Given<'_>) -> Result<Decision, Error> {
     run.must_live()?;
-    let Decision { facts, effects, .. } = run.budget().decide(&budget::Input::Raise { to }, given.at)?;
-    let mut out = Decision { facts, effects, reply: () };
+    let (mut out, _) = run.budget().decide(&budget::Input::Raise { to }, given.at)?.answer(());
     let waits = |step: &&Step| step.waiting.as_ref().is_some_and(|w| w.reason == Wait::Budget);
     for step in run.live().filter(waits) {
         let input = step::Input::Open { after: Wait::Budget, on: None, epoch: None };

@@ -17,13 +17,14 @@ use crate::approval::{self, Approval};
 use crate::attempt;
 use crate::budget;
 use crate::code::Code;
-use crate::effect::{Effect, Notice, Told};
+use crate::effect::{Effect, Notice};
 use crate::event::{
     GuardBlocked, GuardFailed, GuardPassed, GuardWarned, HoldBroken, HoldLost, NoticeRequested,
     PolicyDecided, StepSkipped,
 };
+use crate::follow::{Follow, Told};
 use crate::guard::{self, GuardInputs, GuardResult, OnFailure};
-use crate::id::{Name, NoticeId};
+use crate::id::{Name, NoticeId, RunId};
 use crate::machine::{Decision, Given};
 use crate::pipeline;
 use crate::policy::{self, Purpose, Verdict};
@@ -122,26 +123,29 @@ fn own_hold(run: &Run, step: &Step, gate: &Gate) -> Option<alloc::string::String
 /// The step stands before a gate, and what lets it through is asked for.
 fn take(run: &Run, step: &Step, gate: &Gate, given: &Given<'_>) -> Decision {
     let (reason, on) = gate.waits();
-    wait(run, step, reason, on.cloned(), None, given).effect(ask(run, step, gate))
+    let mut out = wait(run, step, reason, on.cloned(), None, given).then(ask(run, step, gate));
+    if matches!(gate, Gate::Guard) {
+        let (run, step, node) = (run.id(), step.id.clone(), step.node);
+        out.effects.push(Effect::GatherGuard { run, step, node, after: false });
+    }
+    out
 }
 
-/// What a step asks for at a gate.
-pub(crate) fn ask(run: &Run, step: &Step, gate: &Gate) -> Effect {
+/// The hold that a step asks for at a gate, where that is a lock or slots.
+pub(crate) fn ask(run: &Run, step: &Step, gate: &Gate) -> Option<Follow> {
     let holder = step.holder(run.id());
     match gate {
-        Gate::Lock { name, overlap } => Effect::AcquireLock {
+        Gate::Lock { name, overlap } => Some(Follow::TakeLock {
             lock: run.scoped(name),
             holder,
             wait: *overlap != Overlap::Skip,
             oust: *overlap == Overlap::Cancel,
             give_up_at: None,
-        },
+        }),
         Gate::Slots { name, slots } => {
-            Effect::AcquireSemaphore { semaphore: run.scoped(name), holder, slots: *slots, give_up_at: None }
+            Some(Follow::TakeSlots { semaphore: run.scoped(name), holder, slots: *slots, give_up_at: None })
         }
-        Gate::Guard => {
-            Effect::GatherGuard { run: run.id(), step: step.id.clone(), node: step.node, after: false }
-        }
+        Gate::Guard => None,
     }
 }
 
@@ -149,10 +153,9 @@ pub(crate) fn ask(run: &Run, step: &Step, gate: &Gate) -> Effect {
 /// that holds are always taken in their order.
 pub(crate) fn take_again(run: &Run, step: &Step, lost: &Gate, given: &Given<'_>) -> Decision {
     let beyond = step.held().iter().skip_while(|gate| *gate != lost).skip(1);
-    let mut effects: Vec<Effect> = beyond.filter_map(|gate| give_back(run, step, gate)).collect();
-    let taken = take(run, step, lost, given);
-    effects.extend(taken.effects);
-    Decision { facts: taken.facts, effects, reply: () }
+    let mut out = Decision::new().then(beyond.filter_map(|gate| give_back(run, step, gate)));
+    out.join(take(run, step, lost, given));
+    out
 }
 
 fn wait(
@@ -205,7 +208,7 @@ pub fn evaluate_policy(run: &Run, node: &StepDef, step: &Step) -> Effect {
 
 /// What gives back everything a step holds, and leaves the lines it stands in.
 #[must_use]
-pub fn release(run: &Run, step: &Step) -> Vec<Effect> {
+pub fn release(run: &Run, step: &Step) -> Vec<Follow> {
     step.held().iter().chain(in_line(step)).filter_map(|gate| give_back(run, step, gate)).collect()
 }
 
@@ -216,20 +219,20 @@ fn in_line(step: &Step) -> Option<&Gate> {
 }
 
 /// A step of a run that is suspended leaves the line it stands in, and still waits.
-pub(crate) fn leave_line(run: &Run, step: &Step) -> Option<Effect> {
+pub(crate) fn leave_line(run: &Run, step: &Step) -> Option<Follow> {
     give_back(run, step, in_line(step)?)
 }
 
 /// A step of a run that is resumed stands in its line again, behind those who came meanwhile.
-pub(crate) fn line_up(run: &Run, step: &Step) -> Option<Effect> {
-    Some(ask(run, step, in_line(step)?))
+pub(crate) fn line_up(run: &Run, step: &Step) -> Option<Follow> {
+    ask(run, step, in_line(step)?)
 }
 
-fn give_back(run: &Run, step: &Step, gate: &Gate) -> Option<Effect> {
+fn give_back(run: &Run, step: &Step, gate: &Gate) -> Option<Follow> {
     let holder = step.holder(run.id());
     match gate {
-        Gate::Lock { name, .. } => Some(Effect::ReleaseLock { lock: run.scoped(name), holder }),
-        Gate::Slots { name, .. } => Some(Effect::ReleaseSemaphore { semaphore: run.scoped(name), holder }),
+        Gate::Lock { name, .. } => Some(Follow::LetGoLock { lock: run.scoped(name), holder }),
+        Gate::Slots { name, .. } => Some(Follow::LetGoSlots { semaphore: run.scoped(name), holder }),
         Gate::Guard => None,
     }
 }
@@ -237,10 +240,10 @@ fn give_back(run: &Run, step: &Step, gate: &Gate) -> Option<Effect> {
 /// What ends leaves nothing behind: its holds go back, what was set aside for it is free, a human is not asked any
 /// more, and its session does not outlive it.
 pub(crate) fn leave(run: &Run, step: &Step, given: &Given<'_>, out: &mut Decision) {
-    out.effects.extend(release(run, step));
+    out.follow.extend(release(run, step));
     if waits_for_guard(step) {
         // Its guards' commands do not outlive it.
-        out.effects.push(stop(run, step));
+        stop(run, step, out);
     }
     let reserved = budget::Input::Release { step: step.id.clone(), epoch: step.epoch };
     out.facts.extend(run.budget().decide(&reserved, given.at).map(|d| d.facts).unwrap_or_default());
@@ -248,8 +251,7 @@ pub(crate) fn leave(run: &Run, step: &Step, given: &Given<'_>, out: &mut Decisio
     for approval in run.rare().approvals.values().filter(open) {
         let void = approval::Input::Void { reason: "its step has ended".to_string() };
         if let Ok(voided) = approval.decide(&void, given.at) {
-            out.facts.extend(voided.facts);
-            out.effects.extend(voided.effects);
+            out.join(voided);
         }
         // Others that wait for the same answer ask for themselves.
         for other in waiting_for(run, approval.id).filter(|other| other.id != step.id) {
@@ -260,20 +262,27 @@ pub(crate) fn leave(run: &Run, step: &Step, given: &Given<'_>, out: &mut Decisio
     if let Some(task) = run.rare().tasks.get(&step.id)
         && let Ok(ended) = task.decide(&task::Input::Cancel { reason: None }, given.at)
     {
-        out.facts.extend(ended.facts);
-        out.effects.extend(ended.effects);
+        out.join(ended);
     }
 }
 
 /// Stops an attempt, or the child run behind it.
-#[must_use]
-pub fn stop(run: &Run, step: &Step) -> Effect {
+pub(crate) fn stop(run: &Run, step: &Step, out: &mut Decision) {
     match step.child() {
-        Some(child) => {
-            Effect::CancelRun { run: child, reason: alloc::format!("its caller {} stops", run.id()) }
-        }
-        None => Effect::Stop { run: run.id(), step: step.id.clone(), epoch: step.epoch, grace: GRACE },
+        Some(child) => out.follow.push(stop_called(run, child)),
+        None => out.effects.push(stop_attempt(run, step)),
     }
+}
+
+/// Stops the run that a step called.
+pub(crate) fn stop_called(run: &Run, called: RunId) -> Follow {
+    Follow::Cancel { run: called, reason: alloc::format!("its caller {} stops", run.id()) }
+}
+
+/// Tells the executor of an attempt to stop it.
+#[must_use]
+pub fn stop_attempt(run: &Run, step: &Step) -> Effect {
+    Effect::Stop { run: run.id(), step: step.id.clone(), epoch: step.epoch, grace: GRACE }
 }
 
 /// Policy answered. What moved meanwhile makes the answer void, and it is asked again.
@@ -478,7 +487,7 @@ pub fn told(run: &Run, def: &Pipeline, told: &Told, given: &mut Given<'_>) -> Re
         Told::LockGranted { step: None, lock, .. }
             if run.is_terminal() || run.suspended && run.started_at.is_none() =>
         {
-            Ok(Decision::new().effect(Effect::ReleaseLock { lock: run.scoped(lock), holder: run.holder() }))
+            Ok(Decision::new().then([Follow::LetGoLock { lock: run.scoped(lock), holder: run.holder() }]))
         }
         Told::LockGranted { step: None, .. } => Ok(Decision::new()),
         Told::LockGranted { step: Some(step), lock, epoch } => granted(
@@ -487,7 +496,7 @@ pub fn told(run: &Run, def: &Pipeline, told: &Told, given: &mut Given<'_>) -> Re
             Wait::Lock,
             lock,
             *epoch,
-            Effect::ReleaseLock {
+            Follow::LetGoLock {
                 lock: run.scoped(lock),
                 holder: crate::id::Holder::Step(run.id(), step.clone()),
             },
@@ -499,7 +508,7 @@ pub fn told(run: &Run, def: &Pipeline, told: &Told, given: &mut Given<'_>) -> Re
             Wait::Semaphore,
             semaphore,
             *epoch,
-            Effect::ReleaseSemaphore {
+            Follow::LetGoSlots {
                 semaphore: run.scoped(semaphore),
                 holder: crate::id::Holder::Step(run.id(), step.clone()),
             },
@@ -557,8 +566,7 @@ pub fn told(run: &Run, def: &Pipeline, told: &Told, given: &mut Given<'_>) -> Re
             if acts && run.born.lock.as_ref() == Some(name) {
                 let reason = Some(Failure::hold_lost(name).message);
                 let stopped = crate::lifecycle::cancel(run, Initiator::Hold, None, reason, given)?;
-                out.facts.extend(stopped.facts);
-                out.effects.extend(stopped.effects);
+                out.join(stopped);
             }
             Ok(out)
         }
@@ -568,9 +576,7 @@ pub fn told(run: &Run, def: &Pipeline, told: &Told, given: &mut Given<'_>) -> Re
                 return Ok(Decision::new());
             }
             let mut out = broken_hold(run, Some(step), name, *broken);
-            let Decision { facts, effects, .. } = hold_lost(run, step, name, given);
-            out.facts.extend(facts);
-            out.effects.extend(effects);
+            out.join(hold_lost(run, step, name, given));
             Ok(out)
         }
         // What a run needs before it begins is the turn's.
@@ -601,7 +607,7 @@ fn hold_lost(run: &Run, step: &Step, name: &Name, given: &mut Given<'_>) -> Deci
             return out.fact(HoldLost { pipeline_id, step, hold: name.clone() });
         }
         step::Status::Running if step.group.is_some() => return out,
-        step::Status::Running => out.effects.push(stop(run, step)),
+        step::Status::Running => stop(run, step, &mut out),
         step::Status::WaitingApproval | step::Status::WaitingExternal | step::Status::FailedRetryable => {}
         step::Status::Pending
         | step::Status::OutcomeUnknown
@@ -644,14 +650,14 @@ fn granted(
     reason: Wait,
     name: &Name,
     epoch: u64,
-    back: Effect,
+    back: Follow,
     given: &Given<'_>,
 ) -> Result<Decision, Error> {
     let waits = |step: &&Step| {
         step.waiting.as_ref().is_some_and(|w| w.reason == reason && w.on.as_ref() == Some(name))
     };
     let Some(step) = run.step(id).filter(waits).filter(|_| !run.is_terminal() && !run.suspended) else {
-        return Ok(Decision::new().effect(back));
+        return Ok(Decision::new().then([back]));
     };
     let input = step::Input::Open { after: reason, on: Some(name.clone()), epoch: Some(epoch) };
     Ok(step.decide(run.id(), &input, given.at)?)

@@ -18,8 +18,8 @@ mod body;
 pub use body::{Body, Claimed, Failure, Lot, TEXT_LEN_MAX, Terms};
 
 use crate::code::Code;
-use crate::effect::Effect;
 use crate::event::{Event, QueueCompleted, QueueItemRetry, QueuePushed};
+use crate::follow::Follow;
 use crate::id::{Holder, ItemId, Name, RunId};
 use crate::machine::{Decision, Row, table};
 use crate::packed::Packed;
@@ -509,10 +509,10 @@ impl Item {
                 let decision = body.dropped(reason.as_deref());
                 // Nobody waits for the result any more: the run that works on it need not go on.
                 Ok(match claim.run {
-                    Some(run) => decision.effect(Effect::CancelRun {
+                    Some(run) => decision.then([Follow::Cancel {
                         run,
                         reason: alloc::format!("item {} was dropped", body.id),
-                    }),
+                    }]),
                     None => decision,
                 })
             }

@@ -21,6 +21,7 @@ use crate::event::{
     PipelineInherited, PipelineOrphaned, PipelineResume, PipelineResumed, PipelineStarted, PipelineSuspend,
     PipelineSuspended, PipelineUnblocked, PipelineUpdated, SignalConsumed, SignalReceived, TimerStart,
 };
+use crate::follow::Follow;
 use crate::gate;
 use crate::id::{Name, RunId, StepId};
 use crate::items;
@@ -173,16 +174,16 @@ pub fn begin(run: &Run, def: &Pipeline, needs: Option<BlockedOn>) -> Result<Deci
     if let BlockedOn::Lock(lock) = on
         && !run.suspended
     {
-        out = out.effect(stand_in_line(run, def, &lock));
+        out.follow.push(stand_in_line(run, def, &lock));
     }
     Ok(out)
 }
 
 /// Asks for the lock that a run begins with. While another has it, `overlap` says what happens: this run waits, is
 /// cancelled, or has the other one cancelled and waits.
-fn stand_in_line(run: &Run, def: &Pipeline, lock: &Name) -> Effect {
+fn stand_in_line(run: &Run, def: &Pipeline, lock: &Name) -> Follow {
     let overlap = def.lock.as_ref().map_or(Overlap::Queue, |lock| lock.overlap);
-    Effect::AcquireLock {
+    Follow::TakeLock {
         lock: run.scoped(lock),
         holder: run.holder(),
         wait: overlap != Overlap::Skip,
@@ -266,9 +267,9 @@ pub fn suspend(run: &Run, reason: Option<String>) -> Result<Decision, Error> {
     let asked = PipelineSuspend { id: run.id(), reason: reason.clone() };
     let mut out = Decision::new().fact(asked).fact(PipelineSuspended { id: run.id(), reason });
     if let Some(BlockedOn::Lock(lock)) = run.blocked.as_deref() {
-        out.effects.push(Effect::ReleaseLock { lock: run.scoped(lock), holder: run.holder() });
+        out.follow.push(Follow::LetGoLock { lock: run.scoped(lock), holder: run.holder() });
     }
-    out.effects.extend(run.live().filter_map(|step| gate::leave_line(run, step)));
+    out.follow.extend(run.live().filter_map(|step| gate::leave_line(run, step)));
     Ok(out)
 }
 
@@ -322,9 +323,9 @@ pub fn resume(
     if run.suspended {
         out = out.fact(PipelineResumed { id: run.id(), message: message.map(Private::New) });
         if let Some(BlockedOn::Lock(lock)) = run.blocked.as_deref() {
-            out.effects.push(stand_in_line(run, def, lock));
+            out.follow.push(stand_in_line(run, def, lock));
         }
-        out.effects.extend(run.live().filter_map(|step| gate::line_up(run, step)));
+        out.follow.extend(run.live().filter_map(|step| gate::line_up(run, step)));
     } else if let Some(message) = message {
         out = out.fact(checkpoint_message(run, message));
     }
@@ -379,14 +380,14 @@ pub fn cancel(
         out =
             out.fact(crate::event::PipelineCancelled { id: run.id(), duration_ms, compensated: Vec::new() });
         if let Some(lock) = &run.born.lock {
-            out = out.effect(Effect::ReleaseLock { lock: run.scoped(lock), holder: run.holder() });
+            out.follow.push(Follow::LetGoLock { lock: run.scoped(lock), holder: run.holder() });
         }
         return Ok(out);
     }
     for step in run.live() {
         let under_way = step.status == step::Status::Running && step.group.is_none();
         if under_way && step.section.stopped_by(initiator) {
-            out.effects.push(gate::stop(run, step));
+            gate::stop(run, step, &mut out);
         }
     }
     Ok(out)
@@ -409,7 +410,7 @@ pub fn tick(run: &Run, def: &Pipeline, given: &mut Given<'_>) -> Result<Decision
             let failure = Failure::new(Code::TimedOut, "its deadline passed before it began");
             let mut out = pipeline::failed(run, duration_ms, None, failure);
             if let Some(lock) = &run.born.lock {
-                out = out.effect(Effect::ReleaseLock { lock: run.scoped(lock), holder: run.holder() });
+                out.follow.push(Follow::LetGoLock { lock: run.scoped(lock), holder: run.holder() });
             }
             return Ok(out);
         }
@@ -422,9 +423,8 @@ pub fn tick(run: &Run, def: &Pipeline, given: &mut Given<'_>) -> Result<Decision
     }
     for (id, approval) in &run.rare().approvals {
         if approval.due().is_some_and(|due| due <= given.at) {
-            let Decision { facts, effects, .. } =
-                gate::decide_approval(run, *id, &crate::approval::Input::Expire, false, given)?;
-            return Ok(Decision { facts, effects, reply: () });
+            let expired = gate::decide_approval(run, *id, &crate::approval::Input::Expire, false, given)?;
+            return Ok(expired.answer(()).0);
         }
     }
     let (mut out, at) = (Decision::new(), given.at);
@@ -433,7 +433,7 @@ pub fn tick(run: &Run, def: &Pipeline, given: &mut Given<'_>) -> Result<Decision
         if !moved.facts.is_empty() {
             return Ok(moved);
         }
-        out.effects.extend(moved.effects);
+        out.join(moved);
     }
     Ok(out)
 }
@@ -453,7 +453,7 @@ fn step_due(run: &Run, def: &Pipeline, step: &Step, given: &mut Given<'_>) -> Re
             out = pipeline::group_overdue(run, def, step, given);
         }
         // The executor is told to stop, and what it reports counts as timed out.
-        (step::Status::Running, _) => out.effects.push(gate::stop(run, step)),
+        (step::Status::Running, _) => gate::stop(run, step, &mut out),
         (step::Status::FailedRetryable, _) if !run.suspended => {
             let input = step::Input::Open { after: Wait::Backoff, on: None, epoch: None };
             out.facts.extend(step.decide(run.id(), &input, given.at)?.facts);

@@ -17,10 +17,10 @@
 //! release what they hold; the longest hold applies to them as to everybody. Asking again neither makes a
 //! new grant nor restarts `max_hold_duration`: a step keeps its hold, and its epoch, across its attempts.
 
-use crate::effect::{Effect, Told};
 use crate::event::{
     Event, LockAbandoned, LockAcquired, LockConfigured, LockQueued, LockReclaimed, LockReleased,
 };
+use crate::follow::{Follow, Told};
 use crate::id::{Holder, Name, Scoped, StepId};
 use crate::machine::{Beats, Decision, Row, table};
 use crate::private::Private;
@@ -223,7 +223,7 @@ impl Lock {
                 // Asking again is a sign of life even after the time-out, as long as nobody took the lock. A
                 // step is told again: it may be a new attempt of it that asks.
                 let told = self.granted(&hold.holder, hold.epoch);
-                Ok(with(Decision::reply(Reply::Extended { epoch: hold.epoch }), told))
+                Ok(Decision::reply(Reply::Extended { epoch: hold.epoch }).then(told))
             }
             (State::Held(hold), Input::Acquire(ask)) => {
                 check_metadata(ask)?;
@@ -258,7 +258,7 @@ impl Lock {
             (State::Held(hold), Input::Break { epoch }) => {
                 self.check_epoch(hold, *epoch)?;
                 let lost = self.hold_lost(&hold.holder, true);
-                Ok(with(self.end(hold, true, at), lost))
+                Ok(self.end(hold, true, at).then(lost))
             }
 
             // A free lock has no line to leave.
@@ -360,7 +360,7 @@ impl Lock {
         }
         if !waits {
             let decision = Decision::reply(Reply::Busy { holder: hold.holder.clone() });
-            return Ok(with(decision, self.busy(&ask.holder)));
+            return Ok(decision.then(self.busy(&ask.holder)));
         }
         if self.waiters.len() >= WAITERS_MAX {
             return Err(Error::LineFull(self.name.clone()));
@@ -376,11 +376,10 @@ impl Lock {
         let after = decision.facts.iter().fold(self.clone(), |lock, fact| lock.apply(fact, at));
         match &after.state {
             State::Held(next) if next.holder != ask.holder => {
-                let Decision { facts, effects, reply } = after.stand_in_line(ask, next, at)?;
-                let (mut all, mut released) = (decision.facts, decision.effects);
-                all.extend(facts);
-                released.extend(effects);
-                Ok(Decision { facts: all, effects: released, reply })
+                let (queued, reply) = after.stand_in_line(ask, next, at)?.answer(());
+                let (mut decision, _) = decision.answer(reply);
+                decision.join(queued);
+                Ok(decision)
             }
             State::Held(_) | State::Free => Ok(decision),
         }
@@ -402,7 +401,7 @@ impl Lock {
             last_seen: lost.last_seen,
             overdue: lost.overdue,
         });
-        self.hand_over(with(decision, self.hold_lost(&hold.holder, false)), asker, at)
+        self.hand_over(decision.then(self.hold_lost(&hold.holder, false)), asker, at)
     }
 
     /// Ends a hold by release or break, and hands the lock on.
@@ -443,7 +442,7 @@ impl Lock {
             // A whole run gives up at its deadline, which ends it by itself.
             let whole = matches!(waiter.holder, Holder::Run(_));
             let told = if whole { None } else { self.busy(&waiter.holder) };
-            decision = with(decision.fact(self.abandoned(&waiter.holder)), told);
+            decision = decision.fact(self.abandoned(&waiter.holder)).then(told);
         }
         decision
     }
@@ -457,7 +456,7 @@ impl Lock {
             queued,
             metadata: to.metadata.clone().map(Private::New),
         });
-        with(decision, self.granted(&to.holder, epoch))
+        decision.then(self.granted(&to.holder, epoch))
     }
 
     /// Whether a holder has lost its claim to the lock, and why.
@@ -492,16 +491,16 @@ impl Lock {
         Name::clean(self.name.name())
     }
 
-    fn granted(&self, holder: &Holder, epoch: u64) -> Option<Effect> {
+    fn granted(&self, holder: &Holder, epoch: u64) -> Option<Follow> {
         tell(holder, |step| Some(Told::LockGranted { step, lock: self.local_name(), epoch }))
     }
 
-    fn hold_lost(&self, holder: &Holder, broken: bool) -> Option<Effect> {
+    fn hold_lost(&self, holder: &Holder, broken: bool) -> Option<Follow> {
         tell(holder, |step| Some(Told::HoldLost { step, name: self.local_name(), broken }))
     }
 
     /// Whoever does not wait hears that it does not get the lock.
-    fn busy(&self, holder: &Holder) -> Option<Effect> {
+    fn busy(&self, holder: &Holder) -> Option<Follow> {
         tell(holder, |step| Some(Told::LockBusy { step, lock: self.local_name() }))
     }
 }
@@ -525,21 +524,13 @@ pub(crate) fn last_seen(holder: &Holder, granted_at: Millis, beats: &Beats) -> O
 }
 
 /// Tells the run behind a holder, where there is one.
-pub(crate) fn tell(holder: &Holder, told: impl FnOnce(Option<StepId>) -> Option<Told>) -> Option<Effect> {
+pub(crate) fn tell(holder: &Holder, told: impl FnOnce(Option<StepId>) -> Option<Told>) -> Option<Follow> {
     let (run, step) = match holder {
         Holder::Run(run) => (*run, None),
         Holder::Step(run, step) => (*run, Some(step.clone())),
         Holder::Worker(_) | Holder::Outside(_) => return None,
     };
-    told(step).map(|told| Effect::Tell { run, told })
-}
-
-/// Adds an effect where there is one.
-pub(crate) fn with<Reply>(decision: Decision<Reply>, effect: Option<Effect>) -> Decision<Reply> {
-    match effect {
-        Some(effect) => decision.effect(effect),
-        None => decision,
-    }
+    told(step).map(|told| Follow::Tell { run, told })
 }
 
 fn check_metadata(ask: &Ask) -> Result<(), Error> {

@@ -1,7 +1,7 @@
 //! What every machine has in common.
 //!
 //! A machine is a value with two functions. `decide(&self, input, at)` says what would happen: facts for
-//! its own stream, effects for everybody else, an answer for the caller; it changes nothing. `apply(self,
+//! its own stream, what follows for other streams, effects on the outside, an answer for the caller; it changes nothing. `apply(self,
 //! &Event, at)` is what a fact does to it; it decides nothing and cannot fail, because what is in the log has
 //! happened. Replay only applies.
 //!
@@ -13,6 +13,7 @@
 use crate::digest::Digest;
 use crate::effect::Effect;
 use crate::event::Event;
+use crate::follow::Follow;
 use crate::id::Holder;
 use crate::origin::Actor;
 use crate::template::Evaluate;
@@ -25,7 +26,9 @@ use alloc::vec::Vec;
 pub struct Decision<Reply = ()> {
     /// What becomes true, in order. All of it is committed together, or none.
     pub facts: Vec<Event>,
-    /// What follows from it: for other streams in the same turn, or outside after the commit.
+    /// What follows from it for other streams, in the same commit.
+    pub follow: Vec<Follow>,
+    /// What is asked of the outside, after the commit.
     pub effects: Vec<Effect>,
     /// The answer to whoever asked.
     pub reply: Reply,
@@ -34,7 +37,7 @@ pub struct Decision<Reply = ()> {
 impl<Reply> Decision<Reply> {
     /// An answer that changes nothing.
     pub fn reply(reply: Reply) -> Self {
-        Decision { facts: Vec::new(), effects: Vec::new(), reply }
+        Decision { facts: Vec::new(), follow: Vec::new(), effects: Vec::new(), reply }
     }
 
     /// Adds a fact.
@@ -48,11 +51,39 @@ impl<Reply> Decision<Reply> {
         self
     }
 
+    /// Adds what follows for another stream.
+    #[must_use]
+    pub fn then(mut self, follow: impl IntoIterator<Item = Follow>) -> Self {
+        self.follow.extend(follow);
+        self
+    }
+
     /// Adds an effect.
     #[must_use]
     pub fn effect(mut self, effect: Effect) -> Self {
         self.effects.push(effect);
         self
+    }
+}
+
+impl<Reply> Decision<Reply> {
+    /// Adds all that another decision came to, but for its answer.
+    pub fn join<Other>(&mut self, more: Decision<Other>) {
+        let Decision { facts, follow, effects, reply: _ } = more;
+        // Most are joined to one that has no facts yet, and need not be copied.
+        if self.facts.is_empty() {
+            self.facts = facts;
+        } else {
+            self.facts.extend(facts);
+        }
+        self.follow.extend(follow);
+        self.effects.extend(effects);
+    }
+
+    /// The decision with another answer, and the answer that it had.
+    pub fn answer<Other>(self, reply: Other) -> (Decision<Other>, Reply) {
+        let Decision { facts, follow, effects, reply: had } = self;
+        (Decision { facts, follow, effects, reply }, had)
     }
 }
 

@@ -281,6 +281,14 @@ pub struct Trigger {
     pub of: Option<Name>,
 }
 
+impl Trigger {
+    /// What is known of a trigger by its kind alone.
+    #[must_use]
+    pub const fn of(source: Source) -> Trigger {
+        Trigger { source, key: None, user: None, event_id: None, traceparent: None, of: None }
+    }
+}
+
 /// What a run is about, where it is about a repository.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -16,10 +16,10 @@ mod stops;
 use crate::attempt;
 use crate::binding;
 use crate::code::Code;
-use crate::effect::Effect;
 use crate::event::{
     PipelineAdvanced, PipelineCancelled, PipelineCompleted, PipelineEntered, PipelineFailed, StepSkipped,
 };
+use crate::follow::Follow;
 use crate::gate;
 use crate::id::{Name, RunId, StepId};
 use crate::items;
@@ -39,7 +39,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use serde_json::Value;
 
-pub(crate) use stops::{around, halted, kill_members};
+pub(crate) use stops::{around, halted, is_kept_out, kill_members};
 use stops::{overdue, stop, stopping};
 
 /// What the engine itself carries out bears this name as its lease's owner.
@@ -58,16 +58,15 @@ pub fn advance(run: &Run, def: &Pipeline, given: &mut Given<'_>) -> Decision {
     } else if run.suspended {
         return Decision::new();
     }
-    let mut effects = Vec::new();
+    let mut out = Decision::new();
     for place in run.flow().iter() {
         let Some(step) = run.at(place) else { continue };
         if run.is_stale(step) {
             let node = def.node(step.node);
             let renewed = node.map(|node| renewal::renew(run, def, node, step, given));
-            let Decision { facts, effects: more, .. } = renewed.unwrap_or_default();
-            effects.extend(more);
-            if !facts.is_empty() {
-                return Decision { facts, effects, reply: () };
+            out.join(renewed.unwrap_or_default());
+            if !out.facts.is_empty() {
+                return out;
             }
             continue;
         }
@@ -94,14 +93,13 @@ pub fn advance(run: &Run, def: &Pipeline, given: &mut Given<'_>) -> Decision {
             | Status::Failed
             | Status::Cancelled => Decision::new(),
         };
-        effects.extend(moved.effects);
-        if !moved.facts.is_empty() {
-            return Decision { facts: moved.facts, effects, reply: () };
+        out.join(moved);
+        if !out.facts.is_empty() {
+            return out;
         }
     }
-    let moved = root(run, def, given);
-    effects.extend(moved.effects);
-    Decision { facts: moved.facts, effects, reply: () }
+    out.join(root(run, def, given));
+    out
 }
 
 /// Ends a step that nobody carries out at the moment. One that is done but for its guards after has had its effect:
@@ -180,7 +178,7 @@ pub(crate) fn refuse(run: &Run, step: &Step, code: Code, message: &str, given: &
     let started = out.facts.iter().fold(open, |step, fact| step.apply(fact, given.at));
     let failure = Failure::new(code, message);
     end(run, &started, step::Input::Fail { epoch: started.epoch, failure, retry_at: None }, given, &mut out);
-    out.effects.extend(gate::release(run, step));
+    out.follow.extend(gate::release(run, step));
     out
 }
 
@@ -192,13 +190,13 @@ fn call(run: &Run, node: &StepDef, step: &Step, pipeline: &Name, given: &mut Giv
     let vars = step.input().unwrap_or(Value::Null);
     let timeout = attempt::timeout(node, step);
     let started = start(run, step, Some(Name::clean(OWN)), Some(child), timeout, given);
-    started.effect(Effect::StartChild {
+    started.then([Follow::Call {
         run: child,
         parent: run.id(),
         step: step.id.clone(),
         pipeline: pipeline.clone(),
         vars,
-    })
+    }])
 }
 
 fn wait_for(run: &Run, step: &Step, wait: &WaitFor, given: &mut Given<'_>) -> Decision {
@@ -270,7 +268,7 @@ fn group(run: &Run, def: &Pipeline, place: u32, step: &Step, given: &mut Given<'
         return open(run, def, Some(place), member(node, step, group.next), group.next, given);
     }
     if group.open > 0 {
-        return Decision::new();
+        return if group.is_closed() { stops::keep_out(run, place, given) } else { Decision::new() };
     }
     let failed = group.failed > 0;
     let failures = scope::members(run, place).filter(|s| s.status == Status::Failed);
@@ -465,9 +463,9 @@ fn finish(run: &Run, def: &Pipeline, given: &mut Given<'_>) -> Decision {
             }
         }
     };
-    run.born.lock.iter().fold(ended, |ended, lock| {
-        ended.effect(Effect::ReleaseLock { lock: run.scoped(lock), holder: run.holder() })
-    })
+    ended.then(
+        run.born.lock.iter().map(|lock| Follow::LetGoLock { lock: run.scoped(lock), holder: run.holder() }),
+    )
 }
 
 pub(crate) fn failed(run: &Run, duration_ms: u64, step: Option<StepId>, failure: Failure) -> Decision {

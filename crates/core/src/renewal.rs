@@ -84,9 +84,9 @@ fn start_over(
         return prepared(run, step, advanced, (false, None), given);
     }
     let mut out = Decision::new();
-    out.effects.extend(gate::release(run, step));
+    out.follow.extend(gate::release(run, step));
     if step.waiting.as_ref().is_some_and(|waiting| waiting.reason == Wait::Guard) {
-        out.effects.push(gate::stop(run, step));
+        gate::stop(run, step, &mut out);
     }
     let own = |a: &&Approval| {
         // A question that it asks for an earlier step is not about itself.
@@ -179,8 +179,7 @@ fn void(run: &Run, step: &Step, about: &[&Approval], given: &Given<'_>, out: &mu
     for approval in about {
         let input = approval::Input::Void { reason: reason.clone() };
         if let Ok(voided) = approval.decide(&input, given.at) {
-            out.facts.extend(voided.facts);
-            out.effects.extend(voided.effects);
+            out.join(voided);
         }
     }
 }

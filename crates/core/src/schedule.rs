@@ -29,6 +29,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 mod facts;
+pub(crate) use facts::NEXT_IS_DUE;
 
 /// How late a slot may be, jitter apart, and still not count as missed.
 pub const GRACE: Span = Span::secs(60);
@@ -284,19 +285,19 @@ impl Schedule {
                 self.run_now(settings, (*run, asked_by), false, at)
             }
 
-            (State::Active(settings), Input::Settle { run }) => Ok(self.settle(*run, Some(settings))),
+            (State::Active(_), Input::Settle { run }) => Ok(self.settle(*run, true)),
             // What waits, waits on until the schedule is resumed.
-            (State::Paused(_) | State::Removed, Input::Settle { run }) => Ok(self.settle(*run, None)),
+            (State::Paused(_) | State::Removed, Input::Settle { run }) => Ok(self.settle(*run, false)),
 
             (State::Active(_), Input::Pause) => {
                 Ok(Decision::new().fact(SchedulePaused { schedule: self.name() }))
             }
             // Asked for twice.
             (State::Paused(_), Input::Pause) | (State::Active(_), Input::Resume { .. }) => unchanged,
-            (State::Paused(settings), Input::Resume { next_at }) => {
+            (State::Paused(_), Input::Resume { next_at }) => {
                 let decision =
                     Decision::new().fact(ScheduleResumed { schedule: self.name(), next_at: *next_at });
-                Ok(if self.live.is_empty() { self.fire_held(decision, settings, *next_at) } else { decision })
+                Ok(if self.live.is_empty() { self.fire_held(decision, *next_at) } else { decision })
             }
 
             (State::Active(_) | State::Paused(_), Input::Remove) => {
@@ -359,7 +360,7 @@ impl Schedule {
         // What waited for the run before and then for a cap comes first.
         let resumes = self.live.is_empty() && !self.held.is_empty();
         if resumes {
-            decision = self.fire_held(decision, settings, next_at);
+            decision = self.fire_held(decision, next_at);
         }
         let Some(&latest) = fresh.last() else {
             if resumes {
@@ -392,7 +393,7 @@ impl Schedule {
                 decision = decision.fact(self.queued(queued, next_at));
             } else {
                 busy = true;
-                decision = self.fire(self.cancel_live(decision, settings), settings, queued, next_at);
+                decision = self.fire(self.cancel_live(decision, settings), queued, next_at);
             }
         }
         Ok(decision)
@@ -441,22 +442,28 @@ impl Schedule {
         match self.fate(settings.overlap, true, false, !self.live.is_empty(), self.held.len()) {
             Fate::Fire => {
                 let decision = self.cancel_live(Decision::new(), settings);
-                Ok(self.fire(decision, settings, queued, self.next_at))
+                Ok(self.fire(decision, queued, self.next_at))
             }
             Fate::Hold if may_wait => Ok(Decision::new().fact(self.queued(queued, self.next_at))),
             Fate::Hold | Fate::Skip(_) => Err(Error::Busy(self.id.clone())),
         }
     }
 
-    fn settle(&self, run: RunId, settings: Option<&Settings>) -> Decision {
+    fn settle(&self, run: RunId, goes_on: bool) -> Decision {
         // Told twice, or a run that was never ours.
         if !self.live.contains(&run) {
             return Decision::new();
         }
         let decision = Decision::new().fact(ScheduleSettled { schedule: self.name(), pipeline_id: run });
-        match settings {
-            Some(settings) if self.live.len() == 1 => self.fire_held(decision, settings, self.next_at),
-            Some(_) | None => decision,
+        if goes_on && self.live.len() == 1 { self.fire_held(decision, self.next_at) } else { decision }
+    }
+
+    /// What was declared of it, while it is there.
+    #[must_use]
+    pub fn settings(&self) -> Option<&Settings> {
+        match &self.state {
+            State::Active(settings) | State::Paused(settings) => Some(settings),
+            State::Absent | State::Removed => None,
         }
     }
 

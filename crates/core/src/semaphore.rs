@@ -17,13 +17,13 @@
 //! otherwise keeps what it has. It never waits for more, because two holders that wait for each other's
 //! slots wait for ever. Outside holders beat; runs and their steps do not, as with locks.
 
-use crate::effect::{Effect, Told};
 use crate::event::{
     Event, SemaphoreAbandoned, SemaphoreAcquired, SemaphoreConfigured, SemaphoreIncreased, SemaphoreQueued,
     SemaphoreReclaimed, SemaphoreReleased,
 };
+use crate::follow::{Follow, Told};
 use crate::id::{Holder, Name, Scoped};
-use crate::lock::{HEARTBEAT_TIMEOUT, WAITERS_MAX, last_seen, tell, with};
+use crate::lock::{HEARTBEAT_TIMEOUT, WAITERS_MAX, last_seen, tell};
 use crate::machine::{Beats, Decision, Row, table};
 use crate::small::Map;
 use crate::time::{Millis, Span};
@@ -346,14 +346,13 @@ impl Semaphore {
         // Standing first in line, the asker may have been served just now.
         let was_waiting = self.position(&ask.holder).is_some();
         let served = after.holders.get(&ask.holder).filter(|_| was_waiting);
-        let mut decision = match served {
+        let decision = match served {
             Some(hold) => Decision::reply(Reply::Acquired { epoch: hold.epoch }),
             None => after.ask(ask, at)?,
         };
-        let Decision { mut facts, mut effects, .. } = maintained;
-        facts.append(&mut decision.facts);
-        effects.append(&mut decision.effects);
-        Ok(Decision { facts, effects, reply: decision.reply })
+        let (mut all, _) = maintained.answer(decision.reply.clone());
+        all.join(decision);
+        Ok(all)
     }
 
     fn acquire(&self, ask: &Ask) -> Result<Decision<Reply>, Error> {
@@ -390,7 +389,7 @@ impl Semaphore {
         if (1..=hold.weight).contains(&ask.weight) {
             // It may be a new attempt of a step that asks, so it is told again.
             let told = self.granted(&ask.holder, epoch);
-            return Ok(with(Decision::reply(Reply::AlreadyHeld { epoch }), told));
+            return Ok(Decision::reply(Reply::AlreadyHeld { epoch }).then(told));
         }
         self.check_weight(ask.weight)?;
         if ask.weight - hold.weight > available || self.somebody_waits() {
@@ -402,7 +401,7 @@ impl Semaphore {
             weight: ask.weight,
             epoch,
         });
-        Ok(with(decision, self.granted(&ask.holder, epoch)))
+        Ok(decision.then(self.granted(&ask.holder, epoch)))
     }
 
     /// Somebody in line asks again. It keeps its place and may wait longer than it first said; another
@@ -438,7 +437,7 @@ impl Semaphore {
             epoch: hold.epoch,
             broken,
         });
-        let decision = with(decision, if broken { self.hold_lost(holder) } else { None });
+        let decision = decision.then(if broken { self.hold_lost(holder) } else { None });
         let used = self.used().saturating_sub(hold.weight);
         Ok(self.serve(decision, Room { used, ..self.room() }, None, at))
     }
@@ -527,7 +526,7 @@ impl Semaphore {
         let semaphore = self.local_name();
         let decision =
             decision.fact(SemaphoreAcquired { semaphore, holder: holder.clone(), weight, epoch, queued });
-        with(decision, self.granted(holder, epoch))
+        decision.then(self.granted(holder, epoch))
     }
 
     /// Whether anybody in line could be served by somebody's leaving.
@@ -567,11 +566,11 @@ impl Semaphore {
     }
 
     /// A step hears that it has its slots; whole runs do not take slots, only their steps do.
-    fn granted(&self, holder: &Holder, epoch: u64) -> Option<Effect> {
+    fn granted(&self, holder: &Holder, epoch: u64) -> Option<Follow> {
         tell(holder, |step| step.map(|step| Told::SlotsGranted { step, semaphore: self.local_name(), epoch }))
     }
 
-    fn hold_lost(&self, holder: &Holder) -> Option<Effect> {
+    fn hold_lost(&self, holder: &Holder) -> Option<Follow> {
         tell(holder, |step| Some(Told::HoldLost { step, name: self.local_name(), broken: true }))
     }
 }

@@ -11,7 +11,7 @@
 
 mod calls;
 pub mod command;
-mod creation;
+pub mod creation;
 pub mod deployment;
 pub mod dispatch;
 mod drive;
@@ -36,8 +36,8 @@ pub use effects::effect_key;
 use crate::attempt;
 use crate::code::Code;
 use crate::digest::Digest;
-use crate::effect::Told;
 use crate::event::{Event, NoticeSent, PipelineDeleted, RunbookLoaded, StepOutputLost, SystemShutdown};
+use crate::follow::Told;
 use crate::gate;
 use crate::id::{ItemId, Name, RunId, Scoped, StepId};
 use crate::lifecycle;
@@ -198,6 +198,9 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
             creation::deliver(view, key, *source, *request_hash, create, given)
         }
         Command::Arrive(arrival) => creation::arrive(view, arrival, given),
+        Command::Call { run, parent, step, pipeline, vars } => {
+            creation::call(view, *run, (*parent, step), (pipeline, vars), given)
+        }
         Command::Begin(id) => needs::begin(view, *id, given),
         Command::Advance(id) => {
             let loaded = load(view, *id)?;
@@ -284,9 +287,7 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
         Command::Decide { run, approval, input } => {
             let run = load(view, *run)?.run;
             let own = known::tokens_of(view, &run.born.home.tenant)?.own_allowed(given.at);
-            let Decision { facts, effects, reply } =
-                gate::decide_approval(run, *approval, input, own, given)?;
-            let decided = Decision { facts, effects, reply: () };
+            let (decided, reply) = gate::decide_approval(run, *approval, input, own, given)?.answer(());
             Ok(of_run(view, run, decided, Reply::Approval(reply)))
         }
         Command::Resolve { run, step, resolution, probed, reason, output } => {
@@ -343,7 +344,6 @@ pub fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) -> Resu
         Command::Queue { .. }
         | Command::Push { .. }
         | Command::PushAll { .. }
-        | Command::Forward { .. }
         | Command::Take { .. }
         | Command::TakeMany { .. }
         | Command::Polled { .. }
@@ -426,11 +426,20 @@ pub(crate) fn suspend_called(caller: RunId, called: RunId) -> Command {
     Command::Suspend { run: called, reason: Some(alloc::format!("its caller {caller} is suspended")) }
 }
 
-/// The facts of one stream, and what follows from the effects.
+/// The facts of one stream.
 #[allow(clippy::needless_pass_by_value)] // The stream is made for this one call.
 pub(crate) fn of_stream(stream: StreamId, tenant: &Name, facts: Vec<Event>, reply: Reply) -> Outcome {
     let fact = |event| Fact { stream: stream.clone(), tenant: tenant.clone(), event };
     Outcome { facts: facts.into_iter().map(fact).collect(), effects: Vec::new(), follow: Vec::new(), reply }
+}
+
+/// All that one stream's decision comes to.
+pub(crate) fn of_decision(stream: StreamId, tenant: &Name, decision: Decision, reply: Reply) -> Outcome {
+    let Decision { facts, follow, effects, reply: () } = decision;
+    let mut out = of_stream(stream, tenant, facts, reply);
+    out.follows(follow);
+    out.effects = effects;
+    out
 }
 
 pub(crate) fn tenant_of(scoped: &Scoped) -> Name {
@@ -443,7 +452,7 @@ pub(crate) fn name_of(scoped: &Scoped) -> Name {
 
 /// The facts of a run's decision. Whatever changed, the flow looks at it next; and who waits for its end, hears of it.
 pub(crate) fn of_run(view: &dyn View, run: &Run, decision: Decision, reply: Reply) -> Outcome {
-    let Decision { facts, effects, reply: () } = notices::told(view, run, decision);
+    let Decision { facts, follow, effects, reply: () } = notices::told(view, run, decision);
     let facts = known::expecting(view, run, lifecycle::with_timers(run.id(), facts));
     let ended = facts.iter().find_map(|fact| match fact {
         Event::PipelineCompleted(e) => {
@@ -463,7 +472,8 @@ pub(crate) fn of_run(view: &dyn View, run: &Run, decision: Decision, reply: Repl
     let mut out = of_stream(StreamId::Run(run.id()), &run.born.home.tenant, facts, reply);
     out.follow.extend(reversed);
     let waits = facts_waiting(&out.facts);
-    route::effects(effects, run, &mut out);
+    out.follows(follow);
+    out.effects = effects;
     match ended {
         Some((status, outputs, error)) => route::run_ended(view, run, status, outputs, error, &mut out),
         None if moved && !run.is_terminal() => {
@@ -520,10 +530,10 @@ fn lease(
     let run = loaded.run;
     let step = run.need(step)?;
     let node = loaded.node(step)?;
-    let Decision { facts, effects, reply } = attempt::lease(run, loaded.def, node, step, &wish, given)?;
-    let Some(lease) = reply else {
+    let (leased, lease) = attempt::lease(run, loaded.def, node, step, &wish, given)?.answer(());
+    let Some(lease) = lease else {
         // The step waits, for a human or for policy.
-        return Ok(of_run(view, run, Decision { facts, effects, reply: () }, Reply::Nothing));
+        return Ok(of_run(view, run, leased, Reply::Nothing));
     };
     // Over a cap nothing changes, and whoever asked may ask again.
     view.admit_step(&run.born.home.tenant, &run.born.home.runbook)?;
@@ -536,7 +546,6 @@ fn lease(
         return Ok(of_run(view, run, gate::take_again(run, step, lost, given), Reply::Nothing));
     }
     let Some(stream) = effect_key(run, node, step) else {
-        let leased = Decision { facts, effects, reply: () };
         return Ok(of_run(view, run, leased, Reply::Leased(Box::new(lease))));
     };
     let fresh = || key::EffectKey::new(name_of(&stream));
@@ -569,9 +578,10 @@ fn lease(
         key::Reply::Reuse { response, run: from } => {
             let asked_by = requesters::of_result(view, run, from)?;
             // It begins and ends in one commit, with what was set aside for it.
-            let begun = facts.iter().fold(run.clone(), |run, fact| run.apply(fact, given.at));
+            let begun = leased.facts.iter().fold(run.clone(), |run, fact| run.apply(fact, given.at));
             let started = begun.need(&step.id)?;
-            let mut out = Decision { facts, effects: Vec::new(), reply: () };
+            // Nothing is carried out.
+            let mut out = Decision { effects: Vec::new(), ..leased };
             let input = crate::step::Input::Succeed {
                 epoch: started.epoch,
                 output: response,
@@ -582,7 +592,6 @@ fn lease(
             Ok(of_run(view, run, out, Reply::Reused))
         }
         key::Reply::Granted { .. } => {
-            let leased = Decision { facts, effects, reply: () };
             let mut out = of_run(view, run, leased, Reply::Leased(Box::new(lease)));
             let tenant = &run.born.home.tenant;
             out.facts.extend(of_stream(StreamId::Effect(stream), tenant, intended.facts, Reply::Done).facts);

@@ -8,18 +8,18 @@
 //! What counts are runs that are not terminal, however long they wait. Nothing is dispatched beyond the
 //! concurrency; lowering it, or stopping, lets what runs go on. A deployment declares it: one that a human stopped gets
 //! the new settings and stays stopped until a human starts it. Whenever there is room and there may be
-//! something to take, the worker asks to be let look at its queue ([`Effect::WakeWorker`]); it never looks itself.
+//! something to take, the worker asks to be let look at its queue ([`Follow::WakeWorker`]); it never looks itself.
 
-use crate::bus::{Pattern, WorkerWake as Subscription};
 use crate::code::Code;
 use crate::digest::Digest;
-use crate::effect::Effect;
 use crate::event::{
     Event, PolicyDecided, WorkerConfigured, WorkerDelayed, WorkerItemDispatched, WorkerItemSettled,
     WorkerPolled, WorkerResized, WorkerStarted, WorkerStopped, WorkerWake,
 };
+use crate::follow::Follow;
 use crate::id::{ItemId, Name, RunId, Scoped};
 use crate::machine::{Decision, Row, table};
+use crate::pattern::Pattern;
 use crate::policy::{self, Purpose};
 use crate::private::Private;
 use crate::small::Map;
@@ -278,19 +278,6 @@ impl Worker {
         times.filter(|due| started && at.is_none_or(|at| *due > at)).min()
     }
 
-    /// What it listens to on the bus while it is started.
-    #[must_use]
-    pub fn subscription(&self) -> Option<Subscription> {
-        match &self.state {
-            State::Started(settings) => Some(Subscription {
-                worker: self.id.clone(),
-                queue: settings.queue.clone(),
-                wake_on: settings.wake_on.clone(),
-            }),
-            State::Absent | State::Stopped(_) => None,
-        }
-    }
-
     /// What would come of an input.
     ///
     /// # Errors
@@ -489,7 +476,7 @@ impl Worker {
     }
 
     fn wake_if(&self, has_room: bool, decision: Decision<Reply>) -> Decision<Reply> {
-        if has_room { decision.effect(Effect::WakeWorker { worker: self.id.clone() }) } else { decision }
+        if has_room { decision.then([Follow::WakeWorker { worker: self.id.clone() }]) } else { decision }
     }
 
     fn name(&self) -> Name {
@@ -588,9 +575,9 @@ mod tests {
     }
 
     fn wakes(worker: &Worker, input: &Input) -> bool {
-        let effects = step(worker, input).unwrap().1.effects;
-        assert!(effects.iter().all(|effect| matches!(effect, Effect::WakeWorker { .. })));
-        !effects.is_empty()
+        let follow = step(worker, input).unwrap().1.follow;
+        assert!(follow.iter().all(|follow| matches!(follow, Follow::WakeWorker { .. })));
+        !follow.is_empty()
     }
 
     #[test]
@@ -633,7 +620,7 @@ mod tests {
     fn a_stopped_worker_takes_what_a_deployment_says_and_stays_stopped() {
         let stopped = after(&[Input::Start(settings(2)), stop()]);
         let (declared, decision) = step(&stopped, &Input::Declare(settings(5))).unwrap();
-        assert_eq!((declared.state_name(), decision.effects.len()), ("stopped", 0));
+        assert_eq!((declared.state_name(), decision.follow.len()), ("stopped", 0));
         assert_eq!(declared.settings(), Some(&settings(5)), "it is started with the new ones");
         assert!(step(&declared, &Input::Declare(settings(5))).unwrap().1.facts.is_empty());
         assert_eq!(step(&worker(), &Input::Declare(settings(1))).unwrap().0.state_name(), "started");
@@ -690,7 +677,6 @@ mod tests {
         assert!(matches!(full.decide(&twice, AT), Err(Error::Conflict { .. })));
         let stopped = step(&full, &stop()).unwrap().0;
         assert_eq!(stopped.decide(&dispatch(2), AT).unwrap_err().code(), Code::RunTerminalState);
-        assert!(stopped.subscription().is_none() && full.subscription().is_some());
     }
 
     #[test]
@@ -746,7 +732,7 @@ mod tests {
                         prop_assert!(next.active.len() <= next.settings().unwrap().concurrency as usize);
                     }
                 }
-                if !decision.effects.is_empty() {
+                if !decision.follow.is_empty() {
                     prop_assert!(next.capacity_left() > 0, "woken for nothing by {:?}", input);
                 }
                 let runs: BTreeSet<_> = next.active.values().collect();

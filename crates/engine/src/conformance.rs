@@ -261,8 +261,20 @@ impl<S: Subject> Stage<S> {
                 self.handle
                     .report(Actor::SYSTEM, Command::Report { run, step, epoch, report, receipt: None });
             }
-            // tidy: stories are about the store, and nothing else comes back from outside in them.
-            _ => {}
+            // Known already; a person decides, which is an act of the story.
+            Effect::ShowApproval { .. } => {}
+            // Stories are about the store, and nothing comes back of these in them.
+            Effect::Execute(_)
+            | Effect::Probe { .. }
+            | Effect::ComputeSlots { .. }
+            | Effect::ListItems { .. }
+            | Effect::TakeItem { .. }
+            | Effect::Send { .. }
+            | Effect::Kill { .. }
+            | Effect::Nudge { .. }
+            | Effect::WorktreeAdd { .. }
+            | Effect::WorktreeRemove { .. }
+            | Effect::Notify { .. } => {}
         }
     }
 

@@ -524,15 +524,25 @@ impl<S: Store + 'static> Engine<S> {
                 }
                 // Another executor gets its lease as the answer to its question.
                 Effect::Execute(lease) => self.leased.push(*lease),
-                // Timers are derived from the state.
-                Effect::Wake { .. } => {}
                 Effect::Stop { run, ref step, epoch, grace } => {
                     // An executor elsewhere hears of it when it next says that it lives, or at once where it listens.
                     if !self.remote.stop(run, step, epoch, Stop::new(self.at, grace)) {
                         turn.waiting.effects.push(effect);
                     }
                 }
-                effect => turn.waiting.effects.push(effect),
+                effect @ (Effect::EvaluatePolicy { .. }
+                | Effect::GatherGuard { .. }
+                | Effect::Probe { .. }
+                | Effect::ComputeSlots { .. }
+                | Effect::ListItems { .. }
+                | Effect::TakeItem { .. }
+                | Effect::Send { .. }
+                | Effect::Kill { .. }
+                | Effect::Nudge { .. }
+                | Effect::WorktreeAdd { .. }
+                | Effect::WorktreeRemove { .. }
+                | Effect::Notify { .. }
+                | Effect::ShowApproval { .. }) => turn.waiting.effects.push(effect),
             }
         }
         done.reply

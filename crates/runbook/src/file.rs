@@ -11,9 +11,9 @@ use super::steps::{Section, Steps, variables};
 use super::yaml::{Key, Node};
 use std::collections::BTreeMap;
 use windlass_core::budget::Limits;
-use windlass_core::bus::Pattern;
 use windlass_core::caps::Caps;
 use windlass_core::id::Name;
+use windlass_core::pattern::Pattern;
 use windlass_core::queue;
 use windlass_core::runbook::{
     AgentAction, AgentDef, AgentEvent, Evidence, ExternalQueue, LockDef, Pipeline, QueueDef, Runbook,

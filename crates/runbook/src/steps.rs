@@ -13,9 +13,9 @@ use super::yaml::{self, Node, Value};
 use serde_json::Value as Json;
 use std::collections::{BTreeMap, BTreeSet};
 use windlass_core::approval::Tier;
-use windlass_core::bus;
 use windlass_core::gate::APPROVAL_EXPIRES;
 use windlass_core::id::Name;
+use windlass_core::pattern;
 use windlass_core::runbook::{ApproachDef, Compensate, Kind, NODES_MAX, Node as StepNode, StepDef, WaitFor};
 use windlass_core::small;
 use windlass_core::step::FailFast;
@@ -436,7 +436,7 @@ impl<'b, 'a> Steps<'b, 'a> {
         if tool.name == EMIT
             && let (Some(node), Some(Template::Literal(Json::String(text)))) =
                 (with.get("type"), fields.get("type"))
-            && let Err(error) = bus::custom_type(text)
+            && let Err(error) = pattern::custom_type(text)
         {
             self.builder.notes.add(Problem::at(node.at, error.to_string()));
         }

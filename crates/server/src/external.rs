@@ -10,8 +10,7 @@ use serde_json::Value;
 use std::path::Path;
 use windlass_core::canonical;
 use windlass_core::digest::Digest;
-use windlass_core::effect::Effect;
-use windlass_core::id::{ItemId, Name, RunId};
+use windlass_core::id::{ItemId, Name, RunId, Scoped};
 use windlass_core::policy::Purpose;
 use windlass_core::runbook::ExternalQueue;
 use windlass_core::stream::StreamId;
@@ -23,49 +22,41 @@ use windlass_engine::Handle;
 use windlass_executor::shell::{Environment, Variable};
 use windlass_store::store::Embedded;
 
-/// Carries an effect on an external queue out, and says what came of it. Nothing, where nobody waits for it any more.
+/// What is wanted of an external queue: its list, or one of its items for a run.
+#[derive(Debug)]
+pub(crate) struct Errand {
+    pub(crate) worker: Scoped,
+    pub(crate) runbook: Digest,
+    pub(crate) queue: Name,
+    pub(crate) project_root: String,
+    /// The item that is to be taken, for which run, and its data; absent for a list.
+    pub(crate) item: Option<(ItemId, RunId, Value)>,
+}
+
+/// Runs the command of an external queue, and says what came of it. Nothing, where nobody waits for it any more.
 #[must_use]
-pub(crate) fn reach(hands: &Hands, effect: &Effect) -> Option<Command> {
-    match effect {
-        Effect::ListItems { worker, runbook, queue, project_root } => {
-            let whom = For::Queue {
-                worker: worker.clone(),
-                queue: queue.clone(),
-                runbook: *runbook,
-                run: RunId(0),
-                at: now(),
-            };
-            let listed = match commands(&hands.engine, *runbook, queue) {
-                Ok(external) => {
-                    let dir = Path::new(project_root);
-                    print(hands, &whom, (Purpose::List, &external.list), dir, &[])?
-                }
+pub(crate) fn reach(hands: &Hands, wanted: &Errand) -> Option<Command> {
+    let Errand { worker, runbook, queue, project_root, item } = wanted;
+    let run = item.as_ref().map_or(RunId(0), |(_, run, _)| *run);
+    let whom = For::Queue { worker: worker.clone(), queue: queue.clone(), runbook: *runbook, run, at: now() };
+    let (worker, dir) = (worker.clone(), Path::new(project_root));
+    let external = commands(&hands.engine, *runbook, queue);
+    match item {
+        None => {
+            let listed = match external {
+                Ok(external) => print(hands, &whom, (Purpose::List, &external.list), dir, &[])?,
                 Err(why) => Err(why),
             };
-            let listed = listed.and_then(|text| items(text.as_bytes()));
-            Some(Command::Polled { worker: worker.clone(), listed })
+            Some(Command::Polled { worker, listed: listed.and_then(|text| items(text.as_bytes())) })
         }
-        Effect::TakeItem { worker, runbook, queue, project_root, item, run, data } => {
-            let whom = For::Queue {
-                worker: worker.clone(),
-                queue: queue.clone(),
-                runbook: *runbook,
-                run: *run,
-                at: now(),
-            };
+        Some((item, run, data)) => {
             let env = [(Variable::Item, data.to_string()), (Variable::IdempotencyKey, item.to_string())];
-            let taken = match commands(&hands.engine, *runbook, queue) {
-                Ok(external) => {
-                    let dir = Path::new(project_root);
-                    print(hands, &whom, (Purpose::Take, &external.take), dir, &env)?
-                }
+            let taken = match external {
+                Ok(external) => print(hands, &whom, (Purpose::Take, &external.take), dir, &env)?,
                 Err(why) => Err(why),
             };
-            let (item, run) = (*item, *run);
-            Some(Command::TookOutside { worker: worker.clone(), item, run, error: taken.err() })
+            Some(Command::TookOutside { worker, item: *item, run: *run, error: taken.err() })
         }
-        // tidy: nothing else is about external queues.
-        _ => None,
     }
 }
 

@@ -13,7 +13,7 @@ mod probe;
 use crate::app::App;
 use crate::attempts::Attempts;
 use crate::cards::sender::Sender as Cards;
-use crate::external;
+use crate::external::{self, Errand};
 use crate::guards;
 use crate::policy::pool::Pool;
 use crate::policy::{self, Edition, InForce, Question};
@@ -118,7 +118,7 @@ pub enum Whose {
 #[derive(Default)]
 struct Running {
     /// Workers whose external queues are being listed, and the list that was asked for meanwhile.
-    listing: HashMap<Scoped, Option<Effect>>,
+    listing: HashMap<Scoped, Option<Errand>>,
     /// Looks at guards that are under way.
     looks: beside::Looks,
     /// The process ends: what is stopped now is handed back rather than reported as stopped.
@@ -475,14 +475,15 @@ impl Hands {
             Effect::ComputeSlots { schedule, settings, after, until } => {
                 self.compute_slots(schedule, &settings, after, until);
             }
-            Effect::ListItems { ref worker, .. } => {
-                let worker = worker.clone();
-                self.list_outside(&worker, effect);
+            Effect::ListItems { worker, runbook, queue, project_root } => {
+                self.list_outside(Errand { worker, runbook, queue, project_root, item: None });
             }
-            Effect::TakeItem { .. } => {
+            Effect::TakeItem { worker, runbook, queue, project_root, item, run, data } => {
                 let hands = self.clone();
+                let item = Some((item, run, data));
+                let errand = Errand { worker, runbook, queue, project_root, item };
                 // What is claimed stays claimed, and is taken by the next start.
-                reaching(move || hands.reach_outside(&effect));
+                reaching(move || hands.reach_outside(&errand));
             }
             Effect::Probe { run, step, epoch, key } => self.probe(AttemptId { run, step, epoch }, key),
             Effect::ShowApproval { run, approval, .. } => {
@@ -493,11 +494,19 @@ impl Hands {
             Effect::Notify { notice, title, message, sound } => {
                 self.notices.tell(notices::Told { notice, title, message, sound });
             }
-            // The rest needs what this version does not have: sessions and worktrees. It stays outstanding, and the
-            // version that has it finds it again.
-            other => {
-                let (effect, _) = other.log_fields();
+            // These need what this version does not have: sessions and worktrees. They stay outstanding, and the version that
+            // has it finds them again.
+            unmade @ (Effect::Send { .. }
+            | Effect::Kill { .. }
+            | Effect::Nudge { .. }
+            | Effect::WorktreeAdd { .. }
+            | Effect::WorktreeRemove { .. }) => {
+                let (effect, _) = unmade.log_fields();
                 tracing::warn!(event = "effect_not_carried_out", effect);
+            }
+            // The engine hands an attempt over with its permit, and never as an effect.
+            Effect::Execute(lease) => {
+                debug_assert!(false, "an attempt came without its permit: {lease:?}");
             }
         }
     }
@@ -515,27 +524,28 @@ impl Hands {
     }
 
     /// Lists or takes from an external queue, on a thread of its own.
-    fn reach_outside(&self, effect: &Effect) {
-        if let Some(command) = external::reach(self, effect) {
+    fn reach_outside(&self, wanted: &Errand) {
+        if let Some(command) = external::reach(self, wanted) {
             self.engine.report(Actor::SYSTEM, command);
         }
     }
 
     /// Lists an external queue, one list of a worker at a time: however many events ask for it meanwhile, one more follows.
-    fn list_outside(self: &Arc<Hands>, worker: &Scoped, effect: Effect) {
+    fn list_outside(self: &Arc<Hands>, wanted: Errand) {
+        let worker = wanted.worker.clone();
         match self.lock().listing.entry(worker.clone()) {
             Entry::Occupied(mut under_way) => {
-                under_way.insert(Some(effect));
+                under_way.insert(Some(wanted));
                 return;
             }
             Entry::Vacant(free) => free.insert(None),
         };
         let (hands, listed) = (self.clone(), worker.clone());
         let started = reaching(move || {
-            let mut next = Some(effect);
+            let mut next = Some(wanted);
             // Each round is one that somebody asked for while the one before was under way.
-            while let Some(effect) = next {
-                hands.reach_outside(&effect);
+            while let Some(wanted) = next {
+                hands.reach_outside(&wanted);
                 let mut running = hands.lock();
                 next = running.listing.get_mut(&listed).and_then(Option::take);
                 if next.is_none() {
@@ -544,7 +554,7 @@ impl Hands {
             }
         });
         if !started {
-            self.lock().listing.remove(worker);
+            self.lock().listing.remove(&worker);
         }
     }
 

@@ -1,4 +1,5 @@
-//! What a tenant keeps in memory: events that nobody took yet, the variables of runs that have not ended, and runbooks.
+//! What a tenant keeps in memory: events that nobody took yet, the variables of runs that have not ended, runbooks, and
+//! locks and semaphores.
 //!
 //! Each has a bound, and whoever would go over it is refused: with runs and events that wait, or with versions of a runbook,
 //! one tenant could otherwise take all of the memory.
@@ -16,6 +17,9 @@ pub const VARS_LEN_MAX: u64 = 256 * 1024 * 1024;
 pub const RUNBOOKS_MAX: u32 = 10_000;
 /// The most bytes of them as they are recorded, where a tenant's caps say nothing else.
 pub const RUNBOOKS_LEN_MAX: u32 = 64 * 1024 * 1024;
+/// The most locks, and the most semaphores, that are in memory: those that are held, waited for or declared, and a few
+/// that came to rest lately. Those that exist already may still be used.
+pub const NAMES_MAX: u64 = 100_000;
 /// The most bytes that one event comes to where several runs wait for it: each gets its data.
 pub const FAN_OUT_LEN_MAX: u64 = 16 * 1024 * 1024;
 
@@ -39,6 +43,10 @@ pub struct Kept {
     pub runbooks: u64,
     /// Their bytes as they are recorded.
     pub runbooks_len: u64,
+    /// Locks.
+    pub locks: u64,
+    /// Semaphores.
+    pub semaphores: u64,
 }
 
 impl Kept {
@@ -85,6 +93,28 @@ impl Kept {
         Ok(())
     }
 
+    /// Whether another lock may be named.
+    ///
+    /// # Errors
+    /// [`Error::Kept`].
+    pub fn admit_lock(&self) -> Result<(), Error> {
+        if self.locks >= NAMES_MAX {
+            return Err(Error::Kept { what: "locks", max: NAMES_MAX });
+        }
+        Ok(())
+    }
+
+    /// Whether another semaphore may be named.
+    ///
+    /// # Errors
+    /// [`Error::Kept`].
+    pub fn admit_semaphore(&self) -> Result<(), Error> {
+        if self.semaphores >= NAMES_MAX {
+            return Err(Error::Kept { what: "semaphores", max: NAMES_MAX });
+        }
+        Ok(())
+    }
+
     /// Whether another run with so much in its variables may be made.
     ///
     /// # Errors
@@ -107,6 +137,8 @@ impl core::ops::AddAssign for Kept {
         self.vars_len += other.vars_len;
         self.runbooks += other.runbooks;
         self.runbooks_len += other.runbooks_len;
+        self.locks += other.locks;
+        self.semaphores += other.semaphores;
     }
 }
 
@@ -117,6 +149,8 @@ impl core::ops::SubAssign for Kept {
         self.vars_len -= other.vars_len;
         self.runbooks -= other.runbooks;
         self.runbooks_len -= other.runbooks_len;
+        self.locks -= other.locks;
+        self.semaphores -= other.semaphores;
     }
 }
 
@@ -134,6 +168,10 @@ mod tests {
         assert!(of(0, 0, VARS_LEN_MAX - 7).admit_vars(7).is_ok());
         let refused = of(0, 0, VARS_LEN_MAX - 7).admit_vars(8).unwrap_err();
         assert_eq!((refused.code(), refused.retry_at()), (crate::code::Code::CapExceeded, None));
+        let named = |locks, semaphores| Kept { locks, semaphores, ..Kept::default() };
+        let (below, full) = (named(NAMES_MAX - 1, NAMES_MAX), named(NAMES_MAX, NAMES_MAX - 1));
+        assert!(below.admit_lock().is_ok() && full.admit_lock().is_err());
+        assert!(full.admit_semaphore().is_ok() && below.admit_semaphore().is_err());
         let book: Runbook =
             serde_json::from_value(serde_json::json!({ "name": "b", "version": 1, "pipelines": {} }))
                 .unwrap();

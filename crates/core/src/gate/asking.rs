@@ -140,7 +140,7 @@ fn request_about(
     if let Some(open) = run.rare().approvals.values().find(open) {
         let on = Some(Name::clean(&open.id.to_string()));
         let mut out = wait(run, step, Wait::Approval, on, Some(open.expires_at), given);
-        out.effects.extend(release(run, step));
+        out.follow.extend(release(run, step));
         return out;
     }
     let action = scope::action(run, node, about);
@@ -174,7 +174,7 @@ fn request_about(
     });
     let waits = wait(run, step, Wait::Approval, Some(Name::clean(&id.to_string())), Some(expires_at), given);
     out.facts.extend(waits.facts);
-    out.effects.extend(release(run, step));
+    out.follow.extend(release(run, step));
     out.effect(Effect::ShowApproval { approval: id, run: run.id(), reminder: false })
 }
 

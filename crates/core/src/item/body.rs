@@ -3,7 +3,6 @@
 //! The machine next door says which of these may happen when; here is what each of them records.
 
 use super::{Claim, Decision, Error, Grant, Reply, Take};
-use crate::effect::Effect;
 use crate::event::{
     QueueFailed, QueueItemDead, QueueItemDropped, QueueItemRetried, QueuePushed, QueueReturned, QueueTaken,
 };
@@ -278,23 +277,14 @@ impl Body {
     fn die(&self, decision: Decision<Reply>, reason: &str) -> Decision<Reply> {
         // Redacted data cannot be handed on: the item stays here only.
         let forward = self.lot.terms.dead_letter.as_ref().filter(|_| !self.redacted);
-        let decision = decision.fact(QueueItemDead {
+        decision.fact(QueueItemDead {
             queue_name: self.lot.queue.clone(),
             item_id: self.id,
             namespace: self.lot.namespace.clone(),
             attempts: self.attempts,
             reason: Private::New(cut(reason)),
             forwarded_to: forward.cloned(),
-        });
-        match forward {
-            Some(queue) => decision.effect(Effect::DeadLetter {
-                queue: Scoped::new(&self.lot.tenant, &self.lot.namespace, queue),
-                item: self.id,
-                data: self.data.get(),
-                priority: self.priority,
-            }),
-            None => decision,
-        }
+        })
     }
 
     /// The claim is over without a result; `last_seen` where it timed out.

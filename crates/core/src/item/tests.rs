@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::event::QueueItemDead;
-use crate::id::Scoped;
 use crate::testing::{Proof, name};
 use crate::time::Span;
 use proptest::prelude::*;
@@ -137,20 +136,12 @@ fn max_attempts_is_total_tries_and_the_last_one_is_forwarded() {
     let mut item = after(terms(2, Some("bugs-dead")), &[by("ci")]);
     let (cooling, first) = step(&item, &fail(1, true), Millis(3_000)).unwrap();
     assert_eq!(cooling.due(), Some(Millis(3_500)));
-    assert!(first.effects.is_empty());
+    assert_eq!(first.facts.len(), 2);
     assert_eq!(cooling.decide(&by("ci"), Millis(3_499)), Err(Error::NotDue(Millis(3_500))));
     item = step(&cooling, &by("ci"), Millis(3_500)).unwrap().0;
     let (dead, last) = step(&item, &fail(2, true), Millis(4_000)).unwrap();
     assert_eq!(last.facts.iter().map(Event::tag).collect::<Vec<_>>(), ["queue:failed", "queue:item_dead"]);
-    assert_eq!(
-        last.effects,
-        [Effect::DeadLetter {
-            queue: Scoped::parse("acme/prod/bugs-dead").unwrap(),
-            item: ItemId(1),
-            data: json!({"bug": "BUG-1"}),
-            priority: 3,
-        }]
-    );
+    assert!(matches!(&last.facts[1], Event::QueueItemDead(e) if e.forwarded_to == Some(name("bugs-dead"))));
     assert_eq!(dead.body().unwrap().attempts, 2);
 }
 
@@ -221,7 +212,7 @@ fn a_retry_by_hand_starts_the_tries_again_and_keeps_the_epoch() {
 fn dropping_what_a_run_works_on_cancels_the_run() {
     let item = after(terms(1, None), &[by_run(7)]);
     let (dropped, decision) = step(&item, &Input::Drop { reason: None }, LATER).unwrap();
-    assert!(matches!(decision.effects[..], [Effect::CancelRun { run: RunId(7), .. }]));
+    assert!(matches!(decision.follow[..], [Follow::Cancel { run: RunId(7), .. }]));
     assert_eq!(dropped.decide(&fail(1, false), LATER).unwrap().reply, Reply::Dropped);
 }
 

@@ -64,11 +64,11 @@ fn tags(decision: &Decision<Reply>) -> Vec<&'static str> {
     decision.facts.iter().map(Event::tag).collect()
 }
 
-fn told(run: u128, told: Told) -> Effect {
-    Effect::Tell { run: RunId(run), told }
+fn told(run: u128, told: Told) -> Follow {
+    Follow::Tell { run: RunId(run), told }
 }
 
-fn granted(run: u128, epoch: u64) -> Effect {
+fn granted(run: u128, epoch: u64) -> Follow {
     told(run, Told::LockGranted { step: Some(name("land")), lock: name("merge"), epoch })
 }
 
@@ -127,7 +127,7 @@ fn asking_again_is_idempotent() {
     let again = feed(&mut lock, &ask(step(1)), 2);
     assert_eq!((again.reply, again.facts), (Reply::Extended { epoch: 1 }, vec![]));
     // A new attempt of the step waits to hear of its hold.
-    assert_eq!(again.effects, vec![granted(1, 1)]);
+    assert_eq!(again.follow, vec![granted(1, 1)]);
     assert_eq!(feed(&mut lock, &ask(step(2)), 3).reply, Reply::Queued { position: 1 });
     assert_eq!(feed(&mut lock, &ask(step(3)), 3).reply, Reply::Queued { position: 2 });
     let again = feed(&mut lock, &ask(step(2)), 4);
@@ -148,7 +148,7 @@ fn a_release_hands_over_in_the_same_decision() {
     let decision = feed(&mut lock, &release(step(1), Some(1)), 9);
     assert_eq!(decision.reply, Reply::Released);
     assert_eq!(tags(&decision), ["lock:released", "lock:acquired"]);
-    assert_eq!(decision.effects, vec![granted(2, 2)]);
+    assert_eq!(decision.follow, vec![granted(2, 2)]);
     let hold = lock.hold().unwrap();
     assert_eq!((&hold.holder, hold.acquired_at, hold.epoch), (&step(2), Millis(9), 2));
     // The repeat finds another holder, and changes nothing.
@@ -156,7 +156,7 @@ fn a_release_hands_over_in_the_same_decision() {
     assert_eq!((repeat.reply, repeat.facts), (Reply::NotOwner { holder: step(2) }, vec![]));
     // Who is outside has no run to tell.
     let decision = feed(&mut lock, &release(step(2), None), 11);
-    assert_eq!((tags(&decision), decision.effects), (vec!["lock:released", "lock:acquired"], vec![]));
+    assert_eq!((tags(&decision), decision.follow), (vec!["lock:released", "lock:acquired"], vec![]));
     feed(&mut lock, &release(outside("c"), None), 12);
     assert_eq!(feed(&mut lock, &release(outside("c"), None), 12).reply, Reply::AlreadyFree);
     assert_eq!(lock.epoch, 3);
@@ -190,17 +190,17 @@ fn a_stale_lock_goes_to_the_first_in_line() {
     // The asker is first itself.
     let line = after(&[(ask(outside("a")), 0), (ask(step(1)), 1), (ask(step(2)), 2)]);
     let decision = feed(&mut line.clone(), &ask(step(1)), TIMEOUT);
-    assert_eq!((decision.reply, decision.effects), (Reply::Reclaimed { epoch: 2 }, vec![granted(1, 2)]));
+    assert_eq!((decision.reply, decision.follow), (Reply::Reclaimed { epoch: 2 }, vec![granted(1, 2)]));
     // Another is first: the asker moves up, or stands at the end, or goes away.
     let decision = feed(&mut line.clone(), &ask(step(2)), TIMEOUT);
-    assert_eq!((decision.reply, decision.effects), (Reply::Queued { position: 1 }, vec![granted(1, 2)]));
+    assert_eq!((decision.reply, decision.follow), (Reply::Queued { position: 1 }, vec![granted(1, 2)]));
     let decision = feed(&mut line.clone(), &ask(step(3)), TIMEOUT);
     assert_eq!(tags(&decision), ["lock:reclaimed", "lock:acquired", "lock:queued"]);
     assert_eq!(decision.reply, Reply::Queued { position: 2 });
     let decision = feed(&mut line.clone(), &try_ask(step(3)), TIMEOUT);
     let busy = told(3, Told::LockBusy { step: Some(name("land")), lock: name("merge") });
     assert_eq!(decision.reply, Reply::Busy { holder: step(1) });
-    assert_eq!(decision.effects, vec![granted(1, 2), busy]);
+    assert_eq!(decision.follow, vec![granted(1, 2), busy]);
 }
 
 #[test]
@@ -245,7 +245,7 @@ fn runs_and_steps_do_not_beat_but_may_hold_too_long() {
         assert_eq!(decision.facts, vec![reclaimed.into()]);
         let step = if holder == step(1) { Some(name("land")) } else { None };
         assert_eq!(
-            decision.effects,
+            decision.follow,
             vec![told(1, Told::HoldLost { step, name: name("merge"), broken: false })]
         );
         assert_eq!(lock.state, State::Free);
@@ -267,8 +267,8 @@ fn a_break_takes_the_lock_and_says_so() {
     let broken = LockReleased { lock: name("merge"), holder: step(1), epoch: 1, broken: true };
     assert_eq!(decision.facts[0], broken.into());
     let lost = told(1, Told::HoldLost { step: Some(name("land")), name: name("merge"), broken: true });
-    assert_eq!(decision.effects.len(), 2);
-    assert!(decision.effects.contains(&lost) && decision.effects.contains(&granted(2, 2)));
+    assert_eq!(decision.follow.len(), 2);
+    assert!(decision.follow.contains(&lost) && decision.follow.contains(&granted(2, 2)));
     feed(&mut lock, &Input::Break { epoch: None }, 6);
     assert_eq!(feed(&mut lock, &Input::Break { epoch: None }, 7).reply, Reply::AlreadyFree);
 }
@@ -280,9 +280,9 @@ fn who_gave_up_is_passed_over_and_told() {
     let decision = feed(&mut lock.clone(), &release(step(1), None), 50);
     assert_eq!(tags(&decision), ["lock:released", "lock:abandoned", "lock:acquired"]);
     let busy = told(2, Told::LockBusy { step: Some(name("land")), lock: name("merge") });
-    assert_eq!(decision.effects, vec![busy.clone(), granted(3, 2)]);
+    assert_eq!(decision.follow, vec![busy.clone(), granted(3, 2)]);
     let decision = feed(&mut lock, &Input::Maintain, 50);
-    assert_eq!((tags(&decision), decision.effects), (vec!["lock:abandoned"], vec![busy]));
+    assert_eq!((tags(&decision), decision.follow), (vec!["lock:abandoned"], vec![busy]));
     // One whose time is over before it asks does not wait at all.
     assert_eq!(feed(&mut lock, &ask_until(step(4), 50), 50).reply, Reply::Busy { holder: step(1) });
 }

@@ -5,7 +5,7 @@ use crate::code::Code;
 use crate::gate;
 use crate::machine::{Decision, Given};
 use crate::run::{Cancellation, Initiator, Run};
-use crate::step::{self, FailFast, Failure, Status, Step};
+use crate::step::{self, FailFast, Failure, Status, Step, Wait};
 use alloc::string::ToString;
 
 /// With so many facts one move ends: a group that is stopped may have thousands of members.
@@ -66,9 +66,56 @@ pub(crate) fn kill_members(run: &Run, place: u32, given: &mut Given<'_>) -> Deci
     }
     if out.facts.is_empty() {
         let under_way = run.live().filter(|step| under(run, step, place) && leased(step));
-        out.effects.extend(under_way.map(|step| gate::stop(run, step)));
+        under_way.for_each(|step| gate::stop(run, step, &mut out));
     }
     out
+}
+
+/// Ends the members of a group that have not begun, because another one failed. Those that run are let finish.
+pub(super) fn keep_out(run: &Run, place: u32, given: &mut Given<'_>) -> Decision {
+    let mut out = Decision::new();
+    for step in run.live().filter(|step| step.parent == Some(place) && !has_begun(step)) {
+        wind_up(run, step, given, &mut out);
+        if out.facts.len() >= MOVE_MAX {
+            break;
+        }
+    }
+    out
+}
+
+/// Whether the group of a step lets it begin no more. An executor may ask for it before the flow came by.
+pub(crate) fn is_kept_out(run: &Run, step: &Step) -> bool {
+    let group = step.parent.and_then(|place| run.at(place)).and_then(|group| group.group);
+    group.is_some_and(|group| group.is_closed()) && !has_begun(step)
+}
+
+/// Whether a step has begun. One that was tried has, and for an `approve` or a `wait` to wait is all it does.
+fn has_begun(step: &Step) -> bool {
+    let waits_for_its_turn = |reason: Wait| match reason {
+        Wait::Approval | Wait::Policy | Wait::Lock | Wait::Semaphore | Wait::Guard | Wait::Budget => true,
+        Wait::GuardAfter
+        | Wait::Event
+        | Wait::Timer
+        | Wait::Escalation
+        | Wait::Backoff
+        | Wait::Outcome
+        | Wait::Executor => false,
+    };
+    let before = match step.status {
+        Status::Ready => true,
+        Status::WaitingApproval | Status::WaitingExternal => {
+            step.waiting.as_ref().is_some_and(|waiting| waits_for_its_turn(waiting.reason))
+        }
+        Status::Pending
+        | Status::Running
+        | Status::FailedRetryable
+        | Status::OutcomeUnknown
+        | Status::Succeeded
+        | Status::Skipped
+        | Status::Failed
+        | Status::Cancelled => false,
+    };
+    !before || step.attempt > 1 || matches!(step.tool.as_str(), "approve" | "wait")
 }
 
 /// The groups around a step, from the inside out.

@@ -2,8 +2,8 @@
 
 use super::NAMED_MAX;
 use super::{CALLS_MAX, Compensate, DEPTH_MAX, Error, Kind, NODES_MAX, Node, Pipeline, Runbook, StepDef};
-use crate::bus::Pattern;
 use crate::id::Name;
+use crate::pattern::Pattern;
 use crate::worker::WAKE_ON_MAX;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::ToString;

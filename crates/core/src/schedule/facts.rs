@@ -1,64 +1,42 @@
-//! What a schedule's decisions are made of: the facts about its slots, and the effects of firing one.
+//! What a schedule's decisions are made of: the facts about its slots, and the runs that a due one cancels.
 
 use super::{Held, Overlap, Schedule, Settings, SkipReason};
-use crate::effect::Effect;
 use crate::event::{ScheduleCreated, ScheduleFired, ScheduleQueued, ScheduleSkipped};
+use crate::follow::Follow;
 use crate::id::Name;
 use crate::machine::Decision;
 use crate::time::Millis;
 use alloc::string::ToString;
 
+/// Why a run of the schedule is cancelled that is under way when the next slot is due.
+pub(crate) const NEXT_IS_DUE: &str = "the schedule's next slot is due";
+
 impl Schedule {
-    pub(super) fn fire_held(
-        &self,
-        decision: Decision,
-        settings: &Settings,
-        next_at: Option<Millis>,
-    ) -> Decision {
+    pub(super) fn fire_held(&self, decision: Decision, next_at: Option<Millis>) -> Decision {
         match self.held.front() {
-            Some(held) => self.fire(decision, settings, held.clone(), next_at),
+            Some(held) => self.fire(decision, held.clone(), next_at),
             None => decision,
         }
     }
 
-    pub(super) fn fire(
-        &self,
-        decision: Decision,
-        settings: &Settings,
-        held: Held,
-        next_at: Option<Millis>,
-    ) -> Decision {
+    pub(super) fn fire(&self, decision: Decision, held: Held, next_at: Option<Millis>) -> Decision {
         let Held { slot, run, manual, asked_by } = held;
-        let told = Some(asked_by.clone()).filter(|names| !names.is_empty());
-        decision
-            .fact(ScheduleFired {
-                schedule: self.name(),
-                slot,
-                pipeline_id: run,
-                manual,
-                next_at,
-                asked_by: told,
-            })
-            .effect(Effect::StartSlot {
-                schedule: self.id.clone(),
-                run,
-                slot,
-                pipeline: settings.pipeline.clone(),
-                runbook: settings.runbook_hash,
-                vars: settings.vars.clone(),
-                project_root: settings.project_root.clone(),
-                asked_by,
-            })
+        let asked_by = Some(asked_by).filter(|names| !names.is_empty());
+        decision.fact(ScheduleFired {
+            schedule: self.name(),
+            slot,
+            pipeline_id: run,
+            manual,
+            next_at,
+            asked_by,
+        })
     }
 
     pub(super) fn cancel_live(&self, decision: Decision, settings: &Settings) -> Decision {
         if settings.overlap != Overlap::Cancel {
             return decision;
         }
-        self.live.iter().fold(decision, |decision, &run| {
-            let reason = "the schedule's next slot is due".to_string();
-            decision.effect(Effect::CancelRun { run, reason })
-        })
+        decision.then(self.live.iter().map(|&run| Follow::Cancel { run, reason: NEXT_IS_DUE.to_string() }))
     }
 
     pub(super) fn created(&self, settings: &Settings, next_at: Option<Millis>) -> ScheduleCreated {

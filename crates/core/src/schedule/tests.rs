@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::digest::Digest;
-use crate::effect::Effect;
+use crate::follow::Follow;
 use crate::testing::{Proof, name};
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -66,8 +66,8 @@ fn settle(n: u128) -> Input {
 }
 
 fn started(decision: &Decision) -> Vec<(u128, Millis)> {
-    let started = decision.effects.iter().filter_map(|effect| match effect {
-        Effect::StartSlot { run, slot, .. } => Some((run.0, *slot)),
+    let started = decision.facts.iter().filter_map(|fact| match fact {
+        Event::ScheduleFired(e) => Some((e.pipeline_id.0, e.slot)),
         _ => None,
     });
     started.collect()
@@ -221,7 +221,7 @@ fn overlap_skips_or_cancels() {
 
     let busy = after(active(CatchUp::All, Overlap::Cancel), &[(due(1, 1), slot(1))]);
     let decision = busy.decide(&due(2, 3), slot(3)).unwrap();
-    assert!(matches!(&decision.effects[0], Effect::CancelRun { run: RunId(1), .. }));
+    assert!(matches!(&decision.follow[0], Follow::Cancel { run: RunId(1), .. }));
     assert_eq!(started(&decision), [(2, slot(3))]);
     assert_eq!(skips(&decision), [(slot(2), SkipReason::Overlap)]);
 }

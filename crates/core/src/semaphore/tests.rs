@@ -71,9 +71,9 @@ fn tags(decision: &Decision<Reply>) -> Vec<&'static str> {
     decision.facts.iter().map(Event::tag).collect()
 }
 
-fn granted(run: u128, epoch: u64) -> Effect {
+fn granted(run: u128, epoch: u64) -> Follow {
     let told = Told::SlotsGranted { step: name("build"), semaphore: name("builders"), epoch };
-    Effect::Tell { run: RunId(run), told }
+    Follow::Tell { run: RunId(run), told }
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn weights_add_up_to_the_capacity() {
     assert_eq!(feed(&mut builders, &ask(step(3), 2), 1).reply, Reply::Queued { position: 1 });
     let decision = feed(&mut builders, &release(step(1)), 2);
     assert_eq!(tags(&decision), ["semaphore:released", "semaphore:acquired"]);
-    assert_eq!((decision.reply, decision.effects), (Reply::Released, vec![granted(3, 3)]));
+    assert_eq!((decision.reply, decision.follow), (Reply::Released, vec![granted(3, 3)]));
     assert_eq!(feed(&mut builders, &release(step(1)), 2).reply, Reply::NotHolder);
     assert_eq!((builders.used(), builders.available()), (3, 1));
 }
@@ -163,10 +163,10 @@ fn a_light_waiter_does_not_overtake_a_heavy_one() {
     assert_eq!(tags(&decision), ["semaphore:released"], "two are free, and the first in line needs four");
     // Nor does one that has just come.
     assert_eq!(feed(&mut builders, &try_ask(step(5), 1), 4).reply, Reply::Full { available: 2 });
-    assert_eq!(feed(&mut builders, &release(step(2)), 5).effects, vec![granted(3, 3)]);
+    assert_eq!(feed(&mut builders, &release(step(2)), 5).follow, vec![granted(3, 3)]);
     // When the heavy one leaves, all that fit are served at once, under epochs of their own.
     feed(&mut builders, &ask(step(5), 3), 6);
-    assert_eq!(feed(&mut builders, &release(step(3)), 7).effects, vec![granted(4, 4), granted(5, 5)]);
+    assert_eq!(feed(&mut builders, &release(step(3)), 7).follow, vec![granted(4, 4), granted(5, 5)]);
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn a_heavy_waiter_that_leaves_lets_the_others_in() {
     let line = [(ask(step(1), 3), 1), (ask(step(2), 4), 1), (ask(step(3), 1), 1)];
     let mut builders = after(4, &line);
     let decision = feed(&mut builders, &Input::Abandon { holder: step(2) }, 2);
-    assert_eq!((decision.reply.clone(), decision.effects.clone()), (Reply::Abandoned, vec![granted(3, 2)]));
+    assert_eq!((decision.reply.clone(), decision.follow.clone()), (Reply::Abandoned, vec![granted(3, 2)]));
     assert_eq!(tags(&decision), ["semaphore:abandoned", "semaphore:acquired"]);
     // The same when it gives up.
     let mut builders = after(4, &[line[0].clone(), (ask_until(step(2), 4, 50), 1), line[2].clone()]);
@@ -191,7 +191,7 @@ fn a_holder_asks_again_for_less_as_much_or_more() {
     for weight in [1, 2] {
         let again = feed(&mut builders, &ask(step(1), weight), 2);
         assert_eq!((again.reply, again.facts), (Reply::AlreadyHeld { epoch: 1 }, vec![]));
-        assert_eq!(again.effects, vec![granted(1, 1)], "a new attempt of the step waits to hear of it");
+        assert_eq!(again.follow, vec![granted(1, 1)], "a new attempt of the step waits to hear of it");
     }
     let more = feed(&mut builders, &ask(step(1), 3), 3);
     assert_eq!(
@@ -238,13 +238,13 @@ fn lowering_the_capacity_only_stops_new_grants() {
 fn a_waiter_heavier_than_the_capacity_does_not_hold_up_the_line() {
     let mut builders = after(4, &[(ask(step(1), 1), 1), (ask(step(2), 4), 2), (ask(step(3), 1), 3)]);
     let decision = feed(&mut builders, &capacity(2), 4);
-    assert_eq!(decision.effects, vec![granted(3, 2)], "the first in line can never be served now");
+    assert_eq!(decision.follow, vec![granted(3, 2)], "the first in line can never be served now");
     assert_eq!(builders.position(&step(2)), Some(1), "but it keeps its place");
     feed(&mut builders, &release(step(1)), 5);
     assert_eq!(feed(&mut builders, &try_ask(step(4), 1), 6).reply, Reply::Acquired { epoch: 3 });
     feed(&mut builders, &release(step(3)), 7);
     feed(&mut builders, &release(step(4)), 7);
-    assert_eq!(feed(&mut builders, &capacity(4), 8).effects, vec![granted(2, 4)]);
+    assert_eq!(feed(&mut builders, &capacity(4), 8).follow, vec![granted(2, 4)]);
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn the_stale_are_reclaimed_by_time_and_by_whoever_asks() {
         last_seen: Some(Millis(0)),
     };
     assert_eq!(decision.facts[0], reclaimed.into());
-    assert_eq!((tags(&decision).len(), decision.effects), (2, vec![granted(2, 3)]));
+    assert_eq!((tags(&decision).len(), decision.follow), (2, vec![granted(2, 3)]));
     // An asker finds it so, behind the one in line.
     let decision = feed(&mut builders.clone(), &ask(step(3), 1), TIMEOUT);
     assert_eq!(tags(&decision), ["semaphore:reclaimed", "semaphore:acquired", "semaphore:queued"]);
@@ -298,7 +298,7 @@ fn a_break_says_so() {
     let broken = SemaphoreReleased { semaphore, holder, weight: 1, epoch: 1, broken: true };
     assert_eq!(decision.facts[0], broken.into());
     let lost = Told::HoldLost { step: Some(name("build")), name: name("builders"), broken: true };
-    assert_eq!(decision.effects, vec![Effect::Tell { run: RunId(1), told: lost }, granted(2, 2)]);
+    assert_eq!(decision.follow, vec![Follow::Tell { run: RunId(1), told: lost }, granted(2, 2)]);
 }
 
 #[test]
@@ -315,11 +315,7 @@ fn capacity_and_line_are_bounded() {
         builders = apply(builders, &decision.facts, Millis(1));
     }
     assert_eq!(refused(&builders, &ask(outside("b"), 1)), Code::CapExceeded);
-    assert_eq!(
-        feed(&mut builders, &release(step(0)), 2).effects.len(),
-        WAITERS_MAX,
-        "all are served at once"
-    );
+    assert_eq!(feed(&mut builders, &release(step(0)), 2).follow.len(), WAITERS_MAX, "all are served at once");
 }
 
 fn holders() -> impl Strategy<Value = Holder> {

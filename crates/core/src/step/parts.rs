@@ -106,15 +106,19 @@ impl Group {
     #[must_use]
     pub fn may_open(&self) -> bool {
         let room = self.next < self.shape.total && self.open < self.shape.width;
-        room && (self.failed == 0
-            || self.shape.fail_fast == FailFast::No
-            || self.shape.kind == GroupKind::Strategy)
+        room && !self.is_closed()
     }
 
-    /// Whether the flow has something to do here: begin a member, stop the others, or end the group.
+    /// Whether a member failed, so that none begins any more. A strategy tries its next approach.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.failed > 0 && self.shape.fail_fast != FailFast::No && self.shape.kind != GroupKind::Strategy
+    }
+
+    /// Whether the flow has something to do here: begin a member, keep or stop the others, or end the group.
     #[must_use]
     pub fn wants_attention(&self) -> bool {
         let kill = self.failed > 0 && self.shape.fail_fast == FailFast::Kill;
-        self.open == 0 || kill || self.may_open()
+        self.open == 0 || kill || self.is_closed() || self.may_open()
     }
 }

@@ -63,7 +63,9 @@ pub(crate) fn next(
         Outcome::Failed => close(run, def, place, step, Some(failure), node, given),
         Outcome::Success => close(run, def, place, step, None, node, given),
     };
-    Decision { facts: facts.into_iter().chain(then.facts).collect(), effects: then.effects, reply: () }
+    let mut out = Decision { facts, ..Decision::new() };
+    out.join(then);
+    out
 }
 
 fn failed(failure: &Failure) -> Input {

@@ -4,13 +4,12 @@ use super::{Recovery, SignalKind, Stuck, Task};
 use crate::code::Code;
 use crate::effect::{Effect, Notice};
 use crate::event::{
-    AgentGone, AgentSignal, AgentWorking, CheckpointSaved, Escalate, NoticeRequested, TaskCompleted,
-    TaskEscalated, TaskFailed, TaskNudged, TaskRecovered, TaskRestarting, TaskStarted, TaskStuck,
+    AgentGone, AgentSignal, AgentWorking, CheckpointSaved, NoticeRequested, TaskCompleted, TaskEscalated,
+    TaskFailed, TaskNudged, TaskRecovered, TaskRestarting, TaskStarted, TaskStuck,
 };
 use crate::id::{NoticeId, SessionId};
 use crate::machine::Decision;
 use crate::time::{Millis, Span};
-use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::{String, ToString};
 use serde_json::Value;
@@ -102,11 +101,9 @@ impl Task {
     pub(super) fn escalate(&self, decision: Decision, notice: NoticeId, message: &str) -> Decision {
         let (pipeline_id, step, epoch) = (self.run, self.step.clone(), self.epoch);
         let text = message.to_string();
-        let signal = Escalate { pipeline_id, step: Some(step.clone()), message: text.clone().into() };
         decision
             .fact(TaskEscalated { pipeline_id, step, epoch, message: Some(text.clone().into()) })
             .fact(self.notice(notice, Notice::Escalation, message))
-            .effect(Effect::Emit(Box::new(signal.into())))
             .effect(Effect::Notify {
                 notice,
                 title: format!("{} needs a human", self.step),

@@ -226,12 +226,11 @@ fn an_escalation_is_a_humans_until_the_agent_finishes() {
 }
 
 #[test]
-fn an_escalation_tells_a_human_and_the_bus() {
+fn an_escalation_tells_a_human() {
     let decision = stuck().decide(&recover(1, call()), START).unwrap();
     let tags: Vec<_> = decision.facts.iter().map(Event::tag).collect();
     assert_eq!(tags, ["task:escalated", "notice:requested"]);
-    assert!(matches!(&decision.effects[0], Effect::Emit(event) if event.tag() == "escalate"));
-    assert!(matches!(&decision.effects[1], Effect::Notify { notice: NoticeId(8), .. }));
+    assert!(matches!(&decision.effects[0], Effect::Notify { notice: NoticeId(8), .. }));
 }
 
 #[test]

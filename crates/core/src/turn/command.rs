@@ -9,11 +9,12 @@ use crate::budget::{Amount, Cost};
 use crate::caps::{self, Caps};
 use crate::code::Code;
 use crate::digest::Digest;
-use crate::effect::{Effect, Lease, Notice, Told};
+use crate::effect::{Effect, Lease, Notice};
 use crate::event::{
     CheckpointSaved, Custom, Event, EvidenceExported, KeyRotated, PolicyDecided, PolicyLoaded,
     RetentionApplied, SealCreated, SystemRecovered, SystemStarted, ValueRedacted,
 };
+use crate::follow::{Follow, Told};
 use crate::guard::GuardInputs;
 use crate::id::{
     AgentId, ApprovalId, Holder, ItemId, Name, NoticeId, ReceiptId, RunId, Scoped, SessionId, StepId,
@@ -85,6 +86,49 @@ pub struct Create {
     pub policy: Vec<PolicyDecided>,
     /// The completed run that it takes back, where it is made for that.
     pub takes_back: Option<RunId>,
+}
+
+/// Whose a run is, of which runbook, and where it runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Home {
+    /// Whose it is.
+    pub tenant: Name,
+    /// The subdivision.
+    pub namespace: Name,
+    /// The runbook.
+    pub runbook: Digest,
+    /// Where it runs.
+    pub cwd: String,
+}
+
+impl Create {
+    /// A run by itself, named after its pipeline: nobody calls it, it needs no other, and nothing bounds it but its
+    /// pipeline.
+    #[must_use]
+    pub fn new(id: RunId, home: Home, pipeline: Name, vars: Value, trigger: Trigger) -> Create {
+        let Home { tenant, namespace, runbook, cwd } = home;
+        Create {
+            id,
+            tenant,
+            namespace,
+            runbook,
+            name: pipeline.clone(),
+            pipeline,
+            cwd,
+            vars,
+            trigger,
+            subject: None,
+            correlation_id: None,
+            priority: 0,
+            needs: Vec::new(),
+            parent: None,
+            depth: 0,
+            deadline_at: None,
+            workspace: None,
+            policy: Vec::new(),
+            takes_back: None,
+        }
+    }
 }
 
 /// What an executor got back from the outside.
@@ -212,6 +256,8 @@ pub enum Command {
     Deliver { key: Scoped, source: KeySource, request_hash: Digest, create: Box<Create> },
     /// Do all that a delivery sets going: once per key.
     Arrive(Box<Arrival>),
+    /// Make the run that a `call` step calls.
+    Call { run: RunId, parent: RunId, step: StepId, pipeline: Name, vars: Value },
     /// Begin a run, or find out what it waits for.
     Begin(RunId),
     /// Let the flow of a run make its next move.
@@ -289,8 +335,6 @@ pub enum Command {
     Queue { queue: Scoped, input: queue::Input },
     /// Push an item.
     Push { queue: Scoped, item: Box<Pushed> },
-    /// Put a dead item into another queue.
-    Forward { queue: Scoped, item: ItemId, data: Value, priority: i32 },
     /// Push items, all of them or none.
     PushAll { queue: Scoped, items: Vec<Pushed> },
     /// Take the best items of a queue for an outside consumer.
@@ -421,6 +465,45 @@ impl Outcome {
     #[must_use]
     pub fn reply(reply: Reply) -> Outcome {
         Outcome { facts: Vec::new(), effects: Vec::new(), follow: Vec::new(), reply }
+    }
+
+    /// Adds what a machine says follows, as commands.
+    pub(crate) fn follows(&mut self, follow: impl IntoIterator<Item = Follow>) {
+        for follow in follow {
+            let command = match follow {
+                Follow::TakeLock { lock, holder, wait, oust, give_up_at } => {
+                    if oust {
+                        self.follow.push(Command::OustHolder { lock: lock.clone(), by: holder.clone() });
+                    }
+                    let ask = lock::Ask { holder, metadata: None, wait, give_up_at };
+                    Command::Lock { lock, input: lock::Input::Acquire(ask) }
+                }
+                Follow::LetGoLock { lock, holder } => Command::LetGoLock { lock, holder },
+                Follow::TakeSlots { semaphore, holder, slots, give_up_at } => {
+                    let ask = semaphore::Ask { holder, weight: slots, wait: true, give_up_at };
+                    Command::Semaphore { semaphore, input: semaphore::Input::Acquire(ask) }
+                }
+                Follow::LetGoSlots { semaphore, holder } => Command::LetGoSlots { semaphore, holder },
+                Follow::Tell { run, told } => Command::Tell { run, told },
+                Follow::Call { run, parent, step, pipeline, vars } => {
+                    Command::Call { run, parent, step, pipeline, vars }
+                }
+                Follow::Cancel { run, reason } => {
+                    let (initiator, reason) = (Initiator::System, Some(reason));
+                    Command::Cancel { run, initiator, user: None, reason }
+                }
+                Follow::WakeWorker { worker } => Command::Dispatch { worker },
+            };
+            self.follow.push(command);
+        }
+    }
+
+    /// Adds all that another one came to, but for its answer.
+    pub(crate) fn join(&mut self, more: Outcome) {
+        let Outcome { facts, effects, follow, reply: _ } = more;
+        self.facts.extend(facts);
+        self.effects.extend(effects);
+        self.follow.extend(follow);
     }
 }
 

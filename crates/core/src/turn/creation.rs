@@ -4,9 +4,9 @@ use crate::budget::Limits;
 use crate::caps::Caps;
 use crate::code::Code;
 use crate::digest::Digest;
-use crate::effect::Told;
 use crate::event::{CommandRun, Event, PipelineCreated, PipelineInherited};
-use crate::id::{Name, RunId, Scoped, StepId};
+use crate::follow::Told;
+use crate::id::{Name, RunId, Scoped, StepId, WorkspaceId};
 use crate::idempotency::{self, Key};
 use crate::items;
 use crate::lifecycle;
@@ -14,12 +14,13 @@ use crate::machine::{Decision, Given};
 use crate::packed::Packed;
 use crate::private::Private;
 use crate::requesters;
-use crate::run::{Lineage, Source, Status};
+use crate::run::{Lineage, Run, Section, Source, Status, Trigger};
 use crate::runbook::{Pipeline, Runbook, VarDef};
 use crate::step::{Failure, Step};
 use crate::stream::StreamId;
 use crate::template::Evaluate;
-use crate::turn::command::{ARRIVALS_MAX, Arrival, Command, Create, Outcome, Refusal, Reply, Signal};
+use crate::trace;
+use crate::turn::command::{ARRIVALS_MAX, Arrival, Command, Create, Home, Outcome, Refusal, Reply, Signal};
 use crate::turn::needs;
 use crate::turn::undone;
 use crate::turn::{
@@ -64,6 +65,53 @@ pub(crate) fn create_for(
         }
         (made, None) => made,
     }
+}
+
+/// Makes the run that a `call` step calls.
+pub(crate) fn call(
+    view: &dyn View,
+    id: RunId,
+    (parent, step): (RunId, &StepId),
+    (pipeline, vars): (&Name, &Value),
+    given: &mut Given<'_>,
+) -> Result<Outcome, Refusal> {
+    let caller = run_of(view, &parent)?.ok_or_else(|| missing("run", &parent))?;
+    let calling = caller.step(step);
+    let forward = calling.is_some_and(|step| step.section == Section::Main);
+    let born = &caller.born;
+    let home = Home {
+        tenant: born.home.tenant.clone(),
+        namespace: born.home.namespace.clone(),
+        runbook: born.home.runbook,
+        cwd: born.home.cwd.clone(),
+    };
+    let trigger = Trigger {
+        user: born.trigger.user.clone(),
+        traceparent: Some(handed_on(caller, step)),
+        ..Trigger::of(Source::Call)
+    };
+    let create = Create {
+        subject: born.subject.as_deref().cloned(),
+        correlation_id: born.correlation_id.clone(),
+        priority: born.priority,
+        parent: Some((parent, step.clone())),
+        depth: born.depth + 1,
+        // What cleans up after a deadline is not bound by it.
+        deadline_at: born.deadline_at.filter(|_| forward),
+        // A called run works in its caller's directory.
+        workspace: born.workspace(),
+        policy: caller.policy().for_child(id),
+        takes_back: calling.and_then(|step| crate::reversal::takes_back(caller, step)),
+        ..Create::new(id, home, pipeline.clone(), vars.clone(), trigger)
+    };
+    self::create(view, &create, given)
+}
+
+/// The trace of a run, handed on by one of its steps to the run that the step calls.
+fn handed_on(run: &Run, step: &StepId) -> Name {
+    let trace = run.born.trace();
+    let epoch = run.step(step).map_or(0, |step| step.epoch);
+    Name::clean(&trace::traceparent(trace, trace::attempt_span(run.id(), step, epoch)))
 }
 
 /// A new run, beside those of these runbooks that the same commit makes before it.
@@ -235,6 +283,19 @@ fn pipeline<'a>(runbook: &'a Runbook, name: &Name) -> Result<&'a Pipeline, Refus
     runbook.pipelines.get(name).ok_or_else(|| missing("pipeline", name))
 }
 
+/// Whether a run of a pipeline can have the working directory that it declares. Every way of starting a run comes by here.
+///
+/// # Errors
+/// It declares one, and the run is given none: this version makes none itself.
+pub fn has_place(def: &Pipeline, given: Option<WorkspaceId>) -> Result<(), (Code, &'static str)> {
+    match (&def.workspace, given) {
+        (None, _) | (Some(_), Some(_)) => Ok(()),
+        (Some(_), None) => {
+            Err((Code::RunbookInvalid, "the pipeline has a `workspace`, which this version cannot make yet"))
+        }
+    }
+}
+
 /// The facts of a new run, and its beginning.
 pub(crate) fn born(create: &Create, decision: Decision) -> Outcome {
     let stream = StreamId::Run(create.id);
@@ -256,6 +317,7 @@ pub(crate) fn created(
     lineage: Lineage,
     given: &Given<'_>,
 ) -> Result<PipelineCreated, Refusal> {
+    has_place(def, create.workspace).map_err(|(code, message)| Refusal::new(code, message))?;
     let vars = variables(def, &create.vars, given.evaluate)?;
     let packed = Packed::of(&vars);
     let lock = match &def.lock {
@@ -423,7 +485,7 @@ pub(crate) fn arrive(view: &dyn View, arrival: &Arrival, given: &mut Given<'_>) 
         let asked_by = asked_by(view, create, given)?;
         let made = new(view, create, asked_by, &beside, given)?;
         beside.push(create.runbook);
-        join(&mut out, made);
+        out.join(made);
     }
     for signal in signals {
         let sent = match to {
@@ -447,7 +509,7 @@ pub(crate) fn arrive(view: &dyn View, arrival: &Arrival, given: &mut Given<'_>) 
         if sent.facts.iter().any(|fact| out.facts.iter().any(|other| other.stream == fact.stream)) {
             out.follow.push(again(*to, signal));
         } else {
-            join(&mut out, sent);
+            out.join(sent);
         }
     }
     for (other, ttl) in also {
@@ -474,12 +536,6 @@ fn again(to: Option<RunId>, signal: &Signal) -> Command {
         None => Command::SignalKey(Box::new(signal.clone())),
         Some(run) => Command::Signal { run, name, key, data, event_id },
     }
-}
-
-fn join(out: &mut Outcome, more: Outcome) {
-    out.facts.extend(more.facts);
-    out.effects.extend(more.effects);
-    out.follow.extend(more.follow);
 }
 
 /// A key that was claimed just now.
@@ -551,27 +607,23 @@ pub(crate) fn descend(
     let hash = runbook.unwrap_or(born_of.home.runbook);
     let runbook = runbook_of(view, &hash)?.ok_or_else(|| missing("runbook", &hash))?;
     let def = pipeline(runbook, &born_of.home.pipeline)?;
-    let create = Create {
-        id: new,
+    let home = Home {
         tenant: born_of.home.tenant.clone(),
         namespace: born_of.home.namespace.clone(),
         runbook: hash,
-        pipeline: born_of.home.pipeline.clone(),
-        name: born_of.name.clone(),
         cwd: born_of.home.cwd.clone(),
-        vars: run.vars.get(),
-        trigger: born_of.trigger.clone(),
+    };
+    let (pipeline, trigger) = (born_of.home.pipeline.clone(), born_of.trigger.clone());
+    // Whoever called the first run has heard of its end; this one answers to nobody.
+    let create = Create {
+        name: born_of.name.clone(),
         subject: born_of.subject.as_deref().cloned(),
         correlation_id: born_of.correlation_id.clone(),
         priority: born_of.priority,
-        needs: Vec::new(),
-        // Whoever called the first run has heard of its end; this one answers to nobody.
-        parent: None,
         depth: born_of.depth,
-        deadline_at: None,
         workspace: born_of.workspace(),
         policy: run.policy().for_child(new),
-        takes_back: None,
+        ..Create::new(new, home, pipeline, run.vars.get(), trigger)
     };
     let caps = view.caps(&create.tenant).tighten(runbook.caps.unwrap_or_default());
     let created = created(&create, (runbook, caps), def, born_of.lineage(), given)?;

@@ -30,7 +30,7 @@ use crate::time::Millis;
 use crate::turn::command::{Command, Deploy, Outcome, Refusal, Reply};
 use crate::turn::state::Body;
 use crate::turn::{Found, View, decide, missing, of_stream, runbook_of, tenant_of};
-use crate::{bus, lock, queue, schedule, semaphore, worker};
+use crate::{lock, queue, schedule, semaphore, worker};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
@@ -330,7 +330,8 @@ fn queue_settings(def: &QueueDef) -> queue::Settings {
 
 fn worker_settings(runbook: &Runbook, def: &WorkerDef, wish: &Deploy) -> Result<worker::Settings, Refusal> {
     let parse = |text: &String| {
-        bus::Pattern::parse(text).map_err(|error| Refusal::new(Code::RunbookInvalid, error.to_string()))
+        crate::pattern::Pattern::parse(text)
+            .map_err(|error| Refusal::new(Code::RunbookInvalid, error.to_string()))
     };
     let external = runbook.queues.get(&def.queue).and_then(|queue| queue.external.as_ref());
     Ok(worker::Settings {

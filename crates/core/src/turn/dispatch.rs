@@ -6,7 +6,6 @@ mod slots;
 pub(crate) use slots::tick_schedule;
 
 use crate::code::Code;
-use crate::effect::Effect;
 use crate::event::Event;
 use crate::id::{Holder, ItemId, Name, RunId, Scoped};
 use crate::idempotency;
@@ -18,10 +17,11 @@ use crate::run::{Source, Status, Trigger};
 use crate::stream::StreamId;
 use crate::template::Template;
 use crate::time::Millis;
-use crate::turn::command::{Command, Create, Outcome, Pushed, Refusal, Reply};
+use crate::turn::command::{Command, Create, Home, Outcome, Pushed, Refusal, Reply};
 use crate::turn::deployment::gather;
-use crate::turn::route;
-use crate::turn::{View, item_of, missing, name_of, of_stream, queue_of, runbook_of, tenant_of, worker_of};
+use crate::turn::{
+    View, item_of, missing, name_of, of_decision, of_stream, queue_of, runbook_of, tenant_of, worker_of,
+};
 use crate::worker::{self, Worker};
 use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
@@ -38,21 +38,18 @@ pub(crate) fn decide(view: &dyn View, command: &Command, given: &mut Given<'_>) 
     match command {
         Command::Queue { queue, input } => {
             let known = queue_of(view, queue)?.cloned().unwrap_or_else(|| Queue::new(queue.clone()));
-            let Decision { facts, effects, reply } = known.decide(input, given.at)?;
+            let (decided, reply) = known.decide(input, given.at)?.answer(());
             let stream = StreamId::Queue(queue.clone());
-            let moved = !facts.is_empty();
-            let mut out = of_stream(stream, &tenant_of(queue), facts, Reply::Queue(reply));
+            let moved = !decided.facts.is_empty();
+            let mut out = of_decision(stream, &tenant_of(queue), decided, Reply::Queue(reply));
             if moved {
                 // A queue that is declared or resumed may have items that wait.
                 wake(view, queue, &mut out);
             }
-            Ok(routed(out, effects))
+            Ok(out)
         }
         Command::Push { queue, item } => {
             push(view, queue, item, &crate::turn::requesters::of_actor(view, given.by)?, given)
-        }
-        Command::Forward { queue, item, data, priority } => {
-            forward(view, queue, *item, data.clone(), *priority, given)
         }
         Command::PushAll { queue, items } => {
             let asked_by = crate::turn::requesters::of_actor(view, given.by)?;
@@ -141,44 +138,38 @@ fn of_item(
     view: &dyn View,
     id: ItemId,
     tenant: &Name,
-    (facts, effects): (Vec<Event>, Vec<Effect>),
+    decision: Decision,
     reply: Reply,
     given: &mut Given<'_>,
 ) -> Result<Outcome, Refusal> {
-    let mut out = of_stream(StreamId::Item(id), tenant, facts, reply);
-    for effect in effects {
-        let Effect::DeadLetter { queue, item, data, priority } = effect else {
-            route::other(effect, &mut out);
-            continue;
-        };
-        match forward(view, &queue, item, data, priority, given) {
-            Ok(forwarded) => {
-                out.facts.extend(forwarded.facts);
-                out.follow.extend(forwarded.follow);
-            }
-            Err(needs @ Refusal::Need(_)) => return Err(needs),
-            Err(Refusal::Error { .. }) => {}
+    let to = decision.facts.iter().find_map(|fact| match fact {
+        Event::QueueItemDead(dead) => {
+            dead.forwarded_to.as_ref().map(|queue| Scoped::new(tenant, &dead.namespace, queue))
         }
+        // tidy: nothing else is forwarded.
+        _ => None,
+    });
+    let mut out = of_decision(StreamId::Item(id), tenant, decision, reply);
+    let Some(queue) = to else { return Ok(out) };
+    match forward(view, &queue, id, given) {
+        Ok(forwarded) => out.join(forwarded),
+        Err(needs @ Refusal::Need(_)) => return Err(needs),
+        Err(Refusal::Error { .. }) => {}
     }
     Ok(out)
 }
 
 /// Puts a dead item into another queue, as a new one. One that was put back and died again is there already, as long as
 /// nobody has worked on it; a queue that knows items by their data tells them apart itself.
-fn forward(
-    view: &dyn View,
-    queue: &Scoped,
-    item: ItemId,
-    data: Value,
-    priority: i32,
-    given: &mut Given<'_>,
-) -> Result<Outcome, Refusal> {
+fn forward(view: &dyn View, queue: &Scoped, item: ItemId, given: &mut Given<'_>) -> Result<Outcome, Refusal> {
+    let body = item_of(view, &item)?.and_then(Item::body).ok_or_else(|| missing("item", &item))?;
     let id = ItemId(given.id());
     let by_data = queue_of(view, queue)?.and_then(Queue::settings).is_some_and(|known| known.dedupe);
     let dedupe = (!by_data).then(|| Name::clean(&alloc::format!("dead:{item}")));
     // Nobody asked for the copy who did not ask for the item.
-    let asked_by = item_of(view, &item)?.and_then(Item::body).and_then(|body| body.lot.asked_by.clone());
+    let asked_by = body.lot.asked_by.clone();
     let asked_by = asked_by.unwrap_or_else(|| alloc::vec![Name::clean(requesters::UNNAMED)]);
+    let (data, priority) = (body.data.get(), body.priority);
     let pushed = Pushed { id, data, priority, not_before: None, dedupe, from: Some(item) };
     push(view, queue, &pushed, &asked_by, given)
 }
@@ -194,11 +185,6 @@ pub(crate) fn tick(view: &dyn View, id: ItemId, given: &mut Given<'_>) -> Result
     }
     let last_seen = view.beats().last_seen(&claim.holder, body.since);
     on_item(view, id, &item::Input::Expire { epoch: body.epoch, last_seen }, given)
-}
-
-fn routed(mut out: Outcome, effects: Vec<Effect>) -> Outcome {
-    effects.into_iter().for_each(|effect| route::other(effect, &mut out));
-    out
 }
 
 fn push(
@@ -253,9 +239,8 @@ fn push_all(
         own.extend(key.clone().map(|key| (key, pushed.id)));
         let new = item_of(view, &pushed.id)?.cloned().unwrap_or_else(|| Item::absent(tenant.clone()));
         let input = item::Input::Push(new_item(queue, (pushed, asked_by), terms, key));
-        let Decision { facts, effects, .. } = new.decide(&input, given.at)?;
-        out.facts.extend(of_stream(StreamId::Item(pushed.id), &tenant, facts, Reply::Done).facts);
-        out = routed(out, effects);
+        let (decided, _) = new.decide(&input, given.at)?.answer(());
+        out.join(of_decision(StreamId::Item(pushed.id), &tenant, decided, Reply::Done));
         answers.push((pushed.id, false));
     }
     wake(view, queue, &mut out);
@@ -327,8 +312,8 @@ fn on_item(
     given: &mut Given<'_>,
 ) -> Result<Outcome, Refusal> {
     let item = item_of(view, &id)?.ok_or_else(|| missing("item", &id))?;
-    let Decision { mut facts, effects, reply } = item.decide(input, given.at)?;
-    for fact in &mut facts {
+    let (mut decided, reply) = item.decide(input, given.at)?.answer(());
+    for fact in &mut decided.facts {
         if let Event::QueueItemRetry(e) = fact {
             e.asked_by =
                 Some(crate::turn::requesters::of_actor(view, given.by)?).filter(|names| !names.is_empty());
@@ -350,8 +335,8 @@ fn on_item(
         queue_of(view, &queue)?.ok_or(queue::Error::NotFound)?.decide(&back, given.at)?;
     }
     let tenant = tenant_of(&queue);
-    let wakes = !facts.is_empty();
-    let mut out = of_item(view, id, &tenant, (facts, effects), Reply::Item(reply), given)?;
+    let wakes = !decided.facts.is_empty();
+    let mut out = of_item(view, id, &tenant, decided, Reply::Item(reply), given)?;
     if wakes {
         wake(view, &queue, &mut out);
     }
@@ -365,8 +350,8 @@ fn on_worker(
     given: &Given<'_>,
 ) -> Result<Outcome, Refusal> {
     let known = worker_of(view, id)?.cloned().unwrap_or_else(|| Worker::new(id.clone()));
-    let Decision { facts, effects, .. } = known.decide(input, given.at)?;
-    Ok(routed(of_stream(StreamId::Worker(id.clone()), &tenant_of(id), facts, Reply::Done), effects))
+    let (decided, _) = known.decide(input, given.at)?.answer(());
+    Ok(of_decision(StreamId::Worker(id.clone()), &tenant_of(id), decided, Reply::Done))
 }
 
 /// The best item that a worker does not work on already. One that waits although its run goes on is passed over: those
@@ -437,9 +422,9 @@ fn dispatch(view: &dyn View, id: &Scoped, given: &mut Given<'_>) -> Result<Outco
             let claimed = taken.facts.iter().fold(item.clone(), |item, fact| item.apply(fact, given.at));
             let fail =
                 item::Input::Fail { epoch, error: alloc::format!("{code}: {message}"), retryable: false };
-            let failed = claimed.decide(&fail, given.at)?;
-            let facts = taken.facts.into_iter().chain(failed.facts).collect();
-            let mut out = of_item(view, best, &tenant, (facts, failed.effects), Reply::Done, given)?;
+            let (mut decided, _) = taken.answer(());
+            decided.join(claimed.decide(&fail, given.at)?);
+            let mut out = of_item(view, best, &tenant, decided, Reply::Done, given)?;
             out.follow.push(Command::Dispatch { worker: id.clone() });
             Ok(out)
         }
@@ -457,34 +442,20 @@ fn make_run(
     given: &mut Given<'_>,
 ) -> Result<Outcome, Refusal> {
     let vars = variables(view, settings, id, &body.data.get(), given)?;
-    let create = Create {
-        id: run,
+    let home = Home {
         tenant: tenant_of(id),
         namespace: Name::clean(id.namespace()),
         runbook: settings.runbook_hash,
-        pipeline: settings.pipeline.clone(),
-        name: settings.pipeline.clone(),
         cwd: settings.project_root.clone(),
-        vars,
-        trigger: Trigger {
-            source: Source::Queue,
-            key: idempotency::queue(item, body.epoch + 1).ok(),
-            user: None,
-            event_id: Some(Name::clean(&item.to_string())),
-            traceparent: None,
-            of: Some(name_of(id)),
-        },
-        subject: None,
-        correlation_id: None,
-        priority: body.priority,
-        needs: Vec::new(),
-        parent: None,
-        depth: 0,
-        deadline_at: None,
-        workspace: None,
-        policy: Vec::new(),
-        takes_back: None,
     };
+    let trigger = Trigger {
+        key: idempotency::queue(item, body.epoch + 1).ok(),
+        event_id: Some(Name::clean(&item.to_string())),
+        of: Some(name_of(id)),
+        ..Trigger::of(Source::Queue)
+    };
+    let create = Create::new(run, home, settings.pipeline.clone(), vars, trigger);
+    let create = Create { priority: body.priority, ..create };
     // Of an item of before it was known, anybody may have pushed it.
     let asked_by = body.lot.asked_by.clone().unwrap_or_else(|| alloc::vec![Name::clean(requesters::UNNAMED)]);
     crate::turn::creation::create_for(view, &create, asked_by, given)
@@ -550,14 +521,13 @@ fn settle(
             let error = error.cloned().unwrap_or_else(|| "its run did not complete".to_string());
             item::Input::Fail { epoch, error, retryable: status != Status::Cancelled }
         };
-        let Decision { facts, effects, .. } = item.decide(&input, given.at)?;
-        out = of_item(view, id, &tenant, (facts, effects), Reply::Done, given)?;
+        let (decided, _) = item.decide(&input, given.at)?.answer(());
+        out = of_item(view, id, &tenant, decided, Reply::Done, given)?;
     }
     if let Some(known) = worker_of(view, worker)? {
         let input = worker::Input::Settle { item: id, run, succeeded };
-        let Decision { facts, effects, .. } = known.decide(&input, given.at)?;
-        out.facts.extend(of_stream(StreamId::Worker(worker.clone()), &tenant, facts, Reply::Done).facts);
-        out = routed(out, effects);
+        let (decided, _) = known.decide(&input, given.at)?.answer(());
+        out.join(of_decision(StreamId::Worker(worker.clone()), &tenant, decided, Reply::Done));
     }
     Ok(out)
 }

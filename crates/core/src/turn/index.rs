@@ -14,13 +14,13 @@ use limited::Limited;
 pub use lines::Taker;
 use lines::{Lines, asks_for_labels, labels, leave_line, line_up};
 
-use crate::bus::Pattern;
 use crate::caps::{Caps, Kept, Window};
 use crate::digest::Digest;
 use crate::event::Event;
 use crate::id::{ApprovalId, Holder, ItemId, Name, NoticeId, RunId, Scoped};
 use crate::item::Lot;
 use crate::machine::Beats;
+use crate::pattern::Pattern;
 use crate::queue::{Index as QueueIndex, Spot};
 use crate::run::{Home, Run, Status};
 use crate::runbook::Runbook;
@@ -51,10 +51,12 @@ enum Kind {
     Run(RunCard),
     Item(ItemCard),
     Worker(Box<WorkerCard>),
-    /// Outside holders, whose heartbeats move `due`.
-    Held(Vec<Holder>),
+    /// A lock, with the outside holder that has it: its heartbeats move `due`.
+    Lock(Option<Box<Holder>>),
+    /// A semaphore, with its outside holders: their heartbeats move `due`.
+    Semaphore(Vec<Holder>),
     /// Events that nobody took yet.
-    Signals(Kept),
+    Signals(Box<Kept>),
     /// A stored runbook, and whose it is.
     Runbook(Box<(Name, Kept)>),
 }
@@ -83,7 +85,8 @@ impl Card {
             Kind::Plain
             | Kind::Item(_)
             | Kind::Worker(_)
-            | Kind::Held(_)
+            | Kind::Lock(_)
+            | Kind::Semaphore(_)
             | Kind::Signals(_)
             | Kind::Runbook(_) => None,
         }
@@ -95,7 +98,8 @@ impl Card {
             Kind::Plain
             | Kind::Run(_)
             | Kind::Worker(_)
-            | Kind::Held(_)
+            | Kind::Lock(_)
+            | Kind::Semaphore(_)
             | Kind::Signals(_)
             | Kind::Runbook(_) => None,
         }
@@ -107,7 +111,8 @@ impl Card {
             Kind::Plain
             | Kind::Run(_)
             | Kind::Item(_)
-            | Kind::Held(_)
+            | Kind::Lock(_)
+            | Kind::Semaphore(_)
             | Kind::Signals(_)
             | Kind::Runbook(_) => None,
         }
@@ -115,8 +120,10 @@ impl Card {
 
     fn beaten(&self) -> &[Holder] {
         match &self.kind {
-            Kind::Item(card) => card.beaten.as_deref().map_or(&[], core::slice::from_ref),
-            Kind::Held(holders) => holders,
+            Kind::Item(ItemCard { beaten, .. }) | Kind::Lock(beaten) => {
+                beaten.as_deref().map_or(&[], core::slice::from_ref)
+            }
+            Kind::Semaphore(holders) => holders,
             Kind::Plain | Kind::Run(_) | Kind::Worker(_) | Kind::Signals(_) | Kind::Runbook(_) => &[],
         }
     }

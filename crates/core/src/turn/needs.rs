@@ -61,8 +61,7 @@ pub(crate) fn ended(
             Some(BlockedOn::Pipelines(_) | BlockedOn::Lock(_) | BlockedOn::Cap(_)) | None => &[],
         };
         let begun = begun(view, &after, def, (&[], pipelines), given)?;
-        out.facts.extend(begun.facts);
-        out.effects.extend(begun.effects);
+        out.join(begun);
     }
     Ok(of_run(view, run, out, Reply::Done))
 }

@@ -58,7 +58,7 @@ pub fn of_run(run: &Run, runbook: &Runbook) -> Vec<Effect> {
 fn of_step(run: &Run, def: &Pipeline, step: &Step) -> Option<Effect> {
     let node = def.node(step.node)?;
     if step.status == Status::Running && step.lease.is_some() && step.child().is_none() {
-        return is_stopped(run, step).then(|| gate::stop(run, step));
+        return is_stopped(run, step).then(|| gate::stop_attempt(run, step));
     }
     let waiting = step.waiting.as_ref()?;
     match waiting.reason {

@@ -1,130 +1,25 @@
 //! Routing: what one stream's decision means for the others, in the same turn.
 
 use crate::code::Code;
-use crate::effect::{Effect, Route, Told};
 use crate::event::Event;
-use crate::id::{Holder, ItemId, Name, Scoped, StepId};
+use crate::follow::Told;
+use crate::id::{Holder, ItemId, Scoped, StepId};
 use crate::lifecycle;
 use crate::lock::{self, Lock};
-use crate::machine::{Decision, Given};
-use crate::reversal;
-use crate::run::{Initiator, Run, Section, Source, Status, Trigger};
+use crate::machine::Given;
+use crate::run::{Initiator, Run, Source, Status};
 use crate::semaphore::{self, Semaphore};
 use crate::step::Failure;
 use crate::stream::StreamId;
-use crate::trace;
 use crate::turn::calls;
-use crate::turn::command::{Command, Create, Outcome, Refusal, Reply};
+use crate::turn::command::{Command, Outcome, Refusal, Reply};
 use crate::turn::system;
-use crate::turn::{View, lock_of, name_of, of_run, of_stream, run_of, semaphore_of, tenant_of};
+use crate::turn::{View, lock_of, name_of, of_decision, of_run, run_of, semaphore_of, tenant_of};
 use crate::workspace::Workspace;
 use crate::workspace::session::Session;
 use alloc::borrow::Cow;
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 use serde_json::Value;
-
-/// Sorts a run's effects: commands for other streams, facts of its own, the rest for the outside.
-pub(crate) fn effects(effects: Vec<Effect>, run: &Run, out: &mut Outcome) {
-    for effect in effects {
-        match effect {
-            Effect::Emit(event) => own_fact(run, *event, out),
-            Effect::Checkpoint { message, .. } => {
-                own_fact(run, lifecycle::checkpoint_message(run, message).into(), out);
-            }
-            Effect::StartChild { run: id, parent, step, pipeline, vars } => {
-                let caller = run.step(&step);
-                let forward = caller.is_some_and(|step| step.section == Section::Main);
-                let takes_back = caller.and_then(|step| reversal::takes_back(run, step));
-                let create = Create {
-                    id,
-                    tenant: run.born.home.tenant.clone(),
-                    namespace: run.born.home.namespace.clone(),
-                    runbook: run.born.home.runbook,
-                    name: pipeline.clone(),
-                    pipeline,
-                    cwd: run.born.home.cwd.clone(),
-                    vars,
-                    trigger: Trigger {
-                        source: Source::Call,
-                        key: None,
-                        user: run.born.trigger.user.clone(),
-                        event_id: None,
-                        traceparent: Some(handed_on(run, &step)),
-                        of: None,
-                    },
-                    subject: run.born.subject.as_deref().cloned(),
-                    correlation_id: run.born.correlation_id.clone(),
-                    priority: run.born.priority,
-                    needs: Vec::new(),
-                    parent: Some((parent, step)),
-                    depth: run.born.depth + 1,
-                    // What cleans up after a deadline is not bound by it.
-                    deadline_at: run.born.deadline_at.filter(|_| forward),
-                    workspace: run.born.workspace(),
-                    policy: run.policy().for_child(id),
-                    takes_back,
-                };
-                out.follow.push(Command::Create(Box::new(create)));
-            }
-            effect => other(effect, out),
-        }
-    }
-}
-
-/// The trace of a run, handed on by one of its steps to the run that the step calls.
-fn handed_on(run: &Run, step: &StepId) -> Name {
-    let trace = run.born.trace();
-    let epoch = run.step(step).map_or(0, |step| step.epoch);
-    Name::clean(&trace::traceparent(trace, trace::attempt_span(run.id(), step, epoch)))
-}
-
-fn own_fact(run: &Run, event: Event, out: &mut Outcome) {
-    let fact = of_stream(StreamId::Run(run.id()), &run.born.home.tenant, alloc::vec![event], Reply::Done);
-    out.facts.extend(fact.facts);
-}
-
-/// Sorts effects that need no run to be understood.
-pub(crate) fn other(effect: Effect, out: &mut Outcome) {
-    debug_assert!(!matches!(effect, Effect::StartChild { .. }));
-    match effect {
-        Effect::AcquireLock { lock, holder, wait, oust, give_up_at } => {
-            if oust {
-                out.follow.push(Command::OustHolder { lock: lock.clone(), by: holder.clone() });
-            }
-            let input = lock::Input::Acquire(lock::Ask { holder, metadata: None, wait, give_up_at });
-            out.follow.push(Command::Lock { lock, input });
-        }
-        Effect::ReleaseLock { lock, holder } => out.follow.push(Command::LetGoLock { lock, holder }),
-        Effect::AcquireSemaphore { semaphore, holder, slots, give_up_at } => {
-            let ask = semaphore::Ask { holder, weight: slots, wait: true, give_up_at };
-            out.follow.push(Command::Semaphore { semaphore, input: semaphore::Input::Acquire(ask) });
-        }
-        Effect::ReleaseSemaphore { semaphore, holder } => {
-            out.follow.push(Command::LetGoSlots { semaphore, holder });
-        }
-        Effect::Tell { run, told } => out.follow.push(Command::Tell { run, told }),
-        Effect::CancelRun { run, reason } => {
-            let (initiator, reason) = (Initiator::System, Some(reason));
-            out.follow.push(Command::Cancel { run, initiator, user: None, reason });
-        }
-        Effect::DeadLetter { queue, item, data, priority } => {
-            out.follow.push(Command::Forward { queue, item, data, priority });
-        }
-        Effect::WakeWorker { worker } => out.follow.push(Command::Dispatch { worker }),
-        Effect::SettleItem { item, worker, run, status, error } => {
-            out.follow.push(Command::SettleItem { item, worker, run, status, error });
-        }
-        Effect::SettleSlot { schedule, run } => {
-            let input = crate::schedule::Input::Settle { run };
-            out.follow.push(Command::Schedule { schedule, input });
-        }
-        outside => {
-            debug_assert_eq!(outside.route(), Route::Outside);
-            out.effects.push(outside);
-        }
-    }
-}
 
 /// What those who wait for a run that was cancelled hear.
 pub(crate) fn cancelled() -> Failure {
@@ -257,20 +152,25 @@ fn on_lock(
         Some(known) => Cow::Borrowed(known),
         None => Cow::Owned(Lock::above(lock.clone(), system::epochs(view)?)),
     };
-    let Decision { mut facts, effects, reply } = match (known.decide(input, view.beats(), given.at), input) {
-        (Ok(decision), _) => decision,
-        (Err(error), lock::Input::Acquire(ask)) => return refused(&ask.holder, error.into()),
-        (Err(error), _) => return Err(error.into()),
+    let decided = known.decide(input, view.beats(), given.at).map_err(Refusal::from).and_then(|decided| {
+        // One that nobody named before does not exist until its first fact.
+        if matches!(known, Cow::Owned(_)) && !decided.facts.is_empty() {
+            view.kept(&tenant_of(lock)).admit_lock()?;
+        }
+        Ok(decided)
+    });
+    let (mut decided, reply) = match (decided, input) {
+        (Ok(decision), _) => decision.answer(()),
+        (Err(refusal), lock::Input::Acquire(ask)) => return refused(&ask.holder, refusal),
+        (Err(refusal), _) => return Err(refusal),
     };
     // A grant says its epoch itself.
-    if let (Cow::Owned(new), Some(Event::LockConfigured(_))) = (&known, facts.first())
+    if let (Cow::Owned(new), Some(Event::LockConfigured(_))) = (&known, decided.facts.first())
         && new.epoch > 0
     {
-        facts.splice(0..0, serde_json::to_value(new).map(system::carried));
+        decided.facts.splice(0..0, serde_json::to_value(new).map(system::carried));
     }
-    let mut out = of_stream(StreamId::Lock(lock.clone()), &tenant_of(lock), facts, Reply::Lock(reply));
-    effects.into_iter().for_each(|effect| other(effect, &mut out));
-    Ok(out)
+    Ok(of_decision(StreamId::Lock(lock.clone()), &tenant_of(lock), decided, Reply::Lock(reply)))
 }
 
 fn on_semaphore(
@@ -290,21 +190,24 @@ fn on_semaphore(
         Some(known) => Cow::Borrowed(known),
         None => Cow::Owned(Semaphore::above(semaphore.clone(), system::epochs(view)?)),
     };
-    let decided = known.decide(input, view.beats(), given.at);
-    let Decision { mut facts, effects, reply } = match (decided, input) {
-        (Ok(decision), _) => decision,
-        (Err(error), semaphore::Input::Acquire(ask)) => return refused(&ask.holder, error.into()),
-        (Err(error), _) => return Err(error.into()),
+    let decided = known.decide(input, view.beats(), given.at).map_err(Refusal::from).and_then(|decided| {
+        if matches!(known, Cow::Owned(_)) && !decided.facts.is_empty() {
+            view.kept(&tenant_of(semaphore)).admit_semaphore()?;
+        }
+        Ok(decided)
+    });
+    let (mut decided, reply) = match (decided, input) {
+        (Ok(decision), _) => decision.answer(()),
+        (Err(refusal), semaphore::Input::Acquire(ask)) => return refused(&ask.holder, refusal),
+        (Err(refusal), _) => return Err(refusal),
     };
-    if let (Cow::Owned(new), Some(Event::SemaphoreConfigured(_))) = (&known, facts.first())
+    if let (Cow::Owned(new), Some(Event::SemaphoreConfigured(_))) = (&known, decided.facts.first())
         && new.epoch > 0
     {
-        facts.splice(0..0, serde_json::to_value(new).map(system::carried));
+        decided.facts.splice(0..0, serde_json::to_value(new).map(system::carried));
     }
     let stream = StreamId::Semaphore(semaphore.clone());
-    let mut out = of_stream(stream, &tenant_of(semaphore), facts, Reply::Semaphore(reply));
-    effects.into_iter().for_each(|effect| other(effect, &mut out));
-    Ok(out)
+    Ok(of_decision(stream, &tenant_of(semaphore), decided, Reply::Semaphore(reply)))
 }
 
 /// What a run or step has from those above it on its chain of calls.
@@ -345,14 +248,14 @@ fn refused(holder: &Holder, refusal: Refusal) -> Result<Outcome, Refusal> {
 
 /// Workspaces and sessions.
 pub(crate) fn place(view: &dyn View, command: &Command, given: &Given<'_>) -> Result<Outcome, Refusal> {
-    let (stream, tenant, facts, effects) = match command {
+    let (stream, tenant, decided) = match command {
         Command::Workspace { workspace, tenant, input } => {
             let known = crate::turn::workspace_of(view, workspace)?;
             let decided = match known {
                 Some(known) => known.decide(input, given.at)?,
                 None => Workspace::new(*workspace).decide(input, given.at)?,
             };
-            (StreamId::Workspace(*workspace), tenant, decided.facts, decided.effects)
+            (StreamId::Workspace(*workspace), tenant, decided)
         }
         Command::Session { session, tenant, input } => {
             let known = crate::turn::session_of(view, session)?;
@@ -360,12 +263,10 @@ pub(crate) fn place(view: &dyn View, command: &Command, given: &Given<'_>) -> Re
                 Some(known) => known.decide(input, given.at)?,
                 None => Session::new(*session).decide(input, given.at)?,
             };
-            (StreamId::Session(*session), tenant, decided.facts, decided.effects)
+            (StreamId::Session(*session), tenant, decided)
         }
         // tidy: the turn sends nothing else here.
         _ => return Ok(Outcome::reply(Reply::Nothing)),
     };
-    let mut out = of_stream(stream, tenant, facts, Reply::Done);
-    effects.into_iter().for_each(|effect| other(effect, &mut out));
-    Ok(out)
+    Ok(of_decision(stream, tenant, decided, Reply::Done))
 }

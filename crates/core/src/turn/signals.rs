@@ -38,9 +38,7 @@ pub(crate) fn arrive(view: &dyn View, signal: &Signal, given: &mut Given<'_>) ->
         let came = (event_id.as_ref(), from.as_ref(), asked_by.clone());
         let signalled = lifecycle::signal(run, name, key.as_ref(), data, came, given)?;
         let one = of_run(view, run, signalled, Answer::Done);
-        out.facts.extend(one.facts);
-        out.effects.extend(one.effects);
-        out.follow.extend(one.follow);
+        out.join(one);
         reached = true;
     }
     if reached {

@@ -2,12 +2,16 @@
 
 use crate::world::*;
 use serde_json::{Value, json};
+use windlass_core::code::Code;
+use windlass_core::lock;
 use windlass_core::run::Status;
 use windlass_core::runbook::{Kind, Pipeline, Runbook, ValueType, VarDef};
+use windlass_core::schedule::Overlap;
 use windlass_core::step::{FailFast, Status as S};
 use windlass_core::strategy::FallbackCondition as On;
 use windlass_core::template::Template;
 use windlass_core::time::Span;
+use windlass_core::trace;
 use windlass_core::turn::command::Command;
 
 fn kill(group: Spec) -> Spec {
@@ -65,11 +69,73 @@ fn after_a_failure_no_other_member_starts() {
     let mut world = World::new(failing(vec![items]));
     let id = world.start();
     assert_eq!(world.leasable(id), ["a[0]", "a[1]"]);
+    let other = world.lease(id, "a[1]").epoch;
     world.fail(id, "a[0]", "boom");
-    assert_eq!(world.leasable(id), ["a[1]"]);
-    world.succeed(id, "a[1]");
+    assert!(world.leasable(id).is_empty());
+    let done = windlass_core::attempt::Report::Done { output: None, exit_code: None };
+    world.report(id, "a[1]", other, done).unwrap();
     assert_eq!(world.trace(id), ["a: failed", "a[0]: failed", "a[1]: succeeded"]);
     assert_eq!(world.status(id), Status::Failed);
+    world.check_replay();
+}
+
+#[test]
+fn after_a_failure_members_that_have_not_begun_are_cancelled_and_the_others_finish() {
+    let items = || run("a").foreach(list(json!([1, 2, 3])), 2, true);
+    let mut world = World::new(failing(vec![items()]));
+    let id = world.start();
+    world.fail(id, "a[0]", "boom");
+    assert_eq!(world.trace(id), ["a: failed", "a[0]: failed", "a[1]: cancelled"]);
+    world.check_replay();
+
+    let sequence = steps("s", vec![run("x"), run("y")]);
+    let members = vec![
+        run("a"),
+        run("ready"),
+        run("locked").lock("db", Overlap::Queue),
+        run("again").retry(2, Span::secs(1)),
+        sequence,
+    ];
+    let mut world = World::new(failing(vec![parallel("p", members)]));
+    let holder = windlass_core::id::Holder::Outside(name("ci"));
+    let lock = |input| Command::Lock { lock: scoped("db"), input };
+    let ask = lock::Ask { holder: holder.clone(), metadata: None, wait: false, give_up_at: None };
+    world.send(&lock(lock::Input::Acquire(ask))).unwrap();
+    let id = world.start();
+    world.fail_retryable(id, "again");
+    world.fail(id, "a", "boom");
+    assert_eq!(
+        (world.step_status(id, "ready"), world.step_status(id, "locked")),
+        (S::Cancelled, S::Cancelled)
+    );
+    // What it waited for goes to nobody.
+    world.send(&lock(lock::Input::Release { holder, epoch: None })).unwrap();
+    // A sequence that has begun goes on, and so does what is tried again.
+    assert_eq!(world.leasable(id), ["x"]);
+    world.succeed(id, "x");
+    world.succeed(id, "y");
+    world.sleep(Span::secs(2));
+    world.succeed(id, "again");
+    assert_eq!((world.error(id, "p").as_str(), world.status(id)), ("STEP_FAILED: boom", Status::Failed));
+    world.check_replay();
+}
+
+#[test]
+fn a_member_that_has_not_begun_is_not_leased_before_the_flow_came_by() {
+    let mut world = World::new(failing(vec![parallel("p", vec![run("a"), run("b")])]));
+    let id = world.start();
+    let epoch = world.lease(id, "a").epoch;
+    world.follow_max = Some(0);
+    let failure = windlass_core::step::Failure::new(Code::StepFailed, "boom");
+    let report =
+        windlass_core::attempt::Report::Failed { failure, retryable: false, exit_code: None, signal: None };
+    world.report(id, "a", epoch, report).unwrap();
+    assert_eq!(world.step_status(id, "b"), S::Ready);
+    let refused = world.try_lease(id, "b", "local").unwrap_err();
+    assert_eq!(refused.code(), Some(Code::RunInvalidTransition));
+    world.follow_max = None;
+    world.catch_up();
+    assert_eq!((world.step_status(id, "b"), world.status(id)), (S::Cancelled, Status::Failed));
     world.check_replay();
 }
 
@@ -413,6 +479,12 @@ fn a_call_is_tried_again_with_a_new_run() {
     world.sleep(Span::secs(2));
     let second = world.child(id, "c");
     assert_ne!(first, second);
+    // Each belongs to its caller's trace, below the attempt that made it.
+    for (called, epoch) in [(first, 1), (second, 2)] {
+        let span = trace::attempt_span(id, &name("c"), epoch);
+        let trace = trace::Trace { parent: Some(span), ..world.run(id).born.trace() };
+        assert_eq!(world.run(called).born.trace(), trace, "attempt {epoch}");
+    }
     world.succeed_with(second, "s", Some(json!({ "y": 1 })));
     assert_eq!(world.leasable(id), ["z"]);
     world.check_replay();

@@ -31,6 +31,7 @@ mod replay;
 mod requesters;
 mod run_table;
 mod timelines;
+mod turn_admission;
 mod turn_commands;
 mod turn_coordination;
 mod turn_deploy;

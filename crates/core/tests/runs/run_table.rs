@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use windlass_core::approval;
 use windlass_core::attempt::Report;
 use windlass_core::code::Code;
-use windlass_core::effect::Told;
+use windlass_core::follow::Told;
 use windlass_core::id::{ApprovalId, Holder, RunId};
 use windlass_core::lifecycle::TABLE;
 use windlass_core::machine::Given;

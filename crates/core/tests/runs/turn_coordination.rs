@@ -1,19 +1,23 @@
 //! Locks and semaphores through the turn: between runs, steps and outside holders.
 
 use crate::world::*;
+use windlass_core::caps::NAMES_MAX;
 use windlass_core::code::Code;
 use windlass_core::effect::Effect;
-use windlass_core::event::{LockAcquired, LockReleased, PipelineSuspended};
-use windlass_core::id::{Holder, RunId};
+use windlass_core::event::{
+    LockAcquired, LockConfigured, LockReleased, PipelineSuspended, SemaphoreConfigured,
+};
+use windlass_core::id::{Holder, RunId, Scoped};
 use windlass_core::lock::{self, Lock, WAITERS_MAX};
 use windlass_core::run::{Initiator, Status};
 use windlass_core::schedule::Overlap;
 use windlass_core::semaphore;
 use windlass_core::step;
 use windlass_core::stream::StreamId;
-use windlass_core::time::Span;
-use windlass_core::turn::command::{Command, Reply};
+use windlass_core::time::{Millis, Span};
+use windlass_core::turn::command::{Command, Fact, Refusal, Reply};
 use windlass_core::turn::state::Body;
+use windlass_core::turn::{Overlay, Turn, View};
 
 fn locked(overlap: Overlap) -> World {
     World::new(main_book(vec![run("a").lock("db", overlap)]))
@@ -487,4 +491,55 @@ fn a_group_whose_lock_is_broken_stops_its_members_and_fails_for_that() {
         assert_eq!((world.status(id), world.leasable(id).len()), (Status::Failed, 0));
         world.check_replay();
     }
+}
+
+/// Names so many locks and semaphores, without a turn for each.
+fn name_many(world: &mut World, number: u64) {
+    for n in 0..number {
+        let (id, scoped) = (name(&format!("n{n}")), scoped(&format!("n{n}")));
+        let lock = LockConfigured { lock: id.clone(), heartbeat_timeout_ms: 60_000, max_hold_ms: None };
+        let semaphore = SemaphoreConfigured { semaphore: id, capacity: 1, heartbeat_timeout_ms: 60_000 };
+        let streams = [StreamId::Lock(scoped.clone()), StreamId::Semaphore(scoped)];
+        for (stream, event) in streams.into_iter().zip([lock.into(), semaphore.into()]) {
+            let fact = Fact { stream, tenant: name("default"), event };
+            world.state.apply(std::slice::from_ref(&fact), world.at);
+        }
+    }
+}
+
+#[test]
+fn a_tenant_has_so_many_locks_and_semaphores_and_those_that_exist_go_on() {
+    let mut world = locked(Overlap::Queue);
+    // What is applied here is on no record.
+    world.records = false;
+    name_many(&mut world, NAMES_MAX - 1);
+    let lock = |id: &str| {
+        let ask =
+            lock::Ask { holder: outside("ci"), metadata: None, wait: false, give_up_at: Some(Millis(0)) };
+        Command::Lock { lock: Scoped::parse(id).unwrap(), input: lock::Input::Acquire(ask) }
+    };
+    let semaphore = |id: &str| {
+        let config = semaphore::Config { capacity: 1, ..semaphore::Config::default() };
+        let input = semaphore::Input::Configure(config);
+        Command::Semaphore { semaphore: scoped(id), input }
+    };
+    let code = |refused: Result<Turn, Refusal>| refused.unwrap_err().code();
+    // The last ones have a place.
+    world.send(&lock("default/default/last")).unwrap();
+    world.send(&semaphore("last")).unwrap();
+    assert_eq!(world.state.kept(&name("default")).locks, NAMES_MAX);
+    assert_eq!(code(world.send(&lock("default/default/more"))), Some(Code::CapExceeded));
+    assert_eq!(code(world.send(&semaphore("more"))), Some(Code::CapExceeded));
+    // A step is told, or it would wait for ever.
+    let id = world.start();
+    assert_eq!(world.step_status(id, "a"), step::Status::Failed);
+    assert_eq!(world.error(id, "a"), format!("CAP_EXCEEDED: locks: {NAMES_MAX} is the most of a tenant"));
+    // What is there is still used, what is given back without ever being taken takes no place, and another tenant has its own.
+    world.send(&lock("default/default/n7")).unwrap();
+    world.send(&Command::LetGoLock { lock: scoped("more"), holder: outside("ci") }).unwrap();
+    world.send(&lock("acme/default/more")).unwrap();
+    // One that leaves memory makes room.
+    world.state.evict(&StreamId::Lock(scoped("n8")));
+    world.send(&lock("default/default/more")).unwrap();
+    world.check_indexes();
 }

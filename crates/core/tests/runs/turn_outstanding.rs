@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use windlass_core::attempt::Report;
 use windlass_core::caps;
 use windlass_core::digest::Digest;
-use windlass_core::effect::{Effect, Route};
+use windlass_core::effect::Effect;
 use windlass_core::guard::{GuardInputs, OnFailure};
 use windlass_core::id::{Holder, ItemId, Name, RunId, Scoped, SessionId};
 use windlass_core::machine::{Beats, Given};
@@ -170,7 +170,6 @@ fn whatever_happened_outstanding_is_what_was_released_and_is_not_done() {
             act(&mut world, &mut dice, &mut runs);
             let open = world.state.outstanding();
             for effect in &open {
-                assert_eq!(effect.route(), Route::Outside);
                 let known = world.effects.contains(effect)
                     || matches!(effect, Effect::EvaluatePolicy { tool, .. } if tool.as_str() == "shell");
                 assert!(known, "seed {seed}: {effect:?} was never released");

@@ -2,7 +2,6 @@
 
 use crate::world::*;
 use serde_json::{Value, json};
-use windlass_core::bus::Pattern;
 use windlass_core::caps::Caps;
 use windlass_core::code::Code;
 use windlass_core::digest::Digest;
@@ -10,6 +9,7 @@ use windlass_core::effect::Effect;
 use windlass_core::event::{Custom, PolicyDecided};
 use windlass_core::id::{Holder, ItemId, RunId, Scoped};
 use windlass_core::item::{self, Item, Terms};
+use windlass_core::pattern::Pattern;
 use windlass_core::policy::Verdict;
 use windlass_core::run::Status;
 use windlass_core::runbook::{Runbook, VarDef, WorkerDef};

@@ -213,7 +213,7 @@ impl World {
 
     /// The indexes kept on the way equal those that follow from the streams, and a turn that ran to its end leaves
     /// nothing over that would still change something.
-    fn check_indexes(&self) {
+    pub fn check_indexes(&self) {
         let mut kept = self.state.indexes().clone();
         kept.promote(self.at);
         assert!(kept == self.state.rebuilt_indexes(self.at), "the indexes are not what the streams say");

@@ -196,6 +196,7 @@ stories! {
     needs,
     parallel_fail_fast,
     parallel_kill,
+    parallel_none_start,
     policy_denies,
     policy_moves,
     queue_outside,

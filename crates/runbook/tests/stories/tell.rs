@@ -135,9 +135,17 @@ pub fn effect(names: &mut Names, effect: &Effect) -> String {
         }
         Effect::Probe { epoch, .. } => told.push_str(&format!(" epoch={epoch}")),
         Effect::GatherGuard { after, .. } => told.push_str(if *after { " after" } else { " before" }),
-        Effect::ShowApproval { reminder: true, .. } => told.push_str(" again"),
-        // tidy: what it is about says enough of every other effect.
-        _ => {}
+        Effect::ShowApproval { reminder, .. } => told.push_str(if *reminder { " again" } else { "" }),
+        // The fields that go into log lines say enough.
+        Effect::ComputeSlots { .. }
+        | Effect::ListItems { .. }
+        | Effect::TakeItem { .. }
+        | Effect::Send { .. }
+        | Effect::Kill { .. }
+        | Effect::Nudge { .. }
+        | Effect::WorktreeAdd { .. }
+        | Effect::WorktreeRemove { .. }
+        | Effect::Notify { .. } => {}
     }
     names.shorten(&told)
 }

@@ -15,7 +15,8 @@ use windlass_core::digest::Digest;
 use windlass_core::id::{Name, RunId, Scoped};
 use windlass_core::idempotency::{Input, RESPONSE_LEN_MAX, Reply, Source as KeySource};
 use windlass_core::run::{Source, Trigger};
-use windlass_core::turn::command::{self as core, Command, Create, Refusal};
+use windlass_core::turn::command::{self as core, Command, Create, Home, Refusal};
+use windlass_core::turn::creation;
 
 /// How many runs one request makes.
 const RUNS_MAX: usize = 1_000;
@@ -151,9 +152,7 @@ async fn wished(
     let pipeline = runs::pick(&runbook, body.pipeline.as_deref())?;
     let def =
         runbook.pipelines.get(&pipeline).ok_or_else(|| Problem::missing("pipeline", pipeline.as_str()))?;
-    if def.workspace.is_some() {
-        return Err(invalid("a pipeline with `workspace` is run one at a time"));
-    }
+    creation::has_place(def, None).map_err(|(code, text)| Problem::new(code, text))?;
     // What all of them come to is known before any is made.
     let vars: Vec<&Map<String, Value>> = body.items.iter().map(|item| &item.vars).collect();
     windlass_runbook::admit_vars(def, &vars)
@@ -165,34 +164,15 @@ async fn wished(
         fit.map_err(|error| invalid(format!("item {n}: {error}")))?;
         let id = RunId(app.id());
         let (name_of_key, key) = keyed.map(|keyed| keyed.item(n)).transpose()?.unzip();
+        let (tenant, namespace) = (caller.tenant.clone(), caller.namespace.clone());
+        let home = Home { tenant, namespace, runbook: hash, cwd: cwd.clone() };
+        let trigger = Trigger { key: name_of_key, user: Some(caller.user()), ..Trigger::of(Source::Api) };
         let create = Box::new(Create {
-            id,
-            tenant: caller.tenant.clone(),
-            namespace: caller.namespace.clone(),
-            runbook: hash,
-            pipeline: pipeline.clone(),
             name: name.clone(),
-            cwd: cwd.clone(),
-            // The defaults join them where the run is decided, one at a time.
-            vars: Value::Object(item.vars),
-            trigger: Trigger {
-                source: Source::Api,
-                key: name_of_key,
-                user: Some(caller.user()),
-                event_id: None,
-                traceparent: None,
-                of: None,
-            },
-            subject: None,
-            correlation_id: None,
             priority: item.priority,
-            needs: Vec::new(),
-            parent: None,
-            depth: 0,
-            deadline_at: None,
-            workspace: None,
             policy: app.policy.for_run(id, &runbook, &pipeline),
-            takes_back: None,
+            // The defaults join the variables where the run is decided, one at a time.
+            ..Create::new(id, home, pipeline.clone(), Value::Object(item.vars), trigger)
         });
         let source = KeySource::Api;
         commands.push(match (key, keyed) {

@@ -12,7 +12,7 @@ use windlass_api::undo::{Effect, TakenBack, Undo as Shown, Wish};
 use windlass_core::code::Code;
 use windlass_core::id::{Name, RunId};
 use windlass_core::run::{Source, Trigger};
-use windlass_core::turn::command::{Claim, Command, Create, Reply, Undo};
+use windlass_core::turn::command::{Claim, Command, Create, Home, Reply, Undo};
 
 /// Everything about receipts and undo.
 pub(super) fn routes() -> Routes {
@@ -110,34 +110,17 @@ async fn begin(
     app.ask(caller, load).await?;
     let cwd = app.look(move |store| store.state().run(of).map(|run| run.born.home.cwd.clone())).await?;
     let id = RunId(app.id());
+    let policy = app.policy.for_run(id, &made.runbook, &made.pipeline);
+    let cwd = cwd.unwrap_or_else(|| app.default_dir());
+    let home =
+        Home { tenant: caller.tenant.clone(), namespace: caller.namespace.clone(), runbook: hash, cwd };
+    let trigger = Trigger { user: Some(caller.user()), ..Trigger::of(Source::Api) };
     let create = Create {
-        id,
-        tenant: caller.tenant.clone(),
-        namespace: caller.namespace.clone(),
-        runbook: hash,
-        policy: app.policy.for_run(id, &made.runbook, &made.pipeline),
-        takes_back: None,
-        pipeline: made.pipeline,
         name: Name::clean(&format!("undo of {of}")),
-        cwd: cwd.unwrap_or_else(|| app.default_dir()),
-        vars: made.vars,
-        trigger: Trigger {
-            source: Source::Api,
-            key: None,
-            user: Some(caller.user()),
-            event_id: None,
-            traceparent: None,
-            of: None,
-        },
-        subject: None,
         // What ties the two runs together.
         correlation_id: Some(Name::clean(&of.to_string())),
-        priority: 0,
-        needs: Vec::new(),
-        parent: None,
-        depth: 0,
-        deadline_at: None,
-        workspace: None,
+        policy,
+        ..Create::new(id, home, made.pipeline, made.vars, trigger)
     };
     match app.ask(caller, Command::Undo(Box::new(Undo { create, runs }))).await? {
         Reply::Created(run) => Ok(Begun::New(run)),

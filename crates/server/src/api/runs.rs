@@ -25,7 +25,7 @@ use windlass_core::runbook::Runbook;
 use windlass_core::step::Resolution;
 use windlass_core::stream::StreamId;
 use windlass_core::turn::View as _;
-use windlass_core::turn::command::{Arrival, Command, Create, Reply, Signal};
+use windlass_core::turn::command::{Arrival, Command, Create, Home, Reply, Signal};
 use windlass_core::turn::state::{Body, State as Known};
 use windlass_core::wire::shorten;
 use windlass_engine::port::Store as _;
@@ -207,10 +207,6 @@ async fn wish(
     let pipeline = pick(&runbook, body.pipeline.as_deref())?;
     let def =
         runbook.pipelines.get(&pipeline).ok_or_else(|| Problem::missing("pipeline", pipeline.as_str()))?;
-    if def.workspace.is_some() {
-        let text = "the pipeline has a `workspace`, which this version cannot make yet";
-        return Err(Problem::new(Code::RunbookInvalid, text));
-    }
     windlass_runbook::fit_vars(def, &body.vars).map_err(invalid)?;
     let mut needs = Vec::new();
     for text in &body.after {
@@ -225,33 +221,23 @@ async fn wish(
             return Err(invalid(format!("`source` is `cli`, `ui` or `api`, and `{other}` is none of them")));
         }
     };
+    let policy = app.policy.for_run(id, &runbook, &pipeline);
+    let name = Name::clean(&format!("{}/{pipeline}", runbook.name));
+    let (tenant, namespace) = (caller.tenant.clone(), caller.namespace.clone());
+    let home = Home { tenant, namespace, runbook: hash, cwd: body.cwd.unwrap_or(home) };
+    let trigger = Trigger {
+        key,
+        user: Some(caller.user()),
+        traceparent: super::hooks::traceparent(headers),
+        ..Trigger::of(source)
+    };
     Ok(Create {
-        id,
-        tenant: caller.tenant.clone(),
-        namespace: caller.namespace.clone(),
-        runbook: hash,
-        pipeline: pipeline.clone(),
-        name: Name::clean(&format!("{}/{pipeline}", runbook.name)),
-        cwd: body.cwd.unwrap_or(home),
-        vars: Value::Object(body.vars),
-        trigger: Trigger {
-            source,
-            key,
-            user: Some(caller.user()),
-            event_id: None,
-            traceparent: super::hooks::traceparent(headers),
-            of: None,
-        },
-        subject: None,
+        name,
         correlation_id: body.correlation_id.map(|id| Name::new(&id).map_err(invalid)).transpose()?,
         priority: body.priority,
         needs,
-        parent: None,
-        depth: 0,
-        deadline_at: None,
-        workspace: None,
-        policy: app.policy.for_run(id, &runbook, &pipeline),
-        takes_back: None,
+        policy,
+        ..Create::new(id, home, pipeline, Value::Object(body.vars), trigger)
     })
 }
 

@@ -11,9 +11,10 @@
 use super::{make_run, of_item, on_worker, push_all};
 use crate::effect::Effect;
 use crate::event::WorkerPollComplete;
+use crate::follow::Follow;
 use crate::id::{ItemId, RunId, Scoped};
 use crate::item::{self, Item};
-use crate::machine::{Decision, Given};
+use crate::machine::Given;
 use crate::private::Private;
 use crate::stream::StreamId;
 use crate::turn::command::{Outcome, Pushed, Refusal, Reply};
@@ -64,8 +65,7 @@ pub(super) fn polled(
             out.facts
                 .extend(of_stream(stream, &tenant_of(id), alloc::vec![complete.into()], Reply::Done).facts);
         }
-        out.facts.extend(pushed.facts);
-        out.follow.extend(pushed.follow);
+        out.join(pushed);
     }
     Ok(out)
 }
@@ -159,13 +159,11 @@ fn give_up(
     place: (ItemId, &Scoped, RunId),
     given: &mut Given<'_>,
 ) -> Result<Outcome, Refusal> {
-    let Decision { facts, effects, .. } = known.decide(input, given.at)?;
+    let (mut decided, _) = known.decide(input, given.at)?.answer(());
     // The run that a drop would cancel was never made.
-    let effects = effects.into_iter().filter(|effect| !matches!(effect, Effect::CancelRun { .. })).collect();
-    let mut out = of_item(view, place.0, &tenant_of(place.1), (facts, effects), Reply::Done, given)?;
-    let settled = settle(view, place, given)?;
-    out.facts.extend(settled.facts);
-    out.follow.extend(settled.follow);
+    decided.follow.retain(|follow| !matches!(follow, Follow::Cancel { .. }));
+    let mut out = of_item(view, place.0, &tenant_of(place.1), decided, Reply::Done, given)?;
+    out.join(settle(view, place, given)?);
     Ok(out)
 }
 

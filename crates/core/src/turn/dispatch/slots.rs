@@ -7,24 +7,20 @@
 //! The effect that asks for slots changes nothing, so after a crash the clock asks again; which slots are settled is in
 //! the log, so none of them makes a second run.
 
-use crate::digest::Digest;
 use crate::effect::Effect;
-use crate::event::Event;
-use crate::id::{Name, RunId, Scoped};
+use crate::event::{Event, ScheduleFired};
+use crate::id::{Name, Scoped};
 use crate::idempotency;
 use crate::machine::{Decision, Given};
 use crate::run::{Source, Trigger};
 use crate::schedule::{self, Schedule};
 use crate::stream::StreamId;
-use crate::time::Millis;
-use crate::turn::command::{Create, Outcome, Refusal, Reply};
-use crate::turn::route;
-use crate::turn::{View, name_of, of_stream, schedule_of, tenant_of};
+use crate::turn::command::{Create, Home, Outcome, Refusal, Reply};
+use crate::turn::{View, name_of, of_decision, schedule_of, tenant_of};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::string::{String, ToString as _};
+use alloc::string::ToString as _;
 use alloc::vec::Vec;
-use serde_json::Value;
 
 /// The clock's look at a schedule: the shell computes which slots passed.
 pub(crate) fn tick_schedule(view: &dyn View, id: &Scoped, given: &Given<'_>) -> Result<Outcome, Refusal> {
@@ -58,22 +54,18 @@ pub(super) fn on_schedule(
     };
     let mut inputs = VecDeque::from([input]);
     while let Some(input) = inputs.pop_front() {
-        let decided = known.decide(&input, given.at)?;
-        let Decision { facts, effects, .. } = within_caps(view, &known, &input, decided, given)?;
-        known = facts.iter().fold(known, |known, fact| known.apply(fact, given.at));
-        out.facts.extend(of_stream(StreamId::Schedule(id.clone()), &tenant, facts, Reply::Done).facts);
-        for effect in effects {
-            let Effect::StartSlot { schedule, run, slot, pipeline, runbook, vars, project_root, asked_by } =
-                effect
-            else {
-                route::other(effect, &mut out);
-                continue;
-            };
-            let create = slot_run(&schedule, run, slot, pipeline, runbook, (vars, project_root));
-            match crate::turn::creation::create_for(view, &create, asked_by, given) {
+        let decided = within_caps(view, &known, &input, known.decide(&input, given.at)?, given)?;
+        let fired: Vec<ScheduleFired> = fired(&decided).cloned().collect();
+        let settings = known.settings().cloned();
+        known = decided.facts.iter().fold(known, |known, fact| known.apply(fact, given.at));
+        out.join(of_decision(StreamId::Schedule(id.clone()), &tenant, decided, Reply::Done));
+        for (fired, settings) in fired.into_iter().zip(core::iter::repeat(settings).flatten()) {
+            let run = fired.pipeline_id;
+            let create = slot_run(id, &settings, &fired);
+            match crate::turn::creation::create_for(view, &create, fired.asked_by.unwrap_or_default(), given)
+            {
                 Ok(created) => {
-                    out.facts.extend(created.facts);
-                    out.follow.extend(created.follow);
+                    out.join(created);
                     out.reply = Reply::Created(run);
                 }
                 Err(needs @ Refusal::Need(_)) => return Err(needs),
@@ -88,6 +80,15 @@ pub(super) fn on_schedule(
     Ok(out)
 }
 
+/// The slots that a decision fires: each makes its run in the same commit.
+fn fired(decision: &Decision) -> impl Iterator<Item = &ScheduleFired> {
+    decision.facts.iter().filter_map(|fact| match fact {
+        Event::ScheduleFired(fired) => Some(fired),
+        // tidy: only a slot that fires makes a run.
+        _ => None,
+    })
+}
+
 /// What was decided, unless it would make a run that a cap refuses for now: then what is due stays due, and is looked at
 /// again when there is room. Somebody who asked for a run is told instead.
 fn within_caps(
@@ -97,11 +98,8 @@ fn within_caps(
     decided: Decision,
     given: &Given<'_>,
 ) -> Result<Decision, Refusal> {
-    let book = decided.effects.iter().find_map(|effect| match effect {
-        Effect::StartSlot { runbook, .. } => Some(*runbook),
-        // tidy: only a slot makes a run.
-        _ => None,
-    });
+    let book = known.settings().map(|settings| settings.runbook_hash);
+    let book = book.filter(|_| fired(&decided).next().is_some());
     let refused = book.and_then(|book| view.admit_run(&tenant_of(&known.id), &book, &[], given.at).err());
     let Some(refused) = refused else { return Ok(decided) };
     let Some(until) = refused.retry_at() else { return Ok(decided) };
@@ -113,44 +111,23 @@ fn within_caps(
     let after = facts.iter().fold(known.clone(), |known, fact| known.apply(fact, given.at));
     let defer = schedule::Input::Defer { until, reason: refused.to_string() };
     facts.extend(after.decide(&defer, given.at)?.facts);
-    Ok(Decision { facts, effects: Vec::new(), reply: () })
+    Ok(Decision { facts, ..Decision::new() })
 }
 
 /// The run of a schedule's slot: it is made in the commit that fires the slot, so there is one per slot.
-fn slot_run(
-    schedule: &Scoped,
-    run: RunId,
-    slot: Millis,
-    pipeline: Name,
-    runbook: Digest,
-    (vars, cwd): (Value, String),
-) -> Create {
-    Create {
-        id: run,
+fn slot_run(schedule: &Scoped, settings: &schedule::Settings, fired: &ScheduleFired) -> Create {
+    let slot = fired.slot;
+    let home = Home {
         tenant: tenant_of(schedule),
         namespace: Name::clean(schedule.namespace()),
-        runbook,
-        name: pipeline.clone(),
-        pipeline,
-        cwd,
-        vars,
-        trigger: Trigger {
-            source: Source::Scheduled,
-            key: idempotency::scheduler(schedule.name(), slot).ok(),
-            user: None,
-            event_id: Some(Name::clean(&slot.to_string())),
-            traceparent: None,
-            of: Some(name_of(schedule)),
-        },
-        subject: None,
-        correlation_id: None,
-        priority: 0,
-        needs: Vec::new(),
-        parent: None,
-        depth: 0,
-        deadline_at: None,
-        workspace: None,
-        policy: Vec::new(),
-        takes_back: None,
-    }
+        runbook: settings.runbook_hash,
+        cwd: settings.project_root.clone(),
+    };
+    let trigger = Trigger {
+        key: idempotency::scheduler(schedule.name(), slot).ok(),
+        event_id: Some(Name::clean(&slot.to_string())),
+        of: Some(name_of(schedule)),
+        ..Trigger::of(Source::Scheduled)
+    };
+    Create::new(fired.pipeline_id, home, settings.pipeline.clone(), settings.vars.clone(), trigger)
 }

@@ -3,7 +3,6 @@
 use super::{Card, ItemCard, Kind, WorkerCard, run_card};
 use crate::caps::Kept;
 use crate::digest::Digest;
-use crate::id::Holder;
 use crate::item::Item;
 use crate::machine::Beats;
 use crate::queue::Spot;
@@ -12,7 +11,6 @@ use crate::turn::state::{Body, Stream};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 
 pub(super) fn card(stream: &Stream, beats: &Beats, books: &BTreeMap<Digest, Arc<Runbook>>) -> Card {
     let mut card = Card::default();
@@ -38,17 +36,19 @@ pub(super) fn card(stream: &Stream, beats: &Beats, books: &BTreeMap<Digest, Arc<
         }
         Body::Lock(lock) => {
             card.due = lock.due(beats);
-            card.kind = held(lock.holder().into_iter());
+            let outside = lock.holder().filter(|holder| !holder.is_inside());
+            card.kind = Kind::Lock(outside.cloned().map(Box::new));
         }
         Body::Semaphore(semaphore) => {
             card.due = semaphore.due(beats);
-            card.kind = held(semaphore.holders.keys());
+            let outside = semaphore.holders.keys().filter(|holder| !holder.is_inside());
+            card.kind = Kind::Semaphore(outside.cloned().collect());
         }
         Body::Schedule(schedule) => card.due = schedule.due(),
         Body::Trigger(key) => card.due = key.due(),
         Body::Signal(signals) => {
             card.due = signals.due();
-            card.kind = Kind::Signals(signals.size());
+            card.kind = Kind::Signals(Box::new(signals.size()));
         }
         Body::Runbook(runbook) => {
             card.kind = Kind::Runbook(Box::new((stream.tenant.clone(), Kept::of_runbook(runbook))));
@@ -71,9 +71,4 @@ pub(super) fn card(stream: &Stream, beats: &Beats, books: &BTreeMap<Digest, Arc<
         | Body::System(_) => {}
     }
     card
-}
-
-fn held<'a>(holders: impl Iterator<Item = &'a Holder>) -> Kind {
-    let outside: Vec<Holder> = holders.filter(|holder| !holder.is_inside()).cloned().collect();
-    if outside.is_empty() { Kind::Plain } else { Kind::Held(outside) }
 }

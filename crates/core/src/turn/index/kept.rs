@@ -11,9 +11,11 @@ impl Card {
     fn kept(&self) -> Kept {
         match &self.kind {
             Kind::Run(run) => Kept { vars_len: u64::from(run.vars_len), ..Kept::default() },
-            Kind::Signals(kept) => *kept,
+            Kind::Signals(kept) => **kept,
             Kind::Runbook(book) => book.1,
-            Kind::Plain | Kind::Item(_) | Kind::Worker(_) | Kind::Held(_) => Kept::default(),
+            Kind::Lock(_) => Kept { locks: 1, ..Kept::default() },
+            Kind::Semaphore(_) => Kept { semaphores: 1, ..Kept::default() },
+            Kind::Plain | Kind::Item(_) | Kind::Worker(_) => Kept::default(),
         }
     }
 }
@@ -26,7 +28,9 @@ impl Indexes {
             return;
         }
         let tenant = match (id, &new.kind, &old.kind) {
-            (StreamId::Signal(name), ..) => Some(Name::clean(name.tenant())),
+            (StreamId::Signal(name) | StreamId::Lock(name) | StreamId::Semaphore(name), ..) => {
+                Some(Name::clean(name.tenant()))
+            }
             (_, Kind::Runbook(book), _) | (_, Kind::Plain, Kind::Runbook(book)) => Some(book.0.clone()),
             // tidy: of all others only runs keep something.
             _ => new.run().or(old.run()).map(|run| run.home.tenant.clone()),

@@ -4,7 +4,7 @@
 //! and its caller does not know. Each row compares two streams and gives the command that makes them agree. A command
 //! that comes twice changes nothing, so it does no harm to find one that is on its way.
 
-use crate::effect::{Effect, Told};
+use crate::follow::{Follow, Told};
 use crate::gate;
 use crate::id::{Holder, Name, RunId, Scoped};
 use crate::lock::{self, Lock};
@@ -235,9 +235,9 @@ impl State {
             // It stands in line again when its run is resumed.
             None if run.suspended => {
                 let leaves = gate::leave_line(run, step).filter(|_| in_line);
-                leaves.into_iter().for_each(|effect| route::other(effect, out));
+                out.follows(leaves);
             }
-            None if !in_line => route::other(gate::ask(run, step, gate), out),
+            None if !in_line => out.follows(gate::ask(run, step, gate)),
             None => {}
         }
     }
@@ -251,14 +251,14 @@ impl State {
                     .and_then(|b| b.pipelines.get(&run.born.home.pipeline));
                 let node = def.and_then(|def| def.node(step.node));
                 if let Some(Kind::Call { pipeline, .. }) = node.map(|node| &node.kind) {
-                    let start = Effect::StartChild {
+                    let call = Follow::Call {
                         run: id,
                         parent: run.id(),
                         step: step.id.clone(),
                         pipeline: pipeline.clone(),
                         vars: step.input().unwrap_or(Value::Null),
                     };
-                    route::effects(alloc::vec![start], run, out);
+                    out.follows([call]);
                 }
             }
             Some(child) => match &child.ending {
@@ -273,7 +273,7 @@ impl State {
                     out.follow.push(Command::Tell { run: run.id(), told });
                 }
                 None if run.stops(step.section) && child.stopping.is_none() => {
-                    route::other(gate::stop(run, step), out);
+                    out.follows([gate::stop_called(run, id)]);
                 }
                 None if run.suspended && !child.suspended && child.stopping.is_none() => {
                     out.follow.push(crate::turn::suspend_called(run.id(), id));
@@ -346,7 +346,7 @@ impl State {
                 && run.stopping.is_none()
             {
                 let reason = alloc::format!("item {item} was dropped");
-                route::other(Effect::CancelRun { run: id, reason }, out);
+                out.follows([Follow::Cancel { run: id, reason }]);
             }
         }
         let Some(queue) = worker.queue().filter(|_| worker.capacity_left() > 0) else { return };
@@ -371,8 +371,8 @@ impl State {
         // Ids are made in the order of time, so the last one is the slot that cancelled the others.
         for &id in schedule.live.iter().rev().skip(1) {
             if self.run(id).is_some_and(|run| !run.is_terminal() && run.stopping.is_none()) {
-                let reason = "the schedule's next slot is due".to_string();
-                route::other(Effect::CancelRun { run: id, reason }, out);
+                let reason = schedule::NEXT_IS_DUE.to_string();
+                out.follows([Follow::Cancel { run: id, reason }]);
             }
         }
     }

@@ -13,13 +13,13 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
-use windlass_core::bus;
 use windlass_core::canonical;
 use windlass_core::code::Code;
 use windlass_core::digest::Digest;
 use windlass_core::event::Custom;
 use windlass_core::id::{Name, RunId};
 use windlass_core::idempotency::{self, Source as KeySource};
+use windlass_core::pattern;
 use windlass_core::run::{Actor, Source};
 use windlass_core::runbook::CALLS_MAX;
 use windlass_executor::clock::fresh;
@@ -83,7 +83,7 @@ pub(super) async fn create(
 /// Puts an event on record, with all that it sets going.
 pub(crate) async fn emit(app: &Arc<App>, emission: Emission) -> Result<Answered, Problem> {
     let Emission { tenant, namespace, by, run, client, key, kind, data, traceparent } = emission;
-    let (category, action) = bus::custom_type(&kind).map_err(invalid)?;
+    let (category, action) = pattern::custom_type(&kind).map_err(invalid)?;
     let bytes = canonical::bytes(&data);
     if bytes.len() > DATA_LEN_MAX {
         let text =

@@ -21,7 +21,8 @@ use windlass_core::run::Trigger;
 use windlass_core::runbook::{CALLS_MAX, Runbook, TriggerDef};
 use windlass_core::stream::StreamId;
 use windlass_core::time::Span;
-use windlass_core::turn::command::{ARRIVALS_MAX, Arrival, Command, Create, Reply, Signal};
+use windlass_core::turn::command::{ARRIVALS_MAX, Arrival, Command, Create, Home, Reply, Signal};
+use windlass_core::turn::creation;
 use windlass_core::turn::deployment::Active;
 use windlass_core::turn::state::{Body, State};
 use windlass_runbook::check_vars;
@@ -363,12 +364,7 @@ fn wanted(
     if let Some(pipeline) = &def.pipeline {
         let missing = || (Code::NotFound, format!("there is no pipeline `{pipeline}`"));
         let def = candidate.runbook.pipelines.get(pipeline).ok_or_else(missing)?;
-        if def.workspace.is_some() {
-            return Err((
-                Code::RunbookInvalid,
-                "the pipeline has a `workspace`, which this version cannot make yet".to_owned(),
-            ));
-        }
+        creation::has_place(def, None).map_err(|(code, text)| (code, text.to_owned()))?;
         custom::too_deep(delivery.emitted.as_ref())?;
         let vars = check_vars(def, &vars).map_err(|error| (error.code(), error.to_string()))?;
         bounded(&vars)?;
@@ -450,33 +446,25 @@ fn arrival(
 
 fn create(app: &App, delivery: &Delivery, candidate: &Candidate, pipeline: &Name, vars: &Value) -> Create {
     let id = RunId(app.id());
-    Create {
-        id,
+    let home = Home {
         tenant: delivery.tenant.clone(),
         namespace: candidate.namespace.clone(),
         runbook: candidate.hash,
-        pipeline: pipeline.clone(),
-        name: Name::clean(&format!("{}/{pipeline}", candidate.runbook.name)),
         cwd: if candidate.home.is_empty() { app.default_dir() } else { candidate.home.clone() },
-        vars: vars.clone(),
-        trigger: Trigger {
-            source: delivery.run_source,
-            key: Some(delivery.key.clone()),
-            user: delivery.user.clone(),
-            event_id: Some(Name::clean(&delivery.id)),
-            traceparent: delivery.traceparent.clone(),
-            of: None,
-        },
+    };
+    let trigger = Trigger {
+        key: Some(delivery.key.clone()),
+        user: delivery.user.clone(),
+        event_id: Some(Name::clean(&delivery.id)),
+        traceparent: delivery.traceparent.clone(),
+        ..Trigger::of(delivery.run_source)
+    };
+    Create {
+        name: Name::clean(&format!("{}/{pipeline}", candidate.runbook.name)),
         subject: delivery.subject.clone(),
-        correlation_id: None,
-        priority: 0,
-        needs: Vec::new(),
-        parent: None,
         depth: custom::too_deep(delivery.emitted.as_ref()).unwrap_or(CALLS_MAX),
-        deadline_at: None,
-        workspace: None,
         policy: app.policy.for_run(id, &candidate.runbook, pipeline),
-        takes_back: None,
+        ..Create::new(id, home, pipeline.clone(), vars.clone(), trigger)
     }
 }
 

@@ -1,10 +1,6 @@
-//! The event bus: who wants to know of an event, and what follows from it. Routing is pure.
+//! Patterns: which events somebody wants to hear of.
 //!
-//! A subscriber says which events concern it and answers them with effects; the bus collects the effects
-//! and carries none of them out. Subscribers belong to a tenant and never hear of another's events. They are
-//! asked in the order of their ids, so the same events always give the same effects.
-//!
-//! What a subscriber waits for is written as a [`Pattern`]:
+//! A worker's `wake_on` is a list of them, and so is what a follower of events asks for.
 //!
 //! | pattern | means |
 //! |---|---|
@@ -15,23 +11,17 @@
 //! | `custom:deploy:done`, `custom:deploy`, `custom:*` | a runbook's own events: an action, a category, all |
 
 use crate::code::Code;
-use crate::effect::Effect;
 use crate::event::{self, Event};
-use crate::id::{Name, Scoped};
+use crate::id::Name;
 use crate::wire::shorten;
-use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
 use alloc::string::String;
-use alloc::vec::Vec;
 use core::fmt;
 use serde::{Deserialize, Serialize};
 
 /// The most bytes a pattern may have.
 pub const PATTERN_LEN_MAX: usize = 256;
-/// The most subscribers a tenant may have.
-pub const SUBSCRIBERS_MAX: usize = 4096;
 
-/// Why a pattern or a subscriber is refused.
+/// Why a pattern is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// Empty, or longer than a pattern may be.
@@ -51,9 +41,6 @@ pub enum Error {
     /// No event has this tag.
     #[error("`{0}`: there is no such event")]
     Unknown(String),
-    /// As many subscribers as a tenant may have.
-    #[error("a tenant has at most {SUBSCRIBERS_MAX} subscribers")]
-    Full,
 }
 
 impl Error {
@@ -64,7 +51,6 @@ impl Error {
             Error::Length | Error::Form(_) | Error::Type(_) | Error::Argument(_) | Error::Unknown(_) => {
                 Code::InvalidInput
             }
-            Error::Full => Code::CapExceeded,
         }
     }
 }
@@ -353,117 +339,6 @@ fn queue(event: &Event) -> Option<(&Name, &Name)> {
     }
 }
 
-/// Somebody who wants to know of events.
-pub trait Subscriber {
-    /// Whether an event concerns it.
-    fn matches(&self, event: &Event) -> bool;
-    /// What follows from an event that does.
-    fn handle(&self, event: &Event) -> Vec<Effect>;
-}
-
-/// Wakes a worker when there may be something for it to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WorkerWake {
-    /// The worker.
-    pub worker: Scoped,
-    /// The queue it consumes, in the worker's namespace.
-    pub queue: Name,
-    /// What else it wants to be woken by.
-    pub wake_on: Vec<Pattern>,
-}
-
-impl Subscriber for WorkerWake {
-    fn matches(&self, event: &Event) -> bool {
-        let own = match event {
-            // An item can be taken, now or soon.
-            Event::QueuePushed(_)
-            | Event::QueueItemRetry(_)
-            | Event::QueueItemRetried(_)
-            | Event::QueueReturned(_)
-            | Event::QueueResumed(_) => queue(event).is_some_and(|(namespace, queue)| {
-                namespace.as_str() == self.worker.namespace() && *queue == self.queue
-            }),
-            // It has a place free.
-            Event::WorkerItemSettled(e) => e.worker_name.as_str() == self.worker.name(),
-            // A wake does not wake, whatever the patterns say: it would never end.
-            Event::WorkerWake(_) => return false,
-            // tidy: anything else wakes it only by its patterns.
-            _ => false,
-        };
-        own || self.wake_on.iter().any(|pattern| pattern.matches(event))
-    }
-
-    fn handle(&self, _: &Event) -> Vec<Effect> {
-        alloc::vec![Effect::WakeWorker { worker: self.worker.clone() }]
-    }
-}
-
-type Subscribers = BTreeMap<Name, Box<dyn Subscriber + Send>>;
-
-/// Routes events to the subscribers of their tenant.
-#[derive(Default)]
-pub struct Bus {
-    tenants: BTreeMap<Name, Subscribers>,
-}
-
-impl Bus {
-    /// A bus without subscribers.
-    #[must_use]
-    pub fn new() -> Bus {
-        Bus::default()
-    }
-
-    /// Adds a subscriber, or puts it in the place of the one with the same id.
-    ///
-    /// # Errors
-    /// [`Error::Full`] when the tenant has as many as it may.
-    pub fn subscribe(
-        &mut self,
-        tenant: &Name,
-        id: Name,
-        subscriber: impl Subscriber + Send + 'static,
-    ) -> Result<(), Error> {
-        let subscribers = self.tenants.entry(tenant.clone()).or_default();
-        if subscribers.len() >= SUBSCRIBERS_MAX && !subscribers.contains_key(&id) {
-            return Err(Error::Full);
-        }
-        subscribers.insert(id, Box::new(subscriber));
-        Ok(())
-    }
-
-    /// Takes a subscriber away; says whether it was there.
-    pub fn unsubscribe(&mut self, tenant: &Name, id: &Name) -> bool {
-        let Some(subscribers) = self.tenants.get_mut(tenant) else { return false };
-        let was_there = subscribers.remove(id).is_some();
-        if subscribers.is_empty() {
-            self.tenants.remove(tenant);
-        }
-        was_there
-    }
-
-    /// What follows from an event of a tenant. Equal effects are asked for once.
-    #[must_use]
-    pub fn route(&self, tenant: &Name, event: &Event) -> Vec<Effect> {
-        let mut effects = Vec::new();
-        let subscribers = self.tenants.get(tenant).into_iter().flat_map(BTreeMap::values);
-        for subscriber in subscribers.filter(|subscriber| subscriber.matches(event)) {
-            for effect in subscriber.handle(event) {
-                if !effects.contains(&effect) {
-                    effects.push(effect);
-                }
-            }
-        }
-        effects
-    }
-}
-
-impl fmt::Debug for Bus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ids = self.tenants.iter().map(|(tenant, subscribers)| (tenant, subscribers.keys()));
-        f.debug_map().entries(ids).finish()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -519,11 +394,6 @@ mod tests {
         event::WorkerItemSettled { worker_name: name(worker), item_id, pipeline_id, succeeded: true }.into()
     }
 
-    fn wake(worker: &str, wake_on: &[&str]) -> WorkerWake {
-        let wake_on = wake_on.iter().map(|text| Pattern::parse(text).unwrap()).collect();
-        WorkerWake { worker: Scoped::parse(worker).unwrap(), queue: name("bugs"), wake_on }
-    }
-
     #[test]
     fn patterns_match_what_they_say() {
         for (pattern, event, expected) in [
@@ -568,7 +438,7 @@ mod tests {
             assert!(matches!(code(text), Error::Argument(_)), "{text}");
         }
         for text in ["step:faild", "stepp:*", "step", ":", "*(x", "queue:push"] {
-            assert!(!matches!(code(text), Error::Length | Error::Full), "{text}");
+            assert!(!matches!(code(text), Error::Length), "{text}");
         }
         assert_eq!(code("queue:push"), Error::Unknown("queue:push".to_string()));
     }
@@ -582,53 +452,6 @@ mod tests {
                 assert_eq!(Pattern::parse(&all).unwrap().to_string(), all);
             }
         }
-    }
-
-    #[test]
-    fn a_worker_wakes_for_its_own_queue_and_patterns() {
-        let fixer = wake("acme/prod/fixer", &["pipeline:advanced(merge)"]);
-        for (event, expected) in [
-            (retried("prod", "bugs"), true),
-            (retried("test", "bugs"), false),
-            (retried("prod", "other"), false),
-            (settled("fixer"), true),
-            (settled("other"), false),
-            (advanced("merge"), true),
-            (advanced("test"), false),
-        ] {
-            assert_eq!(fixer.matches(&event), expected, "{event:?}");
-        }
-        let woken = event::WorkerWake { worker_name: name("fixer"), cause: None }.into();
-        assert!(!wake("acme/prod/fixer", &["*", "worker:wake"]).matches(&woken));
-    }
-
-    #[test]
-    fn the_bus_keeps_tenants_apart_and_asks_for_each_effect_once() {
-        let mut bus = Bus::new();
-        let acme = name("acme");
-        bus.subscribe(&acme, name("b"), wake("acme/prod/fixer", &[])).unwrap();
-        bus.subscribe(&acme, name("a"), wake("acme/prod/other", &[])).unwrap();
-        bus.subscribe(&acme, name("c"), wake("acme/prod/fixer", &["*"])).unwrap();
-        bus.subscribe(&name("evil"), name("a"), wake("evil/prod/spy", &["*"])).unwrap();
-        let woken = |bus: &Bus| {
-            let wakes = bus.route(&acme, &retried("prod", "bugs"));
-            wakes.iter().map(|effect| effect.log_fields().1[0].1.clone()).collect::<Vec<_>>()
-        };
-        assert_eq!(woken(&bus), ["acme/prod/other", "acme/prod/fixer"]);
-        assert!(bus.unsubscribe(&acme, &name("a")) && !bus.unsubscribe(&acme, &name("a")));
-        assert_eq!(woken(&bus), ["acme/prod/fixer"]);
-        assert!(bus.route(&name("nobody"), &advanced("x")).is_empty());
-    }
-
-    #[test]
-    fn a_tenant_has_a_bounded_number_of_subscribers() {
-        let mut bus = Bus::new();
-        let acme = name("acme");
-        for n in 0..SUBSCRIBERS_MAX {
-            bus.subscribe(&acme, name(&n.to_string()), wake("acme/prod/w", &[])).unwrap();
-        }
-        assert_eq!(bus.subscribe(&acme, name("x"), wake("acme/prod/w", &[])), Err(Error::Full));
-        assert_eq!(bus.subscribe(&acme, name("0"), wake("acme/prod/w", &[])), Ok(()));
     }
 
     proptest! {
