@@ -44,7 +44,7 @@ pub(super) async fn undo(client: &mut Client, run: &str, wish: Wish, say: &Say) 
         let empty = undo.items.is_empty();
         let by = if empty && !say.json { undone_by(client, undo.of).await? } else { None };
         say.answer(&answer, || match by {
-            Some(by) => format!("nothing is left to undo: {by} undoes it"),
+            Some(by) => format!("nothing is left to undo: it was undone by {by}"),
             None => plan(say, &undo),
         });
         return Ok(0);
