@@ -10,7 +10,7 @@
 //!                         {"given": {TENANT: {NAME: [{"number": 1, "until": …, "nonce": …, "sealed": …}, …]}}}
 //! ```
 //!
-//! Retention drops values that no kept run can have been given ([`Given::forget`]). The bounds drop the oldest first.
+//! Retention drops values that no kept run can have been given (`Given::forget`). The bounds drop the oldest first.
 
 use super::vault::{self, Sealed, Vault};
 use super::{Error, check_name};
