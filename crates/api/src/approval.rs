@@ -57,8 +57,7 @@ pub struct Approval {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Option<Vec<String>>")]
     pub changed_by: Vec<Name>,
-    /// Everybody who counts as having asked for it, `requested_by` first; `unnamed` stands for somebody without a name of
-    /// their own.
+    /// All who count as requesters, `requested_by` first. `unnamed` stands for a requester without a name.
     #[schemars(with = "Vec<String>")]
     pub requesters: Vec<Name>,
     /// When it was asked for.

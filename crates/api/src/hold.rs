@@ -17,7 +17,7 @@ pub fn holder(name: &Scoped, holder: &Holder) -> String {
     text.strip_prefix(&own).map(str::to_owned).unwrap_or(text)
 }
 
-/// Somebody who waits for a lock or for slots.
+/// A holder that waits for a lock or for slots.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Waiter {
     /// Who.
@@ -34,7 +34,7 @@ pub struct Waiter {
 pub struct Lock {
     /// Its name.
     pub name: String,
-    /// Whether somebody has it.
+    /// Whether it is held.
     pub state: LockState,
     /// Who.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -61,9 +61,9 @@ pub struct Lock {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LockState {
-    /// Nobody has it.
+    /// It is free.
     Free,
-    /// Somebody has it.
+    /// It is held.
     Held,
 }
 
@@ -111,7 +111,7 @@ pub struct Semaphore {
     pub waiters: Vec<Waiter>,
 }
 
-/// Slots that somebody has.
+/// Slots that are held.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Slots {
     /// Who.

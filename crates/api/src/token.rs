@@ -34,7 +34,7 @@ pub struct Token {
     pub created_by: String,
     /// When.
     pub created_at: Time,
-    /// Until when it is good. Absent where it is for ever.
+    /// When it expires. Absent if it never does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Time>,
     /// Since when it is good for nothing.

@@ -1,4 +1,4 @@
-//! What a tenant keeps in memory: events that nobody took yet, the variables of runs that have not ended, runbooks, and
+//! What a tenant keeps in memory: events that no run took yet, the variables of runs that have not ended, runbooks, and
 //! locks and semaphores.
 //!
 //! Each has a bound, and whoever would go over it is refused: with runs and events that wait, or with versions of a runbook,

@@ -116,17 +116,21 @@ impl Given {
     }
 
     /// The values of a name that a run can have been given that began at a time. What cannot be opened is not among them.
-    pub(super) fn since(&self, tenant: &Name, name: &str, began: Millis) -> Vec<String> {
+    ///
+    /// # Errors
+    /// The file cannot be read. It is tried again when it is asked for again.
+    pub(super) fn since(&self, tenant: &Name, name: &str, began: Millis) -> Result<Vec<String>, Error> {
         let mut known = self.lock();
-        if known.is_none() {
-            *known = self.read().ok();
-        }
-        let own = known.as_ref().and_then(|values| values.get(tenant.as_str())?.get(name));
+        let values = match known.take() {
+            Some(values) => known.insert(values),
+            None => known.insert(self.read()?),
+        };
+        let own = values.get(tenant.as_str()).and_then(|names| names.get(name));
         let own = own.map(Vec::as_slice).unwrap_or_default();
         let newest = own.len().saturating_sub(ALWAYS);
         let had =
             |(at, value): &(usize, &Value)| *at >= newest || value.until.is_none_or(|until| until >= began.0);
-        own.iter().enumerate().filter(had).filter_map(|(_, value)| value.plain.clone()).collect()
+        Ok(own.iter().enumerate().filter(had).filter_map(|(_, value)| value.plain.clone()).collect())
     }
 
     /// Drops the values that others took the place of before a time.
@@ -245,16 +249,34 @@ mod tests {
         let stored = std::fs::read_to_string(dir.path().join("data/given.json")).unwrap();
         assert!(!stored.contains("first-value") && !stored.contains("second-value"), "{stored}");
         let later = process();
-        assert_eq!(later.since(&own, "T", Millis(20)), ["first-value", "second-value"]);
+        assert_eq!(later.since(&own, "T", Millis(20)).unwrap(), ["first-value", "second-value"]);
         for n in 0..ALWAYS as u64 {
             later.keep(&own, "U", &format!("value-{n}"), Millis(100 + n)).unwrap();
         }
         later.keep(&own, "U", "the-last", Millis(200)).unwrap();
-        assert_eq!(later.since(&own, "U", Millis(101)).len(), ALWAYS + 1);
-        assert_eq!(later.since(&own, "U", Millis(102)).len(), ALWAYS, "the first was changed before");
-        assert!(later.since(&Name::clean("other"), "T", Millis(0)).is_empty());
+        assert_eq!(later.since(&own, "U", Millis(101)).unwrap().len(), ALWAYS + 1);
+        assert_eq!(
+            later.since(&own, "U", Millis(102)).unwrap().len(),
+            ALWAYS,
+            "the first was changed before"
+        );
+        assert!(later.since(&Name::clean("other"), "T", Millis(0)).unwrap().is_empty());
         later.forget(Millis(21)).unwrap();
-        assert_eq!(process().since(&own, "T", Millis(0)), ["second-value"]);
+        assert_eq!(process().since(&own, "T", Millis(0)).unwrap(), ["second-value"]);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_an_error_until_it_can_be() {
+        let (dir, process, own) = place();
+        process().keep(&own, "T", "a-value-of-before", Millis(10)).unwrap();
+        let path = dir.path().join("data/given.json");
+        let whole = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &whole[..whole.len() / 2]).unwrap();
+        let later = process();
+        assert!(later.since(&own, "T", Millis(0)).is_err(), "it does not count as empty");
+        assert!(later.keep(&own, "T", "another-value", Millis(20)).is_err(), "and is not written over");
+        std::fs::write(&path, &whole).unwrap();
+        assert_eq!(later.since(&own, "T", Millis(0)).unwrap(), ["a-value-of-before"]);
     }
 
     #[test]
